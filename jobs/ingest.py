@@ -9,6 +9,7 @@
     python jobs/ingest.py edges.parquet runs/mine --edge-list.features x.npy --edge-list.labels y.csv
     python jobs/ingest.py tables/graph.yaml runs/typed --reverse-edges add    # several types of nodes and edges: docs/guides/typed.md
     python jobs/ingest.py synthetic-mag runs/mag --mag.scale 0.01
+    python jobs/ingest.py triples:FB15k-237 runs/fb15k                         # train.txt, valid.txt, test.txt of a knowledge graph: docs/guides/links.md
 
     python jobs/ingest.py embedded runs/molecules                              # 3,000 molecules by rule, about 3 s
     python jobs/ingest.py smiles:qm9.csv.gz runs/qm9 --table.targets gap_eV    # SMILES and targets, hashed split 80/10/10
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from storage.source import GraphSource, TypedSource
 
 _SMILES = "smiles:"  # begins a source that is a table of SMILES
+_TRIPLES = "triples:"
 _REASONS_SHOWN = 5
 
 
@@ -190,6 +192,10 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
         from storage.synthetic import SyntheticGraph
 
         return SyntheticGraph(config.synthetic)
+    if name.startswith(_TRIPLES):
+        from storage.importers.triples import read_triples
+
+        return read_triples(name.removeprefix(_TRIPLES), config.scratch)
     if name.startswith("ogbn-"):
         from storage.importers.ogb_nodes import ogb_graph
 
@@ -209,7 +215,7 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
         return EdgeListGraph(name, config.edge_list, config.scratch)
     raise ConfigError(
-        f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; for several types of nodes tables named in a .yaml file, ogbn-mag or synthetic-mag; or for molecules "
+        f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, triples:<folder>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; for several types of nodes tables named in a .yaml file, ogbn-mag or synthetic-mag; or for molecules "
         "embedded, pcqm4mv2 or smiles:<file>"
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from storage.typed_graph import TypedGraph
 
 _SNAPSHOTS_SHOWN = 10
+_RELATIONS_SHOWN = 8
 _IDS_SHOWN = 3
 
 
@@ -101,6 +102,7 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("in-degree", _spread(measured.in_degree)),
         ("out-degree", f"{_spread(measured.out_degree)}; {measured.num_isolated:,} nodes without any edge"),
         ("features", f"{_features(manifest)}, {manifest.edge_feature_dim} per edge"),
+        ("relations", _relations(manifest)),
         ("values", _values(measured.feature)),
         (
             "partitions",
@@ -179,6 +181,14 @@ def _features(manifest: "Manifest") -> str:
     rows = manifest.feature_rows
     dtype = "" if rows is None else f" {rows.dtype} ({rows.layout}, {rows.row_bytes:,} bytes a row)"
     return f"{manifest.feature_dim} per node{dtype}"
+
+
+def _relations(manifest: "Manifest") -> str:
+    """Of a knowledge graph, the first of them; else empty."""
+    if not manifest.relations:
+        return ""
+    some = ", ".join(manifest.relations[:_RELATIONS_SHOWN])
+    return f"{len(manifest.relations)}: {some}{' …' if len(manifest.relations) > _RELATIONS_SHOWN else ''}"
 
 
 def _links(manifest: "Manifest") -> str:

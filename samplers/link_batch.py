@@ -18,6 +18,7 @@ class LinkBatch(MiniBatch):
     link_destination: np.ndarray | None = None  # int64 [m]
     is_link: np.ndarray | None = None  # int8 [m]: 1, or 0 for a pair that is no link
     link_split: np.ndarray | None = None  # int8 [m]
+    link_relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
     negative: np.ndarray | None = (
         None  # int64 [m, k], ends in place of the destination; -1 beyond the end of a shorter list
     )
@@ -36,6 +37,7 @@ class TorchLinkBatch(TorchBatch):
     link_destination: torch.Tensor | None = None
     is_link: torch.Tensor | None = None
     link_split: torch.Tensor | None = None
+    link_relation: torch.Tensor | None = None
     negative: torch.Tensor | None = None
     negative_source: torch.Tensor | None = None
     known: torch.Tensor | None = None

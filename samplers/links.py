@@ -105,16 +105,16 @@ class LinkSampler:
             swap &= np.diff(links.negative_ptr) == 0
             source, destination = np.where(swap, destination, source), np.where(swap, source, destination)
         negative_source, negative = self._negatives(epoch, links, destination)
-        known = None
+        known, relation = None, links.relation if tables.num_relations else None
         if options.negatives == "all":
-            known = _known(tables, source, destination)
+            known = _known(tables, source, destination, relation)
         columns = {"link_source": source, "link_destination": destination, "negative": negative}
         if negative_source is not None:
             columns["negative_source"] = negative_source
         own = None
         if options.exclude_own and not self._is_timed:
             own = tables.nodes.original_id[source], tables.nodes.original_id[destination]
-        rest = {"is_link": links.is_link, "link_split": links.split, "known": known}
+        rest = {"is_link": links.is_link, "link_split": links.split, "link_relation": relation, "known": known}
         time = links.time if self._is_timed else None
         return _around_ends(tables, columns, rest, own, time=time, whole=options.batch_size is None)
 
@@ -170,6 +170,7 @@ class _Links:
     split: np.ndarray  # int8 [m]
     row: np.ndarray  # int64 [m], place in the table of the split
     time: np.ndarray  # int64 [m]; 0 where links are not told apart by it
+    relation: np.ndarray  # int64 [m]; likewise
     negative_ptr: np.ndarray  # int64 [m + 1]
     negative: np.ndarray  # int64
     pairs: tuple[np.ndarray, np.ndarray]  # of a training split with fixed negatives: all of its pairs that are no links
@@ -222,7 +223,7 @@ class _Links:
         return self.pairs[0][pair], self.pairs[1][pair]
 
 
-_COLUMNS = ("source", "destination", "is_link", "split", "row", "time", "negative")
+_COLUMNS = ("source", "destination", "is_link", "split", "row", "time", "relation", "negative")
 
 
 def _part(table: LinkTable, code: int, count: int) -> _Links:
@@ -232,8 +233,12 @@ def _part(table: LinkTable, code: int, count: int) -> _Links:
     row, split = np.arange(count), np.full(count, code, np.int8)
     own = table.negative[: ptr[-1]]
     none = np.empty(0, np.int64)
-    time = np.zeros(count, np.int64) if table.time is None else table.time[:count]
-    return _Links(table.source[:count], table.destination[:count], is_link, split, row, time, ptr, own, (none, none))
+    time, relation = (
+        np.zeros(count, np.int64) if column is None else column[:count] for column in (table.time, table.relation)
+    )
+    return _Links(
+        table.source[:count], table.destination[:count], is_link, split, row, time, relation, ptr, own, (none, none)
+    )
 
 
 def _check_fixed(table: LinkTable, name: str) -> None:
@@ -251,16 +256,17 @@ def _below(share: np.ndarray, bound: Any) -> np.ndarray:
     return (share * bound).astype(np.int64)
 
 
-def _known(tables: LinkTables, source: np.ndarray, destination: np.ndarray | None) -> np.ndarray:
-    """int64 [2, q]: (link, node), links ascending, for every node that the link's source is known to be joined with, its own destination aside, and the
-    source itself. Without destinations held-out links are not known."""
-    ptr, ends = tables.known if destination is not None else tables.ends
-    counts = ptr[source + 1] - ptr[source]
-    link = np.repeat(np.arange(len(source)), counts)
-    node = ends[np.repeat(ptr[source] - pointers(counts)[:-1], counts) + np.arange(counts.sum())]
+def _known(
+    tables: LinkTables, source: np.ndarray, destination: np.ndarray | None, relation: np.ndarray | None
+) -> np.ndarray:
+    """int64 [2, q]: (link, node), links ascending, for every node that the link's source is known to be joined with (by the link's relation), its own
+    destination aside, and the source itself, unless a relation may join a node to itself. Without destinations held-out links are not known."""
+    link, node = (tables.ends if destination is None else tables.known).after(source, relation)
     if destination is not None:
         others = node != destination[link]
         link, node = link[others], node[others]
+        if relation is not None:
+            return np.stack([link, node])
     link, node = np.concatenate([link, np.arange(len(source))]), np.concatenate([node, source])
     order = np.argsort(link, kind="stable")
     return np.stack([link[order], node[order]])
@@ -333,6 +339,10 @@ class TopLinkSampler:
             raise ConfigError(
                 f"top_k: expected less than the number of nodes ({router.manifest.num_nodes}), got {options.top_k}; set --top_k"
             )
+        if (options.relation is None) != (not router.manifest.relations):
+            raise ConfigError(
+                "relation: expected one of a knowledge graph's, and of another graph none; set --relation"
+            )
 
     @property
     def content_hash(self) -> str:
@@ -341,9 +351,10 @@ class TopLinkSampler:
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         tables = self._router.link_tables
         source = np.arange(tables.num_nodes)
-        known = _known(tables, source, None)
+        relation = None if self.options.relation is None else np.full(len(source), self.options.relation)
+        known = _known(tables, source, None, relation)
         of_all = {"is_link": np.zeros(len(source), np.int8), "link_split": np.full(len(source), SPLIT_NONE, np.int8)}
-        rest = {**of_all, "known": known, "top_k": self.options.top_k}
+        rest = {**of_all, "link_relation": relation, "known": known, "top_k": self.options.top_k}
         picked = _around_ends(tables, {"link_source": source, "link_destination": source}, rest, None, whole=True)
         drawn = self._around.draw_around([picked.roots for _ in batches], epoch, batches)
         return [each.then(picked.complete) for each in drawn]

@@ -112,6 +112,7 @@ class LinkRows:
     count: np.ndarray  # int64 [m]: negatives of its own
     negative: np.ndarray  # int64 [sum(count)], ends in place of the destination
     time: np.ndarray | None = None  # int64 [m], in a graph whose edges have times
+    relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
 
 
 @dataclass(frozen=True)

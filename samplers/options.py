@@ -464,6 +464,8 @@ class TopLinkOptions:
     """Options of the sampler that makes a batch of all nodes."""
     top_k: int = 10
     """Of each node; those that it has an edge to, and itself, are left out."""
+    relation: int | None = None
+    """Of a knowledge graph: the number of the links' relation."""
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=1)

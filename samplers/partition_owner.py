@@ -223,7 +223,8 @@ class PartitionOwner:
                 "links: expected a graph with links that are held out, got one without; ingest it with --links.valid and --links.test"
             )
         own = links.take(np.flatnonzero(links.split == request.split))
-        return LinkRows(own.source, own.destination, own.is_link, np.diff(own.negative_ptr), own.negative, own.time)
+        pairs = own.source, own.destination, own.is_link
+        return LinkRows(*pairs, np.diff(own.negative_ptr), own.negative, own.time, own.relation)
 
     @_answer.register
     def _list_chunk(self, request: ListChunk) -> NodeList:

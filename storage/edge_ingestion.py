@@ -23,7 +23,7 @@ from storage.edge_buckets import (
     SpilledEdges,
     edge_column_types,
 )
-from storage.errors import DataError
+from storage.errors import ConfigError, DataError
 from storage.graph_measures import EdgeMeasure, EdgeSums, NodeColumns
 from storage.ingest_options import IngestOptions
 from storage.manifest import partition_dir
@@ -65,6 +65,11 @@ class EdgeIngestion:
         self.drop_self_loops = self.is_one_type and options.drop_self_loops
         self.symmetric = self.is_one_type and (self.add_reverse or self.info.symmetric)
         self.out_edges = options.out_edges and not self.symmetric
+        if self.info.relations and (self.add_reverse or self.drop_duplicates):
+            raise ConfigError(
+                f"{self.info.name}: expected edges as they are, which are told apart by their relations, got "
+                f"{'reverse edges' if self.add_reverse else 'duplicates'} to {'add; leave out --reverse-edges add' if self.add_reverse else 'drop; leave out --drop-duplicates'}"
+            )
         # Without times of their own, edges are as old as the younger of their ends.
         self.times = (None, None) if self.info.has_edge_time else times
         self.has_edge_time = self.info.has_edge_time or any(time is not None for time in self.times)
@@ -105,6 +110,7 @@ class EdgeIngestion:
         return statistics, {
             "num_edges": statistics.in_degree.total,
             "edge_feature_dim": self.info.edge_feature_dim,
+            "relations": self.info.relations,
             "has_edge_id": self.options.edge_ids,
             "has_edge_weight": self.info.has_edge_weight,
             "has_edge_time": self.has_edge_time,
@@ -291,5 +297,12 @@ def _edge_columns(info: SourceInfo, chunk: EdgeChunk, allow_nonfinite: bool) -> 
         if bad:
             raise DataError(
                 f"{info.name}: edge {name}s hold {bad} non-finite values in one chunk; clean them or pass --allow-nonfinite"
+            )
+    if info.relations and chunk.feature is not None:
+        number, most = chunk.feature, len(info.relations)
+        bad_rows = np.flatnonzero((number < 0) | (number >= most) | (number != np.floor(number)))
+        if len(bad_rows):
+            raise DataError(
+                f"{info.name}: relations: expected numbers 0 to {most - 1}, got {number.flat[bad_rows[0]]:g}; name each relation"
             )
     return {name: values for name, values in columns.items() if values is not None}

@@ -484,7 +484,10 @@ class _PartitionReader:
         if self.manifest.links is None:
             return None
         batch, path = self._batch("links", None)
-        return Links.read(batch, self.manifest.num_nodes, path, has_time=self.manifest.has_edge_time)
+        manifest = self.manifest
+        return Links.read(
+            batch, manifest.num_nodes, path, has_time=manifest.has_edge_time, num_relations=len(manifest.relations)
+        )
 
     def _batch(self, name: str, num_rows: int | None) -> tuple[pa.RecordBatch, str]:
         relative = f"{partition_dir(self.index)}/{name}.arrow"

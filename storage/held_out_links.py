@@ -18,6 +18,7 @@ from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, Grap
 from storage.time_splits import split_of_times, times_at
 
 _CHUNK = 1 << 20  # edges whose times are read at once
+_MOST_KEYS = 1 << 63
 _PURPOSE = 0x6C696E6B  # "link": keeps these draws apart from others of the seed
 
 
@@ -49,10 +50,12 @@ class MessageEdges:
         self._known = np.empty(0, np.int64)
         if given is not None:
             given.check(source.info.num_nodes, source.info.name)
+            given.check_relations(len(source.info.relations), source.info.name)
             if source.info.has_edge_time and given.time is None:
                 raise DataError(f"{source.info.name}: links: expected times, which the edges have, got none")
             held = (given.is_link == 1) & (given.split != SPLIT_TRAIN)
-            self._known = np.unique(self._pair(given.source[held], given.destination[held]))
+            relation = None if given.relation is None else given.relation[held]
+            self._known = np.unique(self._key(given.source[held], given.destination[held], relation))
 
     @property
     def info(self) -> SourceInfo:
@@ -62,7 +65,7 @@ class MessageEdges:
         return self._source.nodes(chunk_nodes)
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Raises DataError for an edge that is a held-out link, or the reverse of one."""
+        """Raises DataError for an edge that is a held-out link, or, where edges have no relations, the reverse of one."""
         self._found, self.num_repeated = [], 0
         for chunk in self._source.edges(chunk_edges):
             if self._given is not None:
@@ -73,7 +76,7 @@ class MessageEdges:
             held = code > 0
             if held.any():
                 out, chunk = _rows(chunk, held), _rows(chunk, ~held)
-                self._found.append(Links.of(out.src, out.dst, code[held], time=out.time))
+                self._found.append(Links.of(out.src, out.dst, code[held], time=out.time, relation=self._relation(out)))
             yield chunk
 
     def _split_of(self, chunk: EdgeChunk) -> np.ndarray:
@@ -101,26 +104,32 @@ class MessageEdges:
         if self._given is not None:
             return self._given.canonical(symmetric=symmetric)
         none = np.empty(0, np.int64)
-        time = none if self.info.has_edge_time else None
-        links = Links.join([Links.of(none, none, 0, time=time), *self._found])
+        time, relation = (none if there else None for there in (self.info.has_edge_time, self.info.relations))
+        links = Links.join([Links.of(none, none, 0, time=time, relation=relation), *self._found])
         links.check(self.info.num_nodes, self.info.name)
         return links.canonical(symmetric=symmetric)
 
     def _check(self, chunk: EdgeChunk) -> None:
-        pair = self._pair(chunk.src, chunk.dst)
-        repeated = np.flatnonzero(np.isin(pair, self._known))
+        key = self._key(chunk.src, chunk.dst, self._relation(chunk))
+        repeated = np.flatnonzero(np.isin(key, self._known))
         self.num_repeated += len(repeated)
         if len(repeated) and not self._may_repeat:
             first = int(repeated[0])
             raise DataError(
-                f"{self.info.name}: expected no held-out link, nor its reverse, among the edges, found "
+                f"{self.info.name}: expected no held-out link{'' if self.info.relations else ', nor its reverse,'} among the edges, found "
                 f"{int(chunk.src[first])} to {int(chunk.dst[first])}; take these edges out"
             )
 
-    def _pair(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """int64: the same number for a pair and its reverse."""
-        low, high = np.minimum(one, other).astype(np.int64), np.maximum(one, other).astype(np.int64)
-        return low * self.info.num_nodes + high
+    def _relation(self, chunk: EdgeChunk) -> np.ndarray | None:
+        """int64 [k]; None in a graph without."""
+        return chunk.feature[:, 0].astype(np.int64) if self.info.relations and chunk.feature is not None else None
+
+    def _key(self, source: np.ndarray, destination: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
+        """int64: the same number for a pair and its reverse, or for equal (source, relation, destination)."""
+        count, source, destination = self.info.num_nodes, source.astype(np.int64), destination.astype(np.int64)
+        if relation is None:
+            return np.minimum(source, destination) * count + np.maximum(source, destination)
+        return (source * len(self.info.relations) + relation) * count + destination
 
 
 def _rows(chunk: EdgeChunk, some: np.ndarray) -> EdgeChunk:
@@ -152,6 +161,10 @@ def without_held_out(source: GraphSource, options: LinkSplitOptions | None) -> G
         raise DataError(
             f"{source.info.name}: links by_time: expected edges with times of their own, the source has none; set --edge-list.time, or hold out by "
             "--links.valid and --links.test"
+        )
+    if len(source.info.relations) * source.info.num_nodes**2 > _MOST_KEYS:
+        raise DataError(
+            f"{source.info.name}: expected at most 2^63 triples that can be told apart, got {source.info.num_nodes:,} nodes and {len(source.info.relations):,} relations"
         )
     if given is not None and drawn:
         raise DataError(

@@ -17,7 +17,7 @@ from storage.packed_graphs import pointers
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN
 
 _DTYPES = {"source": "int64", "destination": "int64", "split": "int8", "is_link": "int8"}
-_TIME = {"time": "int64"}
+_OTHERS = ("time", "relation")  # int64, in graphs whose edges have them
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Links:
     negative_ptr: np.ndarray
     negative: np.ndarray  # int64
     time: np.ndarray | None = None  # int64 [m], in graphs whose edges have times
+    relation: np.ndarray | None = None  # int64 [m], in knowledge graphs: the number of the link's relation
 
     @classmethod
     def of(
@@ -42,6 +43,7 @@ class Links:
         is_link: Any = 1,
         negative: Any = None,
         time: np.ndarray | None = None,
+        relation: np.ndarray | None = None,
     ) -> "Links":
         """`split` and `is_link`: of all, or of each; `negative`: int [m, k], or None."""
         source, destination = np.asarray(source, np.int64), np.asarray(destination, np.int64)
@@ -49,7 +51,9 @@ class Links:
         width = 0 if negative is None else np.asarray(negative).shape[1]
         flat = np.empty(0, np.int64) if negative is None else np.asarray(negative, np.int64).reshape(-1)
         codes, truth = (np.broadcast_to(np.asarray(one, np.int8), (count,)) for one in (split, is_link))
-        return cls(source, destination, codes, truth, np.arange(count + 1, dtype=np.int64) * width, flat, time)
+        return cls(
+            source, destination, codes, truth, np.arange(count + 1, dtype=np.int64) * width, flat, time, relation
+        )
 
     @classmethod
     def join(cls, parts: "list[Links]") -> "Links":
@@ -61,7 +65,7 @@ class Links:
     @property
     def _columns(self) -> dict[str, str]:
         """Types of the columns with a number for each link."""
-        return _DTYPES if self.time is None else _DTYPES | _TIME
+        return _DTYPES | {name: "int64" for name in _OTHERS if getattr(self, name) is not None}
 
     def take(self, rows: np.ndarray) -> "Links":
         """These rows, in their order."""
@@ -71,31 +75,40 @@ class Links:
         return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
 
     def canonical(self, *, symmetric: bool) -> "Links":
-        """In ascending (split, source, destination, time), each of a split once; in a symmetric graph the lower node of a pair comes first, unless
+        """In ascending (split, source, destination, relation, time), each of a split once; in a symmetric graph the lower node of a pair comes first, unless
         the link has negatives of its own, which are ends beside its source."""
         source, destination = self.source, self.destination
         if symmetric:
             swap = (source > destination) & (np.diff(self.negative_ptr) == 0)
             source, destination = np.where(swap, destination, source), np.where(swap, source, destination)
-        time = np.zeros(len(source), np.int64) if self.time is None else self.time
-        order = np.lexsort((time, destination, source, 1 - self.is_link, self.split))
-        keys = np.stack([self.split, self.is_link, source, destination, time])[:, order]
+        others = [values for values in (self.relation, self.time) if values is not None]
+        order = np.lexsort((*others[::-1], destination, source, 1 - self.is_link, self.split))
+        keys = np.stack([self.split, self.is_link, source, destination, *others])[:, order]
         is_new = np.ones(len(order), bool)
         is_new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
         ordered = replace(self, source=source, destination=destination)
         return ordered.take(order[is_new])
 
     def check(self, num_nodes: int, name: str) -> None:
-        """Raises DataError for a node that is not there, a link from a node to itself, and a split without a name."""
+        """Raises DataError for a node that is not there, a link from a node to itself (but by a relation), and a split without a name."""
         for what, ids in (("link", self.source), ("link", self.destination), ("negative", self.negative)):
             bad = np.flatnonzero((ids < 0) | (ids >= num_nodes))
             if len(bad):
                 raise DataError(f"{name}: {what}s: expected node ids in [0, {num_nodes}), got {int(ids[bad[0]])}")
         loops = np.flatnonzero((self.source == self.destination) & (self.is_link == 1))
-        if len(loops):
+        if len(loops) and self.relation is None:
             raise DataError(f"{name}: links: expected two nodes each, got node {int(self.source[loops[0]])} twice")
         if len(self.split) and not SPLIT_TRAIN <= int(self.split.min()) <= int(self.split.max()) <= SPLIT_TEST:
             raise DataError(f"{name}: links: expected the splits {', '.join(SPLIT_NAMES[1:])}, got another code")
+
+    def check_relations(self, count: int, name: str) -> None:
+        """Raises DataError where they are not of so many relations (0: the graph has none)."""
+        if (self.relation is None) != (count == 0):
+            expected, found = ("relations", "none") if count else ("none with a relation", "some")
+            raise DataError(f"{name}: links: expected {expected}, got {found}")
+        bad = None if self.relation is None else self.relation[(self.relation < 0) | (self.relation >= count)]
+        if bad is not None and len(bad):
+            raise DataError(f"{name}: links: expected relations 0 to {count - 1}, got {int(bad[0])}")
 
     def columns(self) -> dict[str, pa.Array]:
         """What a file holds of them."""
@@ -103,15 +116,18 @@ class Links:
         return plain | {"negatives": neighbor_lists(self.negative_ptr, {"destination": self.negative})}
 
     @classmethod
-    def read(cls, batch: pa.RecordBatch, num_nodes: int, path: str, *, has_time: bool = False) -> "Links":
+    def read(
+        cls, batch: pa.RecordBatch, num_nodes: int, path: str, *, has_time: bool = False, num_relations: int = 0
+    ) -> "Links":
         """As views over a file. Raises FormatError where it is not as `columns` makes it, or names a node that is not there."""
-        dtypes = _DTYPES | _TIME if has_time else _DTYPES
-        columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in dtypes.items()}
+        others = {name: "int64" for name, there in zip(_OTHERS, (has_time, num_relations), strict=True) if there}
+        columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in (_DTYPES | others).items()}
         negative_ptr, lists = struct_column(batch, "negatives", path)
         links = cls(**columns, negative_ptr=negative_ptr, negative=numpy_column(lists, "destination", "int64", path))
         check_split_codes(links.split, SPLIT_TEST, path)
         try:
             links.check(num_nodes, path)
+            links.check_relations(num_relations, path)
         except DataError as error:
             raise FormatError(f"{error}; the file is corrupt") from None
         return links

@@ -18,7 +18,16 @@ from typing import Any, get_args
 from storage.errors import ConfigError, FormatError
 from storage.feature_rows import FeatureLayout, FeatureRows
 from storage.ingest_options import FeatureDtype
-from storage.manifest_reader import ANY_PATH, FORMAT, FORMAT_VERSION, TIMES, TYPES, FileEntry, ManifestReader
+from storage.manifest_reader import (
+    ANY_PATH,
+    FORMAT,
+    FORMAT_VERSION,
+    RELATIONS,
+    TIMES,
+    TYPES,
+    FileEntry,
+    ManifestReader,
+)
 from storage.source import SPLIT_NAMES
 from storage.statistics import GraphStatistics, read_graph_statistics
 
@@ -78,6 +87,9 @@ class Manifest:
     feature_layout: FeatureLayout = "dense"  # of the stored rows (`storage.feature_rows`)
     feature_slots: int = 0
     edge_feature_dim: int = 0
+    relations: tuple[
+        str, ...
+    ] = ()  # of a knowledge graph: their names; an edge's one feature is the number of its relation
     has_edge_id: bool = False
     has_edge_weight: bool = False
     has_edge_time: bool = False  # lists ascend in (time, original id) and not in original id alone
@@ -170,7 +182,7 @@ class Manifest:
     @property
     def requires(self) -> list[str]:
         """What a reader must support beyond a graph of 0.2."""
-        return [TIMES] if self.has_edge_time or self.has_node_time else []
+        return [TIMES] * (self.has_edge_time or self.has_node_time) + [RELATIONS] * bool(self.relations)
 
     def node_row(self, name: str) -> dict[str, Any]:
         """The row of `node_types`."""
@@ -178,7 +190,8 @@ class Manifest:
 
     def edge_row(self, names: Mapping[str, str]) -> dict[str, Any]:
         """The row of `edge_types`."""
-        return {**names, **{key: getattr(self, _EDGE_NAMES.get(key, key)) for key in _EDGE_FIELDS}}
+        relations = {"relations": list(self.relations)} if self.relations else {}
+        return {**names, **{key: getattr(self, _EDGE_NAMES.get(key, key)) for key in _EDGE_FIELDS}, **relations}
 
 
 def hash_of_files(files: Mapping[str, FileEntry]) -> str:
@@ -279,7 +292,11 @@ def node_fields(nodes: ManifestReader) -> dict[str, Any]:
 
 def edge_fields(edges: ManifestReader) -> dict[str, Any]:
     """The same of a row of `edge_types`."""
-    return {_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()}
+    fields = {_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()}
+    fields["relations"] = edges.optional_names("relations")
+    if fields["relations"] and fields["edge_feature_dim"] != 1:
+        edges.fail("feature_dim", "one column, the relations' numbers", fields["edge_feature_dim"])
+    return fields
 
 
 def _encoding(reader: "ManifestReader", nodes: "ManifestReader") -> EncodingEntry:

@@ -10,8 +10,8 @@ from storage.errors import FormatError
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
-# What a reader must support: a graph of several types; times of edges or nodes, by which lists are ordered.
-TYPES, TIMES = "types", "times"
+# What a reader must support: a graph of several types; times of edges or nodes, by which lists are ordered; edges whose feature is a relation's number.
+TYPES, TIMES, RELATIONS = "types", "times", "relations"
 
 ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -54,7 +54,7 @@ class ManifestReader:
                 "read it with the Graphmill that wrote it, or ingest the graph again"
             )
         requires = body.get("requires")
-        if not isinstance(requires, list) or any(name not in (TYPES, TIMES) for name in requires):
+        if not isinstance(requires, list) or any(name not in (TYPES, TIMES, RELATIONS) for name in requires):
             raise FormatError(
                 f"{where}: this graph requires {str(requires)[:80]!r}, which this version of Graphmill does not know; use a newer one"
             )
@@ -167,6 +167,10 @@ class ManifestReader:
                 key, "a list of distinct strings", lambda value: texts(value) and len(set(value)) == len(value)
             )
         )
+
+    def optional_names(self, key: str) -> tuple[str, ...]:
+        """None where there is no such field."""
+        return self.names(key) if key in self._body else ()
 
     def widths(self, key: str) -> tuple[int, ...]:
         is_width = _list_of(lambda value: type(value) is int and 0 < value <= _MAX_WIDTH)

@@ -34,6 +34,7 @@ from storage.graph import open_graph
 from storage.option_checks import at_least, check_options
 from storage.source import SPLIT_TEST, SPLIT_VALID
 
+_ADAGRAD_RATE = 0.05  # of embeddings, the product's default
 # Two-sided, of Student's distribution, by degrees of freedom.
 _T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
@@ -43,7 +44,7 @@ class LinksBench:
     """Compare models of links."""
 
     graph: str
-    """A stored graph with links held out, and features."""
+    """A stored graph with links held out."""
     epochs: int = 12
     seeds: int = 5
     batch_size: int = 16_384
@@ -51,6 +52,8 @@ class LinksBench:
     width: int = 64
     num_layers: int = 2
     learning_rate: float = 0.005
+    embedding: int = 0
+    """Width of a trainable row for each node, beside its features, for all models: by Adagrad, of rate 0.05."""
     rivals: int = 100
     """Drawn nodes that a link is ranked against."""
     peer: bool = True
@@ -60,7 +63,9 @@ class LinksBench:
     out: str = "runs/bench-links"
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "epochs", "batch_size", "width", "num_layers", "rivals")
+        rows = at_least(self, 1, "epochs", "batch_size", "width", "num_layers", "rivals") | at_least(
+            self, 0, "embedding"
+        )
         check_options(self, rows | {"seeds": (1 <= self.seeds <= 10, "1 to 10")})
 
 
@@ -118,6 +123,7 @@ def ours(bench: LinksBench, model: str, seed: int, out: Path) -> Row:
         *("--task.ranking", "sampled", "--task.num_rivals", bench.rivals),
         *("--fit.epochs", bench.epochs, "--fit.learning_rate", bench.learning_rate, "--fit.optimizer", "adam"),
         *("--fit.weight_decay", 0, "--fit.schedule", "constant", "--fit.warmup_epochs", 0, "--fit.clip_norm", "none"),
+        *("--embeddings.width", bench.embedding, "--embeddings.learning_rate", _ADAGRAD_RATE),
         *("--fit.seed", seed, "--workers", 1, "--workers.launcher", "process"),
         *("--run.dir", out / f"{model}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"),
     ]
@@ -135,6 +141,10 @@ def pyg(bench: LinksBench, seed: int) -> Row:
     class Encoder(nn.Module):
         def __init__(self, in_dim: int) -> None:
             super().__init__()
+            if bench.embedding:
+                self.row = nn.Parameter(
+                    torch.empty(num_nodes, bench.embedding).uniform_(-1, 1) * (3 / bench.embedding) ** 0.5
+                )
             widths = [in_dim, *[bench.width] * bench.num_layers]
             self.layers = nn.ModuleList(SAGEConv(a, b) for a, b in pairwise(widths))
             self.norms = nn.ModuleList(nn.LayerNorm(bench.width) for _ in self.layers)
@@ -142,6 +152,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
             self.decoder = nn.Sequential(nn.Linear(bench.width, bench.width), nn.ReLU(), nn.Linear(bench.width, 1))
 
         def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
+            x = torch.cat([x, self.row], dim=1) if bench.embedding else x
             for layer, norm in zip(self.layers, self.norms, strict=True):
                 x = norm(layer(x, adj_t)).relu()
             return self.head(x)
@@ -150,9 +161,9 @@ def pyg(bench: LinksBench, seed: int) -> Row:
             return self.decoder(z[source] * z[destination]).squeeze(-1)
 
     router = local_router(open_graph(bench.graph))
-    feature = router.fetch(router.link_tables.nodes.node).feature
-    assert feature is not None
-    x, link = torch.from_numpy(feature), torch.from_numpy(np.stack(router.link_tables.edges))
+    num_nodes, feature = router.link_tables.num_nodes, router.fetch(router.link_tables.nodes.node).feature
+    x = torch.empty(num_nodes, 0) if feature is None else torch.from_numpy(feature)
+    link = torch.from_numpy(np.stack(router.link_tables.edges))
     both = [link, link.flip(0)] if router.link_tables.symmetric else [link]
     scored = LinkOptions(
         RandomPartitionOptions(num_chunks=1),
@@ -170,8 +181,9 @@ def pyg(bench: LinksBench, seed: int) -> Row:
         return to_torch_csr_tensor(edges.flip(0), size=(len(x), len(x)))
 
     torch.manual_seed(seed)
-    model = Encoder(x.shape[1])
-    optimizer = torch.optim.Adam(model.parameters(), lr=bench.learning_rate)
+    model = Encoder(x.shape[1] + bench.embedding)
+    optimizer = torch.optim.Adam([p for name, p in model.named_parameters() if name != "row"], lr=bench.learning_rate)
+    of_rows = torch.optim.Adagrad([model.row], lr=_ADAGRAD_RATE) if bench.embedding else None
     best, began = (-1.0, 0.0, 0.0), time.process_time()
     for _ in range(bench.epochs):
         model.train()
@@ -189,9 +201,11 @@ def pyg(bench: LinksBench, seed: int) -> Row:
             logit = torch.cat([model.score(z, source, end) for end in (destination, negative)])
             truth = torch.cat([torch.ones(len(own)), torch.zeros(len(own))])
             loss = functional.binary_cross_entropy_with_logits(logit, truth)
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.backward()
             optimizer.step()
+            if of_rows is not None:
+                of_rows.step()
         model.eval()
         with torch.no_grad():
             z = model(x, adjacency(torch.ones(link.shape[1], dtype=torch.bool)))

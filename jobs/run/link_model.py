@@ -23,9 +23,10 @@ _BLOCK = 1 << 22  # numbers at a time in evaluation: scores, or the states that 
 class LinkModel(nn.Module):
     """An encoder of nodes, as the trainer takes one, and a decoder of links."""
 
-    def __init__(self, encoder: nn.Module, options: LinkDecoderOptions) -> None:
+    def __init__(self, encoder: nn.Module, options: LinkDecoderOptions, num_relations: int = 0) -> None:
+        """`num_relations`: of a knowledge graph; 0: links have none."""
         super().__init__()
-        self.encoder, self.decoder = encoder, build_link_decoder(options)
+        self.encoder, self.decoder = encoder, build_link_decoder(options, num_relations)
         self.head = nn.Identity()  # reads the nodes' states, which `predict --embeddings` keeps
         # Numbers for each score of one node against many.
         self._width = 1 if options.kind in ("dot", "distmult") else options.width
@@ -58,10 +59,11 @@ class LinkModel(nn.Module):
         assert batch.link_destination is not None
         assert batch.negative is not None
         sources = batch.link_source[:, None] if batch.negative_source is None else batch.negative_source
+        relation = batch.link_relation
         # Rows by `index_select`, whose gradient is a sum in the order of the rows.
         source = _rows(state_rD, batch.link_source)
-        own_m1 = self.decoder(source, _rows(state_rD, batch.link_destination))[:, None]
-        others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative))
+        own_m1 = self.decoder(source, _rows(state_rD, batch.link_destination), relation)[:, None]
+        others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative), _column(relation))
         return torch.cat([own_m1, others_mk], dim=1)
 
     def _ranked(self, state_rD: Tensor, batch: TorchLinkBatch, rows: Tensor) -> Tensor:
@@ -70,14 +72,15 @@ class LinkModel(nn.Module):
         assert batch.link_destination is not None
         assert batch.negative is not None
         source, destination = state_rD[batch.link_source[rows]], batch.link_destination[rows]
+        relation = None if batch.link_relation is None else batch.link_relation[rows]
         if batch.known is not None:
-            scores = self.decoder.against(source, state_rD)
+            scores = self.decoder.against(source, state_rD, relation)
             own = scores.gather(1, destination[:, None])
             rival = _allowed(scores, batch.known, rows).scatter_(1, destination[:, None], False)
             return _counts(own, scores, rival, scores.gather(1, batch.negative[rows]))
         negative = batch.negative[rows]
-        own = self.decoder(source, state_rD[destination])[:, None]
-        scores = self.decoder(source[:, None], state_rD[negative.clamp_min(0)])
+        own = self.decoder(source, state_rD[destination], relation)[:, None]
+        scores = self.decoder(source[:, None], state_rD[negative.clamp_min(0)], _column(relation))
         return _counts(own, scores, negative >= 0, scores[:, :1])
 
     def _best(self, state_rD: Tensor, batch: TorchLinkBatch) -> Tensor:
@@ -87,7 +90,8 @@ class LinkModel(nn.Module):
         found = []
         block = max(1, _BLOCK // (self._width * len(state_rD)))
         for rows in torch.arange(len(batch.link_source), device=state_rD.device).split(block):
-            scores = self.decoder.against(state_rD[batch.link_source[rows]], state_rD)
+            relation = None if batch.link_relation is None else batch.link_relation[rows]
+            scores = self.decoder.against(state_rD[batch.link_source[rows]], state_rD, relation)
             best = scores.masked_fill(~_allowed(scores, batch.known, rows), -torch.inf).topk(batch.top_k, dim=1)
             is_link = best.values > -torch.inf  # of a node with few others left there are less
             chosen = torch.where(is_link, ids[best.indices], -1)
@@ -104,6 +108,11 @@ class LinkModel(nn.Module):
             *own.param_groups(learning_rate, weight_decay),
             *({"params": some, "weight_decay": decay} for some, decay in groups if some),
         ]
+
+
+def _column(relation: Tensor | None) -> Tensor | None:
+    """[m] → [m, 1]: beside k negatives."""
+    return None if relation is None else relation[:, None]
 
 
 def _rows(state_rD: Tensor, index: Tensor) -> Tensor:

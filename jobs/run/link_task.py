@@ -26,11 +26,17 @@ def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
         raise ConfigError(
             f"{data.name}: edge_features: expected features of edges, the graph has none; leave out --data.edge_features, or ingest a source that has them"
         )
+    if config.data.edge_features and data.relations:
+        raise ConfigError(
+            f"{data.name}: edge_features: expected numbers, an edge of a knowledge graph has a relation, which the decoder of links reads; leave out "
+            "--data.edge_features"
+        )
     return Inputs(
         node=Features(dim=data.feature_dim + beside_features(config)),
         edge=Features(dim=data.edge_feature_dim if config.data.edge_features else 0),
         out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # of links: states
         task="node",
+        num_relations=0 if config.links is None else len(data.relations),
     )
 
 
@@ -64,6 +70,10 @@ def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width
         raise ConfigError(
             f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
             "features (jobs/ingest.py --edge_list.features)"
+        )
+    if manifest.relations and options.decoder.kind == "dot":
+        raise ConfigError(
+            f"{graph.url}: decoder: expected one that tells the graph's relations apart, got dot; set --task.decoder distmult, transe or mlp"
         )
     if links is None:
         raise ConfigError(

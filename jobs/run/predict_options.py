@@ -25,6 +25,8 @@ class PredictConfig:
     """Add the states that the model's head reads, where it has one."""
     top_k: int = 10
     """Of a run on links: the best destinations of each node, without those that it has an edge to."""
+    relation: str | None = None
+    """Of a run on links in a knowledge graph: the relation by which destinations are to be found ("inverse of …": by which nodes are found that end here)."""
     parallel: Literal["auto", "data", "graph"] = "auto"
     """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""

@@ -105,6 +105,8 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         raise ConfigError(
             f"{graph.url}: expected the run's own graph, whose nodes its embeddings are of; leave out --graph"
         )
+    if config.links is None and options.relation is not None:
+        raise ConfigError("--relation: expected a run on links of a knowledge graph, got one on nodes; leave it out")
     if config.links is not None and isinstance(graph, StoredGraph):
         return _link_subject(run, options, trained, graph)
     manifest = predicted_nodes(graph, config).manifest
@@ -235,7 +237,7 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
         content_hash=manifest.content_hash,
         source_ids=source_ids(graph),
         text=f"graph {manifest.name}: links from {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
-        samplers={UNSPLIT: TopLinkOptions(around, options.top_k)},
+        samplers={UNSPLIT: TopLinkOptions(around, options.top_k, _relation(options, manifest))},
         build_model=_checked(run, graph.url, shape.build_model),
         task=link_task(manifest, links),
         target_names=(),
@@ -246,6 +248,16 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
         look=look,
         table=_best_table(run, trained),
     )
+
+
+def _relation(options: PredictConfig, manifest: Manifest) -> int | None:
+    """Its number. Raises ConfigError for a name that is none of the graph's."""
+    if options.relation in manifest.relations:
+        return manifest.relations.index(options.relation)
+    if options.relation is None and not manifest.relations:
+        return None
+    known = ", ".join(manifest.relations[:5]) + (" …" if len(manifest.relations) > 5 else "")
+    raise ConfigError(f"relation: expected one of {known or 'no relations'}, got {options.relation}; set --relation")
 
 
 def _best_table(run: FinishedRun, trained: ResolvedRun) -> Callable[[], SavedTable] | None:

@@ -47,6 +47,8 @@ class Inputs:
     """Of a typed graph: its types in their order, with the columns of each one's features (0: none). `node` is then the width of the relational layers."""
     relations: tuple[tuple[str, str, str], ...] = ()
     """Of a typed graph: (source type, name, target type) of each relation, in their order."""
+    num_relations: int = 0
+    """Of links in a knowledge graph, the inverse ones too; 0: links have no relations."""
 
 
 @dataclass(frozen=True)

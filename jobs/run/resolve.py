@@ -129,7 +129,7 @@ class ResolvedRun:
             return model
         from jobs.run.link_model import LinkModel
 
-        return LinkModel(model, links.decoder)
+        return LinkModel(model, links.decoder, self.inputs.num_relations)
 
     @property
     def fit(self) -> TrainOptions:

@@ -37,6 +37,9 @@ class ArrayGraph:
     edge_weight: np.ndarray | None = None  # [num_edges]
     edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
     edge_time: np.ndarray | None = None  # [num_edges], as given; then as `time_column` makes it
+    relations: tuple[
+        str, ...
+    ] = ()  # of a knowledge graph: names; `edge_feature` [num_edges, 1] has the number of each edge's
     node_time: np.ndarray | None = None  # [num_nodes], the same
     feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy CSR array (made dense chunk by chunk)
     label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L], as given; then as `label_column` makes it
@@ -46,6 +49,7 @@ class ArrayGraph:
     provenance: Mapping[str, str] | None = None
     links: Links | None = None  # that are held out: they are not among the edges
     repeats_links: bool = False  # or may be, since the data set's publisher has it so
+    strings: StringIds | None = None  # [num_nodes]: the nodes' ids
 
     def __repr__(self) -> str:
         return describe(self)
@@ -61,11 +65,13 @@ class ArrayGraph:
             ("labels", self.label),
             ("splits", self.split),
             ("node times", self.node_time),
+            ("ids", self.strings),
         )
         for label, column in rows:
-            if column is not None and column.shape[0] != self.num_nodes:
+            count = None if column is None else column.shape[0] if hasattr(column, "shape") else len(column)
+            if count not in (None, self.num_nodes):
                 raise DataError(
-                    f"{self.name}: {label} must have one row per node: {self.num_nodes} nodes, got {column.shape[0]} rows"
+                    f"{self.name}: {label} must have one row per node: {self.num_nodes} nodes, got {count} rows"
                 )
         columns = (
             ("dst", self.dst),
@@ -92,9 +98,11 @@ class ArrayGraph:
             num_edges=len(self.src),
             feature_dim=0 if self.feature is None else self.feature.shape[1],
             edge_feature_dim=0 if self.edge_feature is None else self.edge_feature.shape[1],
+            relations=self.relations,
             has_edge_weight=self.edge_weight is not None,
             has_edge_time=self.edge_time is not None,
             has_node_time=self.node_time is not None,
+            has_string_id=self.strings is not None,
             has_label=self.label is not None,
             num_classes=self.num_classes if self.label is None or self.label.ndim == 1 else self.label.shape[1],
             is_multilabel=self.is_multilabel,
@@ -115,7 +123,8 @@ class ArrayGraph:
             )
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        return node_chunks(self.num_nodes, chunk_nodes, self.feature, self.label, self.split, time=self.node_time)
+        columns = (self.feature, self.label, self.split)
+        return node_chunks(self.num_nodes, chunk_nodes, *columns, time=self.node_time, strings=self.strings)
 
 
 _NONE = np.empty(0, np.int64)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from nbclient import NotebookClient
 
@@ -148,6 +149,25 @@ def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
     check = "assert run.summary['all_scores']['test']['mrr'] > 0.15"
     (code,) = blocks("links.md", "python")
     done = run_code(code + check, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.ray
+@pytest.mark.long
+def test_a_knowledge_graph(tmp_path: Path) -> None:
+    """The guide's commands and code as they stand; the best new neighbors live in the same town more often than a chance of one in eight."""
+    (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
+    (commands,) = blocks("knowledge_graphs.md", "bash")
+    run_shell(commands, tmp_path)
+    (run,) = (tmp_path / "runs").iterdir()
+    told = json.loads((run / "summary.json").read_text())
+    assert told["scores"]["test"] > 1.2 * told["baselines"]["common_neighbors"]["test"]
+    rows = pq.read_table(run / "neighbors").to_pylist()
+    number = {row["id"]: int(row["id"].split()[1]) % 8 for row in rows}
+    same = [number[row["id"]] == number[end] for row in rows for end in row["destination"]]
+    assert sum(same) > len(same) / 4
+    (code,) = blocks("knowledge_graphs.md", "python")
+    done = run_code(code, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
