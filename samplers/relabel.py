@@ -4,6 +4,7 @@ from collections import deque
 
 import numpy as np
 
+from samplers.prefetch import prefetch
 from samplers.subgraph_kernels import find_slot, table_bits
 from storage.compiled import compiled
 
@@ -48,15 +49,21 @@ def hash_table(node: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]
     return table_id, table_position
 
 
+_AHEAD = 24  # queries between an entry's prefetch and its use
+
+
 @compiled
-def _locate_in_map(position_of_id, node, num_nodes, query, position):
-    """As `_locate`, over a dense map. No branch on what is found: a mispredicted one would stop the reads behind it."""
+def _locate_in_map(position_of_id, zero, node, num_nodes, query, position):
+    """As `_locate`, over a dense map whose entry of position p is `zero` + p. No branch on what is found: a mispredicted one would stop the reads
+    behind it."""
+    last = len(query) - 1
     for i in range(len(query)):
+        prefetch(position_of_id, query[min(i + _AHEAD, last)])  # type: ignore[call-arg]  # the compiler passes the context
         wanted = query[i]
-        known = position_of_id[wanted]
+        known = np.int64(position_of_id[wanted]) - zero
         is_new = known < 0
-        place = np.int32(num_nodes) if is_new else known
-        position_of_id[wanted] = place
+        place = num_nodes if is_new else known
+        position_of_id[wanted] = zero + place
         node[num_nodes] = wanted  # overwritten unless the node is new
         position[i] = place
         num_nodes += is_new
@@ -64,43 +71,40 @@ def _locate_in_map(position_of_id, node, num_nodes, query, position):
 
 
 @compiled
-def _place_all(position_of_id, node):
+def _place_all(position_of_id, zero, node):
     """Positions of distinct nodes into an empty map; returns the index of a repeated one, or -1 (the map is then spoilt)."""
     for i in range(len(node)):
-        if position_of_id[node[i]] >= 0:
+        if position_of_id[node[i]] >= zero:
             return i
-        position_of_id[node[i]] = i
+        position_of_id[node[i]] = zero + i
     return -1
 
 
-@compiled
-def _forget(position_of_id, node):
-    for i in range(len(node)):
-        position_of_id[node[i]] = -1
-
-
 class PositionMaps:
-    """Dense maps from node id to batch position, kept between batches: a batch clears only the entries that it wrote.
+    """Dense maps from node id to batch position, kept between batches and never cleared: a batch's entries are above those of the batches before it.
 
     One map per working thread, 4 bytes per node of the graph each. Above `max_bytes` a map is slower than a hash table and is not used.
     """
 
-    def __init__(self, num_nodes: int, max_bytes: int = 1 << 28) -> None:
-        self._num_nodes = num_nodes
+    def __init__(self, num_nodes: int, max_bytes: int = 1 << 28, last_entry: int = 2**31 - 1) -> None:
+        self._num_nodes, self._last_entry = num_nodes, last_entry
         self.fits = 4 * num_nodes <= max_bytes
-        self._free: deque[np.ndarray] = deque()
+        self._free: deque[tuple[np.ndarray, int]] = deque()
 
-    def borrow(self) -> np.ndarray:
-        """int32 [num_nodes], all -1."""
+    def borrow(self) -> tuple[np.ndarray, int]:
+        """(int32 [num_nodes], zero): an entry below `zero` is no position, others are `zero` + a position."""
         try:
-            return self._free.pop()
+            position_of_id, zero = self._free.pop()
         except IndexError:
-            return np.full(self._num_nodes, -1, np.int32)
+            return np.zeros(self._num_nodes, np.int32), 1
+        if zero + self._num_nodes > self._last_entry:
+            position_of_id[:] = 0
+            zero = 1
+        return position_of_id, zero
 
-    def give_back(self, position_of_id: np.ndarray, node: np.ndarray) -> None:
-        """Takes a map back whose entries of `node`, and no others, were written."""
-        _forget(position_of_id, node)
-        self._free.append(position_of_id)
+    def give_back(self, position_of_id: np.ndarray, zero: int, num_nodes: int) -> None:
+        """Takes a map back in which positions below `num_nodes` were written."""
+        self._free.append((position_of_id, zero + num_nodes))
 
 
 class Relabeler:
@@ -114,8 +118,8 @@ class Relabeler:
         self._num_nodes = len(node)
         self._maps = maps if maps is not None and maps.fits else None
         if self._maps is not None:
-            self._map = self._maps.borrow()
-            repeated = _place_all(self._map, self._node)
+            self._map, self._zero = self._maps.borrow()
+            repeated = _place_all(self._map, self._zero, self._node)
             if repeated >= 0:
                 raise ValueError(f"expected distinct nodes, got node {int(node[repeated])} twice")
         else:
@@ -143,16 +147,16 @@ class Relabeler:
         if self._maps is None:
             self._num_nodes = _locate(*self._table, self._node, self._num_nodes, query, position)
         else:
-            self._num_nodes = _locate_in_map(self._map, self._node, self._num_nodes, query, position)
+            self._num_nodes = _locate_in_map(self._map, self._zero, self._node, self._num_nodes, query, position)
         return position
 
     def close(self) -> None:
         """Gives a borrowed map back; after an error it is not called, and the map is dropped."""
         if self._maps is not None:
-            self._maps.give_back(self._map, self.node)
+            self._maps.give_back(self._map, self._zero, self._num_nodes)
 
     def open(self) -> None:
         """Borrows a map again, after `close`."""
         if self._maps is not None:
-            self._map = self._maps.borrow()
-            _place_all(self._map, self.node)
+            self._map, self._zero = self._maps.borrow()
+            _place_all(self._map, self._zero, self.node)

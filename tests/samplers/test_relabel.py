@@ -42,6 +42,16 @@ def test_a_repeated_root_is_refused(dense: bool) -> None:
         Relabeler(np.array([3, 7, 5, 7]), PositionMaps(10) if dense else None)
 
 
+def test_a_map_begins_anew_before_its_entries_are_used_up() -> None:
+    maps, zeros = PositionMaps(10, last_entry=24), []
+    for query in ([3, 7, 3], [7, 1], [9, 3, 7, 1], [1, 9], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 1]):
+        relabeler, table = Relabeler(np.array([5]), maps), Relabeler(np.array([5]))
+        zeros.append(relabeler._zero)
+        assert relabeler.add(np.array(query)).tolist() == table.add(np.array(query)).tolist()
+        relabeler.close()
+    assert zeros == [1, 4, 7, 12, 1, 11]
+
+
 def test_no_map_above_its_bytes() -> None:
     assert PositionMaps(100, max_bytes=400).fits
     maps = PositionMaps(101, max_bytes=400)
