@@ -135,7 +135,8 @@ def _draw(
         if lists.are_joined:
             raise ConfigError(LAST_OF_BOTH)
         return draws.draw_last(first, degree, fanout)
-    keys = hash_ids(key, entries(partition.original_id, row))
+    first_id = partition.first_id
+    keys = hash_ids(key, entries(partition.original_id, row) if first_id is None else row + first_id)
     if request.until is not None:  # a node's draws at two times have nothing to do with each other
         keys = hash_again(keys, request.until)
     if request.scheme == "uniform":

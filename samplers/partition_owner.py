@@ -175,25 +175,29 @@ class PartitionOwner:
         take_rows(table, row, feature)
         return feature
 
-    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
-        """Writes the rows asked for to `position` of the columns that `into` has: what `FetchRows` replies, features as float32, with no
-        copy in between."""
-        partition = self._partition
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
+        """Writes the rows asked for to `position` (a slice: to all, in order) of the columns that `into` has: what `FetchRows` replies, features as
+        float32, with no copy in between."""
+        partition, at = self._partition, None if isinstance(position, slice) else position
         row = self._rows(request.node)
-        columns = [(partition.original_id, into.original_id), (partition.label, into.label)]
+        columns = [(partition.label, into.label)]
+        if partition.first_id is None:
+            columns.append((partition.original_id, into.original_id))
+        else:
+            into.original_id[position] = row + partition.first_id
         if request.split_set is not None:
             columns.append((self._split(request.split_set), into.split))
         if request.feature and into.feature is not None:
             if partition.feature_on_store is not None:
-                decode_rows(partition.feature_rows, partition.feature_on_store.read(row), into.feature, None, position)
+                decode_rows(partition.feature_rows, partition.feature_on_store.read(row), into.feature, None, at)
             elif partition.feature is not None:
-                decode_rows(partition.feature_rows, partition.feature, into.feature, row, position)
+                decode_rows(partition.feature_rows, partition.feature, into.feature, row, at)
         for stored, out in columns:
             if stored is not None and out is not None:
-                place_rows(stored, row, position, out)
+                place_rows(stored, row, at, out)
         if into.encoding is not None:
             for encoded, columns_out in self._encoding_slices(request.encodings, into.encoding):
-                place_rows(encoded, row, position, columns_out)
+                place_rows(encoded, row, at, columns_out)
 
     @property
     def feature_bytes(self) -> int:

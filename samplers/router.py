@@ -100,9 +100,12 @@ class Owner(Protocol):
 class PlacesRows(Protocol):
     """An owner that reads its partition in this process, and can write rows where they belong at once."""
 
-    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
-        """Writes the rows asked for to `position` of the columns that `into` has."""
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
+        """Writes the rows asked for to `position` (a slice: to all, in order) of the columns that `into` has."""
         ...
+
+
+PlaceRows = Callable[[NodeRows, np.ndarray | slice], None]
 
 
 class _Answered:
@@ -140,7 +143,7 @@ class LocalOwner:
     def submit(self, request: Request) -> Pending:
         return _Answered(self._owner.answer(request))
 
-    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
         self._owner.place_rows(request, into, position)
 
     @property
@@ -341,7 +344,7 @@ class Router:
 
     def ask_rows(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]
-    ) -> tuple[list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]], list[tuple[PendingRows, np.ndarray]]]:
+    ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[PendingRows, np.ndarray]]]:
         """Asks the owners for rows: of those in this process what places them, and of the others the replies under way, each with the
         positions of its nodes in `node`."""
         near, asked = self.row_requests(node, feature=feature, split_set=split_set, encodings=encodings)
@@ -353,19 +356,18 @@ class Router:
 
     def row_requests(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
-    ) -> tuple[
-        list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]], list[tuple[int, FetchRows, np.ndarray]]
-    ]:
+    ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[int, FetchRows, np.ndarray]]]:
         """The same with the requests to the other owners, by their numbers, not sent."""
-        near: list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]] = []
+        near: list[tuple[PlaceRows, np.ndarray | slice]] = []
         far: list[tuple[int, FetchRows, np.ndarray]] = []
         # One owner says itself which ids are not its own.
-        for index, group in self._groups(node) if len(self._owners) > 1 else [(0, np.arange(len(node)))]:
+        all_of_one: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]
+        for index, group in all_of_one if len(self._owners) == 1 else self._groups(node):
             owner, request = self._owners[index], FetchRows(node[group], feature, split_set, encodings)
             if isinstance(owner, PlacesRows):
                 near.append((partial(owner.place_rows, request), group))
             else:
-                far.append((index, request, group))
+                far.append((index, request, np.arange(len(node)) if isinstance(group, slice) else group))
         return near, far
 
     def owner(self, index: int) -> Owner:

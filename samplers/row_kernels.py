@@ -65,6 +65,7 @@ def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
 
 
 AHEAD = 8  # rows between a read and its prefetch: enough to hide a miss, few enough to stay in the nearest cache
+_IN_ORDER = np.empty(0, np.int64)
 _LINE_WORDS = 8  # of 8 bytes in a cache line; narrower words prefetch a line more than once, which costs little
 
 
@@ -85,22 +86,27 @@ def _take_rows(table, row, position, out):
 
 @compiled
 def _take_values(column, row, position, out):
-    for i in range(len(row)):
-        out[position[i]] = column[row[i]]
+    if len(position) == 0:  # a loop of its own, a third faster than one that reads positions
+        for i in range(len(row)):
+            out[i] = column[row[i]]
+    else:
+        for i in range(len(row)):
+            out[position[i]] = column[row[i]]
 
 
 def take_rows(table: np.ndarray, row: np.ndarray, out: np.ndarray) -> None:
     """out[:] = table[row] of a table [·, width] with out's dtype. Rows are in the table."""
     if len(row) and table.shape[1]:
-        _take_rows(_as_words(table), row, np.empty(0, np.int64), _as_words(out))
+        _take_rows(_as_words(table), row, _IN_ORDER, _as_words(out))
 
 
-def place_rows(table: np.ndarray, row: np.ndarray, position: np.ndarray, out: np.ndarray) -> None:
-    """out[position] = table[row], without rows in between. Rows are in the table; `out` has the table's width and dtype."""
+def place_rows(table: np.ndarray, row: np.ndarray, position: np.ndarray | None, out: np.ndarray) -> None:
+    """out[position] = table[row] (None: in order), without rows in between. Rows are in the table; `out` has the table's width and dtype."""
+    at = _IN_ORDER if position is None else position
     if table.ndim == 1:
-        _take_values(_as_words(table), row, position, _as_words(out))
+        _take_values(_as_words(table), row, at, _as_words(out))
     elif len(row) and table.shape[1]:
-        _take_rows(_as_words(table), row, position, _as_words(out))
+        _take_rows(_as_words(table), row, at, _as_words(out))
 
 
 def _as_words(rows: np.ndarray) -> np.ndarray:

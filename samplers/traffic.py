@@ -104,10 +104,11 @@ class WatchedLocal:
         self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)
         return pending
 
-    def place_rows(self, request: "FetchRows", into: "NodeRows", position: np.ndarray) -> None:
+    def place_rows(self, request: "FetchRows", into: "NodeRows", position: np.ndarray | slice) -> None:
         self._owner.place_rows(request, into, position)
         columns = [column for name, column in vars(into).items() if column is not None and name != "feature"]
-        num_bytes = array_bytes(request) + sum(travel_bytes(column, position) for column in columns)
+        at = None if isinstance(position, slice) else position
+        num_bytes = array_bytes(request) + sum(travel_bytes(column, at) for column in columns)
         if into.feature is not None:
-            num_bytes += self._owner.feature_bytes * len(position)
+            num_bytes += self._owner.feature_bytes * len(request.node)
         self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)

@@ -24,7 +24,6 @@ from samplers.stage_clock import stage
 from samplers.typed_batch import TypedBatch, TypedEdges, TypedNodes
 from samplers.typed_checks import check_edge_columns, check_splits, edge_columns_of, known_relations, type_of_roots
 from samplers.typed_router import Draw, TypedRouter
-from storage.packed_graphs import pointers
 from storage.source import Relation
 
 
@@ -180,11 +179,13 @@ class _Growth:
 
     def edges(self, relation: Relation) -> TypedEdges[np.ndarray]:
         lists, sources = self._lists[relation], self._sources[relation]
-        count = np.zeros(self._of_type[relation.target].num_nodes, np.int64)  # the last hop's nodes have no lists
         expanded = np.concatenate([one.count for one in lists])
-        count[: len(expanded)] = expanded
+        indptr = np.empty(self._of_type[relation.target].num_nodes + 1, np.int64)
+        indptr[0] = 0
+        np.cumsum(expanded, out=indptr[1 : len(expanded) + 1])
+        indptr[len(expanded) + 1 :] = indptr[len(expanded)]  # the last hop's nodes have no lists
         return TypedEdges(
-            indptr=pointers(count),
+            indptr=indptr,
             indices=np.concatenate(sources),
             **{name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS},
         )

@@ -86,6 +86,12 @@ class Partition:
         return len(self.indices)
 
     @property
+    def first_id(self) -> int | None:
+        """Where permanent ids count up one by one, that of row 0: row i has `first_id + i`, and nobody need read the table. None elsewhere."""
+        ids = self.original_id  # strictly ascending: whoever opens a partition checks it
+        return int(ids[0]) if len(ids) and int(ids[-1]) - int(ids[0]) == len(ids) - 1 else None
+
+    @property
     def feature_rows(self) -> FeatureRows:
         """How features are stored."""
         if self.stored_rows is not None:

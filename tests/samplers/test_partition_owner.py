@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import samplers.partition_owner
+from samplers.draw_kernels import draw_uniform
 from samplers.messages import (
     FetchRows,
     InducedEdges,
@@ -18,6 +19,7 @@ from samplers.messages import (
 )
 from samplers.neighbor_kernels import induced_edges_by_map
 from samplers.partition_owner import PartitionOwner
+from samplers.random_streams import hash_ids
 from storage.errors import ConfigError
 from storage.graph import Partition, open_graph
 from storage.ingest import IngestOptions, ingest
@@ -125,6 +127,25 @@ def test_replies_hold_no_view_of_the_partition(owners: list[PartitionOwner]) -> 
         reply = owners[0].answer(request)
         for array in vars(reply).values():
             assert array is None or array.flags.writeable
+
+
+@pytest.mark.parametrize(("ids", "first_id"), [(range(7, 47), 7), (range(40), 0), ([*range(39), 40], None), ([], None)])
+def test_permanent_ids_that_count_up_need_no_table(ids: list[int], first_id: int | None) -> None:
+    original_id = np.array(ids, np.int64)
+    num_nodes, rng = len(original_id), np.random.default_rng(0)
+    indices = rng.integers(0, 40, 20 * num_nodes)
+    partition = Partition(0, 0, num_nodes, np.arange(num_nodes + 1) * 20, indices, original_id)
+    assert partition.first_id == first_id
+    owner, node = PartitionOwner(partition, num_nodes), rng.permutation(num_nodes)[:30]
+    lists = owner.answer(SampleNeighbors(node, 4, key=5))
+    assert isinstance(lists, NeighborLists)
+    keys = hash_ids(np.uint64(5), original_id[node])
+    _, position = draw_uniform(node * 20, np.full(len(node), 20), keys, 4)
+    assert lists.neighbor.tolist() == indices[position].tolist()
+    for place in (slice(None), rng.permutation(len(node))):
+        rows = NodeRows(np.empty(len(node), np.int64), None, None, None)
+        owner.place_rows(FetchRows(node), rows, place)
+        assert rows.original_id[place].tolist() == original_id[node].tolist()
 
 
 def test_ids_beyond_two_to_the_31st() -> None:

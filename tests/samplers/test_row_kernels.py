@@ -51,6 +51,9 @@ def test_rows_are_placed(dtype, width):
     place_rows(table, row, position, out)
     want[position] = table[row]
     assert np.array_equal(out, want)
+    in_order = np.zeros((20, *shape[1:]), dtype)
+    place_rows(table, row, None, in_order)
+    assert np.array_equal(in_order, table[row])
     if width is not None:
         taken = np.zeros((20, width), dtype)
         take_rows(table, row, taken)
