@@ -7,12 +7,25 @@ the last view of it (numpy's or torch's) is gone.
 import queue
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-_LEAST_BYTES = 1 << 20  # below this the allocator itself uses memory again
+_LEAST_BYTES = 1 << 20  # below this the allocator itself uses memory again, see `keep_freed_memory`
+_KEPT_BY_GLIBC = (1 << 25) - (1 << 13)  # just below 32 MiB, the largest block that moves its thresholds
 _STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches of about the same size share blocks
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Has this process's allocator keep up to 64 MiB of freed memory, per arena, for arrays to come. Once per process; without glibc in vain.
+
+    Else a batch of tens of megabytes in smaller arrays may go back to the system whenever it is dropped, and the next one costs a page fault per
+    4 KiB. glibc raises its thresholds to the size of a mapped block that is freed, and twice that, up to 32 and 64 MiB, unless the user has set them
+    (mallopt(3), M_MMAP_THRESHOLD). The block is never touched.
+    """
+    np.empty(_KEPT_BY_GLIBC, np.uint8)
 
 
 class ArrayPool:
@@ -22,6 +35,7 @@ class ArrayPool:
     """
 
     def __init__(self, max_idle_bytes: int = 1 << 29) -> None:
+        keep_freed_memory()
         self._max_idle_bytes = max_idle_bytes
         self._idle: list[np.ndarray] = []  # the longest idle first
         self._lock = threading.Lock()
