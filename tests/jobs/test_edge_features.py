@@ -16,7 +16,7 @@ SMALL = ["--model.num_layers", 1, "--model.width", 16, "--model.dropout", 0, "--
 MODELS = {
     "sage": ["--model", "sage", "--fit.epochs", 200],
     "gat": ["--model", "gat", "--fit.epochs", 40],
-    "geco": ["--model", "geco", "--model.local.block", "gated-gcn", "--fit.epochs", 40],
+    "geco": ["--model", "geco", "--model.local.block", "gated-gcn", "--fit.epochs", 200],
 }
 
 

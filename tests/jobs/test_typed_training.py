@@ -18,9 +18,9 @@ PROCESS = ["--workers", "1", "--workers.launcher", "process"]
 SMALL = [
     *("--fit.epochs", "3", "--sampler.fanouts", "4", "3", "--sampler.batch_size", "64", "--fit.micro_batches", "2"),
     *("--fit.schedule", "constant", "--fit.checkpoint_every", "1", "--run.defaults", "recipe"),
-    *("--fit.warmup_epochs", "0", "--fit.learning_rate", "0.02", "--model.dropout", "0.1"),
+    *("--fit.warmup_epochs", "0", "--fit.learning_rate", "0.02"),
 ]
-RSAGE_WORDS = ["--data", "two", "--model", "rsage", "--model.width", "16", *SMALL, *PROCESS]
+RSAGE_WORDS = ["--data", "two", "--model", "rsage", "--model.width", "16", "--model.dropout", "0.1", *SMALL, *PROCESS]
 TYPED_SAMPLER = ["--sampler", "typed-neighbor", "--evaluation", "sampled"]
 BEHIND_LAYERS = ["--relational.width", "16", "--relational.num_layers", "1", "--relational.num_bases", "2"]
 
