@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from cluster.wire import Message, pack, unpack
+from cluster.wire import ROOM, Message, pack, unpack
+from samplers.array_pool import ArrayPool
 
 # A host that vanishes closes no connection: it is given up when it answers no probe either.
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4
@@ -40,9 +41,9 @@ class Endpoint:
 class Connection:
     """One end. Raises OSError where the connection is lost; TimeoutError without an errno where no bytes move in time."""
 
-    def __init__(self, opened: socket.socket, quiet_s: float) -> None:
-        """`quiet_s`: longest time in which no bytes move while some should."""
-        self._socket, self.quiet_s = opened, quiet_s
+    def __init__(self, opened: socket.socket, quiet_s: float, room: ArrayPool = ROOM) -> None:
+        """`quiet_s`: longest time in which no bytes move while some should. `room`: of what is received."""
+        self._socket, self.quiet_s, self._room = opened, quiet_s, room
         self.replied_s = -math.inf  # when bytes came last, since a message was sent
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -56,7 +57,7 @@ class Connection:
     def receive(self, within_s: float) -> Message:
         """The other side's next message. `within_s`: until its first bytes are here. Raises what `unpack` raises."""
         self._socket.settimeout(within_s)
-        return unpack(self._fill)
+        return unpack(self._fill, self._room)
 
     def is_readable(self) -> bool:
         """Whether bytes have come, or the end."""

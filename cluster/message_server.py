@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from cluster.connection import Connection, Endpoint
-from cluster.wire import Failure, Message
+from cluster.wire import ROOM, Failure, Message
+from samplers.array_pool import ArrayPool
 from storage.errors import ConfigError, GraphmillError, StageError
 
 _LOOK_S = 1.0  # between two looks whether a waiting request's asker is still there
@@ -33,9 +34,15 @@ class MessageServer:
     """
 
     def __init__(
-        self, answer: Callable[[Any], Message], host: str, ports: tuple[int, ...] | None, work_threads: int
+        self,
+        answer: Callable[[Any], Message],
+        host: str,
+        ports: tuple[int, ...] | None,
+        work_threads: int,
+        room: ArrayPool = ROOM,
     ) -> None:
-        self._answer, self._working = answer, threading.Semaphore(work_threads)
+        """`room`: of the requests' arrays."""
+        self._answer, self._working, self._room = answer, threading.Semaphore(work_threads), room
         self._listening = _listen(host, ports)
         self.endpoint = Endpoint(host, self._listening.getsockname()[1], secrets.token_bytes(32))
         self._stopping = threading.Event()
@@ -76,7 +83,7 @@ class MessageServer:
             except OSError:
                 self._stopping.wait(_AGAIN_S)
                 continue
-            connection = Connection(accepted, _TOKEN_S)
+            connection = Connection(accepted, _TOKEN_S, self._room)
             thread = threading.Thread(target=self._serve, args=(connection,), name="graphmill-answers", daemon=True)
             with self._lock:  # so that `stop` sees it, or it sees `stop`
                 self._open[thread] = connection

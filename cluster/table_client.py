@@ -34,6 +34,7 @@ from cluster.table_rows import SparseRows, TableConfig, owner_of
 from storage.errors import DeadlineError, GraphmillError, StageError
 
 _LOOK_S = 1.0  # between two looks of the thread at the owners
+READ_BYTES = 1 << 20  # of an owner's reply to one worker; a batch of more is read in several requests
 
 
 class PendingReply(Protocol):
@@ -188,9 +189,18 @@ class TableClient:
 
     def read(self, ids: np.ndarray, *, best: bool = False) -> np.ndarray:
         """float32 [n, width] of distinct ids, ascending: the rows after `step` steps."""
-        exchange, at = self.reading(ids, best=best)
-        exchange.finish(self._deadline_s)
-        return self.joined(exchange, at, len(ids))
+        rows, most = np.empty((len(ids), self._config.width), np.float32), self._rows_at_once
+        for first in range(0, len(ids), most):
+            some = ids[first : first + most]
+            exchange, at = self.reading(some, best=best)
+            exchange.finish(self._deadline_s)
+            rows[first : first + most] = self.joined(exchange, at, len(some))
+        return rows
+
+    @property
+    def _rows_at_once(self) -> int:
+        """So many that an owner's reply, which is a copy, has about `READ_BYTES`: ids are spread evenly."""
+        return len(self._links) * max(1, READ_BYTES // (4 * self._config.width))
 
     def reading(self, ids: np.ndarray, *, best: bool = False) -> tuple[Exchange, Mapping[int, np.ndarray]]:
         """The exchange of `read`, and where the rows of each owner go."""

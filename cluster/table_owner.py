@@ -7,7 +7,8 @@ it when all that comes before is done, once. So its rows are a function of the s
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,19 @@ from cluster.table_messages import (
     TableStatus,
     event_number,
 )
-from cluster.table_rows import SparseRows, TableConfig, TableShard, add_rows
+from cluster.table_rows import SparseRows, TableConfig, TableShard, add_rows, blocks_of, in_blocks
 from storage.errors import ConfigError, StageError
 
 WAIT_S = 2.0  # of a request for what others have not sent yet; then the asker hears that, and looks whether all is well
+
+
+@dataclass(frozen=True)
+class _Pushed:
+    """Gradients that wait for the others of their step."""
+
+    rate: float
+    after: int
+    node: Node[SparseRows]
 
 
 class TableOwner:
@@ -40,7 +50,7 @@ class TableOwner:
         self._life = life or secrets.randbits(48) + 1
         self._attempt = self._step = 0
         self._shard = TableShard(config, number, num_owners)
-        self._pushed: dict[int, dict[int, tuple[PushRows, Node[SparseRows]]]] = {}  # by step and first position
+        self._pushed: dict[int, dict[int, _Pushed]] = {}  # by step and first position
         self._marks: dict[int, MarkTable] = {}  # that are not done, by number
         self._last_mark = -1  # number of the last one that is done
         self._failure: str | None = None
@@ -115,9 +125,11 @@ class TableOwner:
     def _take(self, request: PushRows) -> None:
         if request.step < self._step:
             return
-        if not np.isfinite(request.gradient).all():
-            bad = request.ids[~np.isfinite(request.gradient).all(axis=1)][0]
-            self._fail(f"the gradient of the row of node {bad} is not finite at step {request.step}")
+        for some in blocks_of(*request.gradient.shape):
+            is_finite = np.isfinite(request.gradient[some]).all(axis=1)
+            if not is_finite.all():
+                bad = request.ids[some][~is_finite][0]
+                self._fail(f"the gradient of the row of node {bad} is not finite at step {request.step}")
         of_step = self._pushed.setdefault(request.step, {})
         first = 0
         for start, stop, count in zip(request.start, request.stop, request.count, strict=True):
@@ -125,9 +137,9 @@ class TableOwner:
             first += count
             if start not in of_step:
                 if not self._config.is_exact:
-                    self._shard.update(request.step, request.rate, rows)
+                    self._update(request.step, request.rate, [Node(start, stop, rows)])
                     rows = rows.take(np.empty(0, np.int64))
-                of_step[start] = request, Node(start, stop, rows)
+                of_step[start] = _Pushed(request.rate, request.after, Node(start, stop, rows))
         self._advance()
 
     def _advance(self) -> None:
@@ -149,18 +161,26 @@ class TableOwner:
 
     def _apply(self) -> bool:
         of_step = self._pushed.get(self._step, {})
-        nodes = [node for _, node in sorted(of_step.values(), key=lambda pushed: pushed[1].start)]
+        nodes = [of_step[start].node for start in sorted(of_step)]
         if sum(node.stop - node.start for node in nodes) < self._config.num_positions:
             return False
-        request = next(iter(of_step.values()))[0]
-        if request.after > self._last_mark:
+        one = next(iter(of_step.values()))
+        if one.after > self._last_mark:
             return False
         if self._config.is_exact:  # else they were applied as they came
-            (total,) = fold(nodes, self._config.num_positions, add_rows)
-            self._shard.update(self._step, request.rate, total.value)
+            self._update(self._step, one.rate, nodes)
         del self._pushed[self._step]
         self._step += 1
         return True
+
+    def _update(self, step: int, rate: float, nodes: Sequence[Node[SparseRows]]) -> None:
+        """A step of the optimizer on the sum of these nodes, a block of ids after the other: no sum of all of them takes memory."""
+        ids = np.unique(np.concatenate([node.value.ids for node in nodes]))
+        self._shard.add(ids)
+        for block in in_blocks([node.value for node in nodes], ids, self._config.width):
+            parts = [Node(node.start, node.stop, rows) for node, rows in zip(nodes, block, strict=True)]
+            (total,) = fold(parts, self._config.num_positions, add_rows)
+            self._shard.update(step, rate, total.value)
 
     def _or_fail(self, work: Callable[[], None]) -> None:
         try:

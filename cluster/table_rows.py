@@ -5,7 +5,7 @@ whose pages the system gives as they are used. Files are npy arrays, one set for
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from storage.errors import FormatError, StageError
 
 _ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # "row", "col", "own": keep these streams apart
 _FEW = 4096  # ids that are kept beside the others at least
+# Numbers that are computed at once: intermediate results stay in the cache, and are far below a message's memory.
+BLOCK_NUMBERS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,21 @@ def add_rows(left: SparseRows, right: SparseRows) -> SparseRows:
     return SparseRows(ids, values)
 
 
+def in_blocks(parts: Sequence[SparseRows], ids: np.ndarray, width: int) -> Iterator[list[SparseRows]]:
+    """Views of all parts, cut where `ids`, which are those of all of them, are cut into `blocks_of`."""
+    cuts = ids[[some.start for some in blocks_of(len(ids), width)]]
+    places = [np.append(np.searchsorted(part.ids, cuts), len(part.ids)).tolist() for part in parts]
+    for i in range(len(cuts)):
+        slices = [slice(at[i], at[i + 1]) for at in places]
+        yield [SparseRows(part.ids[own], part.values[own]) for part, own in zip(parts, slices, strict=True)]
+
+
+def blocks_of(count: int, width: int) -> Iterator[slice]:
+    """Of so many rows, as many at once as have `BLOCK_NUMBERS` numbers."""
+    most = max(1, BLOCK_NUMBERS // width)
+    return (slice(first, min(first + most, count)) for first in range(0, count, most))
+
+
 def owner_of(ids: np.ndarray, num_owners: int) -> np.ndarray:
     """int64: the owner of each row, by a hash of its id: evenly, whatever the ids."""
     return (hash_counters(_OWNER, ids) % np.uint64(num_owners)).astype(np.int64)
@@ -59,9 +76,12 @@ def owner_of(ids: np.ndarray, num_owners: int) -> np.ndarray:
 
 def initial_rows(seed: int, ids: np.ndarray, width: int) -> np.ndarray:
     """float32 [n, width]: uniform in ±√(3 / width), so that a row's expected square is 1."""
-    row = hash_counters(derive_key(seed, _ROW), ids)
-    uniform = unit_interval(hash_counters(derive_key(seed, _COLUMN), row[:, None] + np.arange(width, dtype=np.uint64)))
-    return ((2 * uniform - 1) * math.sqrt(3 / width)).astype(np.float32)
+    rows, column = np.empty((len(ids), width), np.float32), np.arange(width, dtype=np.uint64)
+    for own in blocks_of(len(ids), width):
+        row = hash_counters(derive_key(seed, _ROW), ids[own])
+        uniform = unit_interval(hash_counters(derive_key(seed, _COLUMN), row[:, None] + column))
+        rows[own] = (2 * uniform - 1) * math.sqrt(3 / width)
+    return rows
 
 
 def most_rows(num_nodes: int, num_owners: int) -> int:
@@ -86,17 +106,20 @@ class RowIndex:
     def find(self, ids: np.ndarray) -> np.ndarray:
         """int64 [n]: places, -1 for ids that are not there."""
         place = np.full(len(ids), -1, np.int64)
-        for known, places in self._parts:
-            if len(known):
-                at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-                is_there = known[at] == ids
-                place[is_there] = places[at[is_there]]
+        for some in blocks_of(len(ids), 1):
+            asked, of_asked = ids[some], place[some]
+            for known, places in self._parts:
+                if len(known):
+                    at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+                    is_there = known[at] == asked
+                    of_asked[is_there] = places[at[is_there]]
         return place
 
     def add(self, ids: np.ndarray, place: np.ndarray) -> None:
         """Ids that are not there."""
         most, last = self._parts
-        last = _merged(last, (ids, place.astype(np.int32)))
+        order = np.argsort(ids, kind="stable")
+        last = _merged(last, (ids[order], place[order].astype(np.int32)))
         if len(last[0]) > max(_FEW, len(most[0]) // 8):
             most, last = _merged(most, last), (last[0][:0], last[1][:0])
         self._parts = [most, last]
@@ -105,10 +128,9 @@ class RowIndex:
 def _merged(
     older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids, ascending, and the places of their rows."""
-    ids, place = (np.concatenate(pair) for pair in zip(older, newer, strict=True))
-    order = np.argsort(ids, kind="stable")
-    return ids[order], place[order]
+    """Ids, ascending, and the places of their rows: of two parts that are in this order."""
+    at = np.searchsorted(older[0], newer[0])
+    return np.insert(older[0], at, newer[0]), np.insert(older[1], at, newer[1])
 
 
 class TableShard:
@@ -135,12 +157,16 @@ class TableShard:
         return rows
 
     def update(self, step: int, rate: float, gradient: SparseRows) -> None:
-        """One step of the optimizer on these rows."""
+        """One step of the optimizer on these rows. `add` of all rows of a step goes before where it is given in several parts."""
         place = self._places(gradient.ids)
         changed = [array[place] for array in (self._rows, *self._states)]
         self._optimizer.update(step, rate, gradient.values, *changed)
         for array, values in zip((self._rows, *self._states), changed, strict=True):
             array[place] = values
+
+    def add(self, ids: np.ndarray) -> None:
+        """Gives rows memory that have none yet."""
+        self._places(ids)
 
     def keep_best(self) -> None:
         self._best[: self._num_rows] = self._rows[: self._num_rows]
@@ -159,10 +185,16 @@ class TableShard:
         """Takes this owner's rows of a saved table, into a shard that is new. Raises FormatError where the files are none of it."""
         for saved in saved_shards(folder):
             own = np.flatnonzero(owner_of(saved.ids, self._num_owners) == self._number)
-            place = self._places(saved.ids[own])
-            for name, array in self._arrays().items():
-                if name != "ids":
-                    array[place] = saved.array(name, self._config.width)[own]
+            self.add(saved.ids[own])
+            arrays = [
+                (array, saved.array(name, self._config.width))
+                for name, array in self._arrays().items()
+                if name != "ids"
+            ]
+            for some in blocks_of(len(own), self._config.width):
+                place = self._places(saved.ids[own[some]])
+                for array, rows in arrays:
+                    array[place] = rows[own[some]]
 
     def _arrays(self) -> dict[str, np.ndarray]:
         states = {f"state{i}": array for i, array in enumerate(self._states)}
@@ -181,7 +213,9 @@ class TableShard:
             )
         place[new] = np.arange(first, stop)
         self._ids[first:stop] = ids[new]
-        self._rows[first:stop] = self._best[first:stop] = initial_rows(self._config.seed, ids[new], self._config.width)
+        for some in blocks_of(len(new), self._config.width):
+            rows = initial_rows(self._config.seed, ids[new[some]], self._config.width)
+            self._rows[place[new[some]]] = self._best[place[new[some]]] = rows
         self._index.add(ids[new], place[new])
         self._num_rows = stop
         return place

@@ -14,6 +14,7 @@ from ray.util import get_node_ip_address
 
 from cluster.connection import Endpoint
 from cluster.embeddings import TableSpec
+from cluster.freed_blocks import return_freed_blocks, share_heap
 from cluster.message_server import MessageServer
 from cluster.options import ServerOptions
 from cluster.partition_server import actor_answer, remote_owner
@@ -21,7 +22,9 @@ from cluster.server_placement import live_hosts, on_host
 from cluster.table_client import AsksOwner
 from cluster.table_owner import TableOwner
 from cluster.table_rows import TableConfig
+from samplers.array_pool import ArrayPool
 
+_MAPPED_BYTES = 1 << 17  # arrays of gradients and rows; what is smaller is used again
 _AT_ONCE = 1 << 12  # requests: those that wait for others' gradients must not hold these up
 
 
@@ -29,6 +32,8 @@ class TableServer:
     """The actor."""
 
     def __init__(self, config: TableConfig, number: int, num_owners: int, ports: tuple[int, ...] | None) -> None:
+        return_freed_blocks(_MAPPED_BYTES)
+        share_heap()
         self._owner, self._ports = TableOwner(config, number, num_owners), ports
         self._server: MessageServer | None = None
 
@@ -39,7 +44,7 @@ class TableServer:
     def endpoint(self) -> Endpoint:
         """Where to ask."""
         if self._server is None:
-            self._server = MessageServer(self._owner.answer, get_node_ip_address(), self._ports, _AT_ONCE)
+            self._server = MessageServer(self._owner.answer, get_node_ip_address(), self._ports, _AT_ONCE, ArrayPool(0))
         return self._server.endpoint
 
 

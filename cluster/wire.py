@@ -40,7 +40,7 @@ Message = Request | Reply | TableRequest | TableReply | Failure
 _WITHIN = {ForParts: "requests", PartReplies: "replies"}  # the field that holds messages
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LENGTH_BYTES = 4
-_ROOM = ArrayPool(1 << 28)  # of replies: faulting their pages in takes as long as receiving them
+ROOM = ArrayPool(1 << 28)  # of replies: faulting their pages in takes as long as receiving them
 _SAME = "is Graphmill the same on all nodes?"
 
 
@@ -70,8 +70,8 @@ def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
     return [type(message).__name__, described, others, *([within] if within else [])], arrays
 
 
-def unpack(fill: Callable[[memoryview], None]) -> Message:
-    """The message that comes next; `fill` fills memory with the next bytes. Raises StageError for bytes that are no message."""
+def unpack(fill: Callable[[memoryview], None], room: ArrayPool = ROOM) -> Message:
+    """The message that comes next; `fill` fills memory with the next bytes, of arrays from `room`. Raises StageError for bytes that are no message."""
     length = bytearray(_LENGTH_BYTES)
     fill(memoryview(length))
     told = int.from_bytes(length, "little")
@@ -85,7 +85,7 @@ def unpack(fill: Callable[[memoryview], None]) -> Message:
         raise _no_message(bytes(head)) from None
     expected = _head(parsed)
     _check_bytes(expected.name, expected.num_bytes)
-    return expected.read(fill)
+    return expected.read(fill, room)
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,18 @@ class _Head:
         own = sum(math.prod(shape) * sent_as.itemsize for _, sent_as, shape in self.arrays.values())
         return own + sum(one.num_bytes for heads in self.within.values() for one in heads)
 
-    def read(self, fill: Callable[[memoryview], None]) -> Message:
+    def read(self, fill: Callable[[memoryview], None], room: ArrayPool) -> Message:
         """The message, of the arrays that come next. Raises StageError where the fields are not its kind's."""
         values: dict[str, Any] = {
             field: tuple(value) if isinstance(value, list) else value for field, value in self.others.items()
         }
         for field, (own, sent_as, shape) in self.arrays.items():
-            array = _room(shape, sent_as)
+            array = _array(room, shape, sent_as)
             if array.nbytes:
                 fill(array.reshape(-1).view(np.uint8).data)
             values[field] = array.astype(own, copy=False)
         for field, heads in self.within.items():
-            values[field] = tuple(one.read(fill) for one in heads)
+            values[field] = tuple(one.read(fill, room) for one in heads)
         try:
             return _KINDS[self.name](**values)
         except TypeError as error:
@@ -155,9 +155,9 @@ def _check_bytes(name: str, num_bytes: int) -> None:
         )
 
 
-def _room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _array(room: ArrayPool, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
-        return _ROOM.empty(shape, dtype)
+        return room.empty(shape, dtype)
     except (MemoryError, ValueError, OverflowError) as error:
         raise StageError(f"expected an array that fits in memory, got one of the shape {shape}: {error}") from None
 

@@ -17,6 +17,7 @@ from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources, resources_now
 from cluster.run_place import RunPlace
 from cluster.session import ray_session
+from cluster.table_memory import message_bytes
 from cluster.table_rows import table_bytes
 from jobs.plan.tries import Tried
 from jobs.run.config import RunConfig
@@ -43,7 +44,9 @@ class Plan:
         self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
         self.alone = False  # one process, without Ray
         self.table_owners = 0  # processes of an embedding table
-        self.table_bytes = 0  # of each
+        self.table_bytes = 0  # of each: its rows, and messages once a batch is tried
+        self._table_shape = 0, 0  # rows, their width
+        self._message_bytes = 0
         self.parameters: int | None = None
         self.parts: dict[str, int] = {}  # of a worker's memory
         self.lines: list[tuple[str, str]] = []
@@ -83,6 +86,7 @@ class Plan:
         options = resolved.config.embeddings
         if not options.width:
             return
+        self._table_shape = num_nodes, options.width
         self.table_owners = 0 if self.alone else options.owners or self.hosts
         self.table_bytes = table_bytes(options.width, options.optimizer, num_nodes, self.table_owners or 1)
         where = "here" if self.alone else f"in {counted(self.table_owners, 'owner')} of {size(self.table_bytes)} each"
@@ -91,6 +95,15 @@ class Plan:
             f"{num_nodes:,} rows of {options.width}, {size(4 * options.width * num_nodes)}, with the best epoch's and the state of {options.optimizer} "
             f"{where}",
         )
+
+    def add_table_messages(self, tried: Tried) -> None:
+        """What a step's messages take at each owner, where the run has embeddings: after `add_table`, before `add_memory`."""
+        num_nodes, width = self._table_shape
+        if width:
+            self._message_bytes = message_bytes(
+                width, num_nodes, self.table_owners or 1, self.workers, self.micro_batches, tried.nodes
+            )
+            self.table_bytes += self._message_bytes
 
     def add_model(self, model: torch.nn.Module) -> None:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -135,6 +148,9 @@ class Plan:
         sharing = f", {size(self.shared_bytes)} of rows that they share" if self.shared_bytes and workers > 1 else ""
         described = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
         others = f", {counted(servers, 'partition server')}" if servers else ""
+        if owners := self.on_a_host(self.table_owners):
+            messages = f", {size(self._message_bytes)} of it for messages of a step" if self._message_bytes else ""
+            others += f", {counted(owners, 'owner')} of embeddings ({size(self.table_bytes)} each beside the process{messages})"
         of, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
         verdict = (
             ""

@@ -68,6 +68,7 @@ def add_training(
     scoring = plan_scoring(tries, evaluation, plan, smaller)
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
+    plan.add_table_messages(tried)
     # The C library keeps what training has freed, so scoring comes on top of it.
     kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes

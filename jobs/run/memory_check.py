@@ -8,7 +8,6 @@ from storage.descriptions import counted
 from storage.errors import ConfigError
 
 _SHARE = 0.9  # of the free memory, for estimates are estimates
-_M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 4 << 20  # malloc.h
 _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
 
 
@@ -31,18 +30,6 @@ def own_bytes(field: str) -> int:
         if name == field:
             return int(value.split()[0]) * 1024
     return 0
-
-
-def return_freed_blocks() -> None:
-    """Makes the C library give every freed block of 4 MiB or more back to the system at once, in this process, from now on.
-
-    glibc raises that bound to 32 MiB as soon as such blocks are freed, and keeps what is smaller in its heap: of arrays of 10 to
-    30 MB that come and go, as a shard's, it held a third to two thirds of what was in use on top (docs/performance.md). Costs the
-    pages' zeroing. Nothing where the C library is another one.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def trim_heap() -> None:

@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cluster.freed_blocks import return_freed_blocks
 from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.training_data import OpenData, TrainingData
-from jobs.run.memory_check import available_bytes, check_fits, return_freed_blocks
+from jobs.run.memory_check import available_bytes, check_fits
 from jobs.run.model_inputs import PlannedShard, plan_shard
 from models.options.geco import GECOConfig
 from models.parallel.collectives import Peers

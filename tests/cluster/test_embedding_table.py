@@ -9,9 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.position_tree import fold, leaf
+from cluster.table_client import READ_BYTES, OwnerHere, SavedAt, TableClient
 from cluster.table_messages import SAVE, BeginTable, MarkTable, PushRows, ReadRows, TableRows, TableStatus
 from cluster.table_owner import TableOwner
 from cluster.table_rows import (
+    BLOCK_NUMBERS,
     RowIndex,
     SparseRows,
     TableConfig,
@@ -59,6 +62,7 @@ def test_rows_begin_as_a_function_of_seed_and_id_and_uniform():
     assert abs(many).max() <= (3 / 16) ** 0.5
     assert many.mean() == pytest.approx(0, abs=0.005)
     assert (many**2).sum(axis=1).mean() == pytest.approx(1, rel=0.02)
+    assert np.array_equal(many[[3999, 5]], initial_rows(0, np.array([3999, 5]), 16))  # they are made in blocks
     # `width` is no stride: rows of neighboring ids do not overlap.
     assert not set(many[0].tolist()) & set(many[1].tolist())
 
@@ -166,6 +170,39 @@ def test_an_asynchronous_table_takes_gradients_as_they_come():
     assert np.array_equal(reply.rows, shard.read(ids, best=False))
     owner.answer(replace(push, start=(2,), stop=(3,)))
     assert owner.answer(replace(push, step=1)).step == 1
+
+
+def test_a_step_and_a_load_in_blocks_of_rows_are_those_of_the_whole(tmp_path):
+    """Bit for bit: rows so wide that a block has two of them."""
+    wide, rng = replace(CONFIG, width=BLOCK_NUMBERS // 2), np.random.default_rng(4)
+    owner, whole = TableOwner(wide, life=1), TableShard(wide)
+    owner.answer(BeginTable(1, 0, ""))
+    for step in range(2):
+        leaves = []
+        for position in range(3):
+            ids = np.sort(rng.choice(20, 8 * position, replace=False))
+            values = (rng.normal(size=(len(ids), wide.width)) * 10.0 ** rng.integers(-4, 4, (len(ids), 1))).astype("f4")
+            leaves.append(leaf(position, SparseRows(ids, values)))
+            owner.answer(PushRows(1, 1, step, 1, 0.1, (position,), (position + 1,), (len(ids),), ids, values))
+        (total,) = fold(leaves, 3, add_rows)
+        whole.update(step, 0.1, total.value)
+    reply = owner.answer(ReadRows(1, 1, 2, False, np.arange(20)))
+    assert isinstance(reply, TableRows)
+    assert np.array_equal(reply.rows, whole.read(np.arange(20), best=False))
+    whole.save(tmp_path)
+    loaded = TableShard(wide)
+    loaded.load(tmp_path)
+    for shard in (loaded, whole):
+        shard.update(2, 0.1, total.value)
+    assert np.array_equal(loaded.read(np.arange(20), best=False), whole.read(np.arange(20), best=False))
+
+
+def test_a_batch_is_read_in_several_requests():
+    wide = replace(CONFIG, width=READ_BYTES // 8)  # two rows of each owner at once
+    owners = [OwnerHere(TableOwner(wide, number, 3)) for number in range(3)]
+    client, ids = TableClient(owners, wide, 1, SavedAt(0, ""), 0.0, keeps_log=False), np.array([1, *range(3, 20)])
+    client.look()
+    assert np.array_equal(client.read(ids), initial_rows(wide.seed, ids, wide.width))
 
 
 def test_what_an_earlier_attempt_sends_late_is_refused():

@@ -146,7 +146,15 @@ def test_links_of_a_graph_without_features(tmp_path):
 def test_the_plan_counts_the_table(graph, tmp_path):
     said = train(graph, tmp_path / "run", "--plan", "--fit.epochs", "1")
     assert "embeddings  240 rows of 8, 7.5 KiB, with the best epoch's and the state of adagrad here" in said
-    assert "embeddings 27.2 KiB" in said.split("a worker (estimate:")[1]
+    # 240 rows of 8 x 3 x 4 + 20 bytes, and what 2 micro-batches of 96 rows push: 4 x 8 + 40 bytes each.
+    assert "embeddings 40.7 KiB" in said.split("a worker (estimate:")[1]
+
+
+def test_the_plan_counts_what_owners_take_for_messages(graph, tmp_path):
+    words = ("--workers.launcher", "ray", "--workers.num_workers", "2", "--embeddings.owners", "2")
+    said = train(graph, tmp_path / "run", "--plan", "--fit.epochs", "1", *words)
+    assert "state of adagrad in 2 owners of 22.0 KiB each" in said
+    assert "2 owners of embeddings (34.1 KiB each beside the process, 12.1 KiB of it for messages of a step)" in said
 
 
 @pytest.mark.parametrize("words", [(), ("--plan",)])

@@ -13,7 +13,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 KEPT = """
 import sys
 import numpy as np
-from jobs.run.memory_check import own_bytes, return_freed_blocks
+from cluster.freed_blocks import return_freed_blocks
+from jobs.run.memory_check import own_bytes
 
 if sys.argv[1] == "return":
     return_freed_blocks()

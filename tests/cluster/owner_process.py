@@ -1,0 +1,72 @@
+"""An owner of an embedding table in a process of its own, without Ray, that tells its memory.
+
+The process (`python -m tests.cluster.owner_process WORDS`) prints where it answers, then a line for each line that it reads.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cluster.connection import Endpoint
+from cluster.remote_owner import RemoteOwner
+from cluster.table_rows import TableConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class OwnerProcess:
+    """Seen from the test."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        host, port, token = self._line()
+        self._endpoint = Endpoint(host, port, bytes.fromhex(token))
+
+    def open(self) -> RemoteOwner:
+        """For one worker, with connections of its own."""
+        return RemoteOwner(lambda _: self._endpoint, "the owner", 60.0)
+
+    def peak_bytes(self) -> int:
+        """By how much the resident memory of the process had grown at its height, since it began to answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def _line(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+
+@contextmanager
+def owner_process(config: TableConfig, number: int, num_owners: int) -> Iterator[OwnerProcess]:
+    """Owner `number` of a table; its process ends with the block."""
+    words = json.dumps([asdict(config), number, num_owners])
+    command = [sys.executable, "-m", "tests.cluster.owner_process", words]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield OwnerProcess(process)
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    from cluster.table_server import TableServer
+    from jobs.run.memory_check import own_bytes, reset_peak
+
+    config, number, num_owners = json.loads(sys.argv[1])
+    endpoint = TableServer(TableConfig(**config), number, num_owners, None).endpoint()
+    reset_peak()
+    before = own_bytes("VmRSS")
+    print(json.dumps([endpoint.host, endpoint.port, endpoint.token.hex()]), flush=True)
+    for _ in sys.stdin:
+        print(own_bytes("VmHWM") - before, flush=True)
+
+
+if __name__ == "__main__":
+    main()
