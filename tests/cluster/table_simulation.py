@@ -15,10 +15,12 @@ import numpy as np
 
 from cluster.position_tree import Seat, fold, leaf
 from cluster.table_client import Exchange, SavedAt, TableClient
-from cluster.table_messages import KEEP_BEST, SAVE, TableReply, TableRequest
+from cluster.table_messages import KEEP_BEST, SAVE, BeginTable, TableReply, TableRequest
 from cluster.table_owner import TableOwner
 from cluster.table_rows import SparseRows, TableConfig, TableShard, add_rows
 from storage.errors import StageError
+
+_STALLED = 5000  # moves after which nobody has come further
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Course:
         return np.random.default_rng((self.seed, step, 99)).random() < 0.3
 
     def is_saved(self, step: int) -> bool:
-        return np.random.default_rng((self.seed, step, 98)).random() < 0.25
+        return np.random.default_rng((self.seed, step, 98)).random() < 0.4
 
     @property
     def all_ids(self) -> np.ndarray:
@@ -79,7 +81,20 @@ class Network:
         self._course, self._place, self._luck, self._faults = course, (number, num_owners), luck, faults
         self._late: list[TableRequest] = []
         self.deaths, self._lives = -1, 0
+        self._spared_to = 0
+        self.kept = 0  # how often an owner took a later checkpoint of the same attempt, and kept gradients that it had been sent
         self.kill()
+
+    def strike(self) -> None:
+        """Kills the owner. After every second death or so it is left alone until it has come further: another death would mend what the one before has lost."""
+        step = self._owner._step
+        if step >= self._spared_to:
+            self.kill()
+            self._spared_to = self._luck.choice([0, min(step + 1, self._course.num_steps)])
+
+    @property
+    def step(self) -> int:
+        return self._owner._step
 
     def kill(self) -> None:
         self._lives += 1
@@ -93,20 +108,26 @@ class Network:
         if self._late and luck.random() < faults:
             self._deliver_late()
         if luck.random() < faults / 10:
-            self.kill()
-        reply = self._owner.handle(request)
+            self.strike()
+        reply = self._handle(request)
         while luck.random() < faults:  # the reply was lost: the connection sends the request again
             if luck.random() < 0.1:
-                self.kill()
-            reply = self._owner.handle(request)
+                self.strike()
+            reply = self._handle(request)
         if luck.random() < faults / 10:
-            self.kill()
+            self.strike()
         return _Delivered(reply)
 
     def _deliver_late(self) -> None:
         late = self._late.pop(self._luck.randrange(len(self._late)))
         with suppress(StageError):  # of an attempt or a step that is over: nobody waits for the reply
-            self._owner.handle(late)
+            self._handle(late)
+
+    def _handle(self, request: TableRequest) -> TableReply:
+        owner = self._owner
+        if isinstance(request, BeginTable) and request.attempt == owner._attempt and request.step > owner._step:
+            self.kept += any(step >= request.step for step in owner._pushed)
+        return owner.handle(request)
 
 
 class Simulation:
@@ -136,7 +157,7 @@ class Simulation:
         ]
         workers = [self._worker(rank, clients[rank], num_ranks) for rank in range(num_ranks)]
         self._waiting: list[int] = [0] * num_ranks
-        running = dict(enumerate(workers))
+        running, idle, before = dict(enumerate(workers)), 0, 0
         while running and moves != 0:
             rank = self._luck.choice(sorted(running))
             if next(running[rank], "ended") == "ended":
@@ -144,6 +165,9 @@ class Simulation:
             if self._luck.random() < 0.3:
                 self._luck.choice(clients).look()
             moves = None if moves is None else moves - 1
+            now = sum(client.step for client in clients) + sum(network.step for network in self.networks)
+            idle, before = (idle + 1 if now == before else 0), now
+            assert idle < _STALLED, "workers and owners wait for one another"
 
     def _worker(self, rank: int, client: TableClient, num_ranks: int) -> Iterator[None]:
         course = self._course
@@ -167,7 +191,12 @@ class Simulation:
         yield from _finished(client.marking(SAVE, str(staged)))
         client.written()
         yield from self._meet(rank)
+        # Now some workers' logs go back to one checkpoint, and the others' to the one before it: what an owner that dies meanwhile is told by both.
+        for _ in range(self._luck.randrange(10)):
+            yield
         client.saved(str(published))
+        if self._luck.random() < 2 * self._faults:
+            self._luck.choice(self.networks).strike()
         if rank == 0:  # later, as a thread would
             for _ in range(self._luck.randrange(20)):
                 yield

@@ -156,6 +156,16 @@ def test_the_simulation_strikes(tmp_path):
     assert list(tmp_path.glob("published-*"))
 
 
+def test_the_simulation_has_workers_that_go_back_to_different_checkpoints(tmp_path):
+    """The owner takes the later one, and keeps what it was sent of later steps: nobody sends it again."""
+    kept = 0
+    for seed in range(12):
+        simulation = Simulation(Course(CONFIG, 8, seed), tmp_path / str(seed), 2, random.Random(seed), 0.2)
+        simulation.run([2])
+        kept += sum(network.kept for network in simulation.networks)
+    assert kept > 2
+
+
 def test_an_asynchronous_table_takes_gradients_as_they_come():
     owner = TableOwner(replace(CONFIG, is_exact=False), life=1)
     owner.answer(BeginTable(1, 0, ""))
