@@ -120,6 +120,10 @@ class TableOwner:
         self._last_mark = event_number(request.step, SAVE)
         self._pushed = {} if is_new else {s: of for s, of in self._pushed.items() if s >= request.step}
         self._marks = {} if is_new else {n: mark for n, mark in self._marks.items() if n > self._last_mark}
+        if not self._config.is_exact:  # they were applied as they came, to the rows that are no more
+            for step in sorted(self._pushed):
+                for pushed in self._pushed[step].values():
+                    self._update(step, pushed.rate, [pushed.node])
         self._advance()
 
     def _take(self, request: PushRows) -> None:
@@ -138,7 +142,6 @@ class TableOwner:
             if start not in of_step:
                 if not self._config.is_exact:
                     self._update(request.step, request.rate, [Node(start, stop, rows)])
-                    rows = rows.take(np.empty(0, np.int64))
                 of_step[start] = _Pushed(request.rate, request.after, Node(start, stop, rows))
         self._advance()
 

@@ -182,6 +182,23 @@ def test_an_asynchronous_table_takes_gradients_as_they_come():
     assert owner.answer(replace(push, step=1)).step == 1
 
 
+def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path):
+    """A worker that goes back to an earlier checkpoint has sent them to the new owner; it does not send them again."""
+    asynchronous, ids = replace(CONFIG, is_exact=False), np.arange(2)
+    ones = np.ones((2, 3), np.float32)
+    shard = TableShard(CONFIG)
+    shard.save(tmp_path)  # of step 1, in which nothing was learnt
+    owner = TableOwner(asynchronous, life=1)
+    owner.answer(BeginTable(1, 0, ""))
+    for step in range(2):
+        owner.answer(PushRows(1, 1, step, -1, 0.5, (0,), (2,), (2,), ids, ones))
+    owner.answer(BeginTable(1, 1, str(tmp_path)))
+    shard.update(1, 0.5, SparseRows(ids, ones))
+    reply = owner.answer(ReadRows(1, 1, 1, False, ids))
+    assert isinstance(reply, TableRows)
+    assert np.array_equal(reply.rows, shard.read(ids, best=False))
+
+
 def test_a_step_and_a_load_in_blocks_of_rows_are_those_of_the_whole(tmp_path):
     """Bit for bit: rows so wide that a block has two of them."""
     wide, rng = replace(CONFIG, width=BLOCK_NUMBERS // 2), np.random.default_rng(4)

@@ -29,18 +29,21 @@ def steps(ids: np.ndarray, num_positions: int, batch_rows: int) -> Iterator[list
 
 
 @pytest.mark.parametrize(
-    ("batch_rows", "num_positions", "num_ranks", "optimizer"),
+    ("batch_rows", "num_positions", "num_ranks", "optimizer", "is_exact"),
     [
-        (500, 4, 2, "adagrad"),
-        (8000, 4, 2, "adagrad"),
-        pytest.param(500, 8, 8, "adam", marks=pytest.mark.long),
-        pytest.param(4000, 8, 8, "adagrad", marks=pytest.mark.long),
-        pytest.param(8000, 4, 4, "adam", marks=pytest.mark.long),
+        (500, 4, 2, "adagrad", True),
+        (8000, 4, 2, "adagrad", True),
+        pytest.param(8000, 4, 2, "adagrad", False, marks=pytest.mark.long),
+        pytest.param(500, 8, 8, "adam", True, marks=pytest.mark.long),
+        pytest.param(4000, 8, 8, "adagrad", True, marks=pytest.mark.long),
+        pytest.param(8000, 4, 4, "adam", True, marks=pytest.mark.long),
     ],
 )
-def test_memory_is_within_a_tenth_of_the_plan(tmp_path: Path, batch_rows, num_positions, num_ranks, optimizer):
+def test_memory_is_within_a_tenth_of_the_plan(
+    tmp_path: Path, batch_rows, num_positions, num_ranks, optimizer, is_exact
+):
     """`batch_rows`: of one owner."""
-    config = TableConfig(WIDTH, optimizer, 0, NUM_NODES, True, num_positions)
+    config = TableConfig(WIDTH, optimizer, 0, NUM_NODES, is_exact, num_positions)
     ids = np.flatnonzero(owner_of(np.arange(NUM_NODES), NUM_OWNERS) == 0)
     seats = [Seat(rank, num_ranks, num_positions) for rank in range(num_ranks)]
     with owner_process(config, 0, NUM_OWNERS) as owner, ThreadPoolExecutor(num_ranks) as pool:
