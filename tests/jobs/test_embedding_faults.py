@@ -1,12 +1,14 @@
 """Owners of embeddings die while a job trains: losses, scores and tables are those of a run in which none did, bit for bit."""
 
+import json
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.disturbed_job import Job, Outcome, epochs, start, starts
+from tests.disturbed_job import REPOSITORY, Job, Outcome, epochs, start, starts
 from tests.ray_head import RayHead
 from tests.waiting import wait_until
 
@@ -44,8 +46,8 @@ def equal(run: Path, undisturbed: Path) -> None:
         assert np.array_equal(array, theirs[name]), name
 
 
-def kill_an_owner(job: Job, number: int) -> None:
-    wait_until(lambda: len(job.actors("TableServer")) == 3, 60)
+def kill_an_owner(job: Job, number: int, num_owners: int = 3) -> None:
+    wait_until(lambda: len(job.actors("TableServer")) == num_owners, 60)
     owners = job.actors("TableServer")
     victim = owners[number % len(owners)]
     victim.kill()
@@ -76,3 +78,38 @@ def test_a_worker_and_an_owner_that_are_killed_change_nothing(undisturbed, tmp_p
     status, said = job.end()
     assert status == 0, said
     equal(job.run, undisturbed)
+
+
+def test_an_asynchronous_table_trains_resumes_and_predicts_and_outlives_an_owner(tmp_path, ray_head):
+    """Its rows depend on the order in which gradients come: the run is not repeated, and its losses are not compared bit for bit."""
+    run, words = tmp_path / "run", (*TABLE, "--embeddings.mode", "async", "--embeddings.owners", "2")
+    job = start(run, *words, "--fit.epochs", "12", head=ray_head)
+    job.wait_for_epochs(3)
+    kill_an_owner(job, 1, num_owners=2)
+    status, said = job.end()
+    assert status == 0, said
+    assert len(starts(run)) == 1  # no worker had to begin again
+    losses = [record["train_loss"] for record in epochs(run)]
+    assert len(losses) == 12
+    assert losses[-1] < losses[0]
+    before = table(run)
+
+    status, said = start(run, *words, "--run.resume", str(run), "--fit.epochs", "14", head=ray_head).end()
+    assert status == 0, said
+    losses += [record["train_loss"] for record in epochs(run)[12:]]
+    assert len(losses) == 14
+    assert max(losses[12:]) < losses[0]
+    assert np.array_equal(table(run)["ids"], before["ids"])
+    assert not np.array_equal(table(run)["rows"], before["rows"])
+
+    summary = json.loads((run / "summary.json").read_text())
+    command = [
+        sys.executable,
+        str(REPOSITORY / "jobs" / "predict.py"),
+        str(run),
+        str(tmp_path / "out"),
+        "--workers",
+        "1",
+    ]
+    said, errors = Job(run, command=command, head=ray_head).popen.communicate(timeout=300)
+    assert f"test accuracy {summary['scores']['test']!r} over" in said, errors
