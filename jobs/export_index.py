@@ -1,0 +1,151 @@
+"""A nearest-neighbor index of predicted embeddings, for retrieval: `python jobs/export_index.py PREDICTIONS OUT`.
+
+    python jobs/predict.py runs/links runs/links/states --embeddings
+    python jobs/export_index.py runs/links/states runs/links/index --metric cosine
+
+Needs faiss (`pip install -e '.[retrieval]'`). OUT gets `index.faiss`, which `faiss.read_index` opens anywhere, and `ids.parquet`, whose row i has the id of
+the index's vector i. Memory: the vectors, and an HNSW index's lists of 8 · links bytes each. You should see how many vectors there are and, of some of them,
+what share of their true nearest neighbors the index finds. Exit code 1 and one line where there are no embeddings; OUT is then not there.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobs.run.exit_codes import run
+from jobs.run.reader import parse
+from storage.errors import ConfigError, DataError, MissingDependencyError
+from storage.filesystem_errors import one_line_errors
+from storage.option_checks import at_least, check_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+INDEX, IDS = "index.faiss", "ids.parquet"
+_ROWS = 1 << 16  # read at once
+_CHECKED, _NEAREST = 200, 10  # vectors whose nearest neighbors are looked up, and how many of each
+
+
+@dataclass(frozen=True)
+class IndexConfig:
+    """Make an index of embeddings."""
+
+    predictions: Path
+    """A folder that `predict --embeddings` wrote."""
+    out: Path
+    """The folder to write; it must not be there."""
+    metric: Literal["dot", "cosine", "l2"] = "dot"
+    """What is nearest: the largest scalar product, as the decoder dot scores links; the largest cosine (vectors are stored with length 1, scale queries
+    likewise); or the least distance, as the decoder transe scores."""
+    kind: Literal["hnsw", "flat"] = "hnsw"
+    """hnsw: a graph of near vectors (arXiv:1603.09320), which is searched in logarithmic time and misses some; flat: all vectors are compared."""
+    links: int = 32
+    """hnsw: links of a vector."""
+    search: int = 64
+    """hnsw: candidates of a search; more find more, and take longer."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 2, "links") | at_least(self, 1, "search"))
+
+
+def main() -> None:
+    config = parse(IndexConfig, __doc__, ("predictions", "out"))
+    faiss = _faiss()
+    if config.out.exists():
+        raise ConfigError(f"{config.out}: expected nothing there, found something; choose another folder")
+    index = None
+    ids = []
+    for table in _rows(config.predictions):
+        vectors = _vectors(table, config)
+        if index is None:
+            index = _new_index(faiss, vectors.shape[1], config)
+        index.add(vectors)
+        ids.append(table["id"])
+    if index is None:
+        raise DataError(f"{config.predictions}: expected predictions, found none; give the folder that predict wrote")
+    found = _share_found(faiss, index, config)
+    with one_line_errors(str(config.out), "write the index", ConfigError):
+        _write(faiss, index, ids, config.out)
+    print(f"{index.ntotal:,} vectors of {index.d} at {config.out / INDEX}, their ids in {IDS}")
+    if config.kind == "hnsw":
+        print(f"of {_NEAREST} true nearest neighbors of some vectors it finds {found:.0%}; more with a larger --search")
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingDependencyError(f"an index needs faiss: pip install -e '.[retrieval]' ({error})") from error
+    return faiss
+
+
+def _rows(folder: Path) -> Iterator["pa.Table"]:
+    """The ids and embeddings, in order. Raises DataError where there are none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in sorted(folder.glob("part-*.parquet")):
+        with one_line_errors(str(path), "read it", DataError):
+            file = pq.ParquetFile(path)
+            if "embedding" not in file.schema_arrow.names:
+                raise DataError(f"{folder}: expected embeddings, found none; predict with --embeddings")
+            for batch in file.iter_batches(_ROWS, columns=["id", "embedding"]):
+                yield pa.Table.from_batches([batch])
+
+
+def _vectors(table: "pa.Table", config: IndexConfig) -> "np.ndarray":
+    """float32 [n, width]"""
+    import numpy as np
+
+    column = table["embedding"].combine_chunks()
+    vectors = np.asarray(column.flatten(), np.float32).reshape(len(column), -1)
+    if config.metric == "cosine":
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return np.ascontiguousarray(vectors)
+
+
+def _new_index(faiss: Any, width: int, config: IndexConfig) -> Any:
+    metric = faiss.METRIC_L2 if config.metric == "l2" else faiss.METRIC_INNER_PRODUCT
+    if config.kind == "flat":
+        return faiss.IndexFlat(width, metric)
+    index = faiss.IndexHNSWFlat(width, config.links, metric)
+    index.hnsw.efSearch = config.search
+    return index
+
+
+def _share_found(faiss: Any, index: Any, config: IndexConfig) -> float:
+    """Of the true nearest neighbors of some vectors, spread over all, the share that the index finds."""
+    import numpy as np
+
+    stored = index if config.kind == "flat" else faiss.downcast_index(index.storage)
+    vectors = stored.reconstruct_n(0, index.ntotal)
+    some = vectors[:: max(1, len(vectors) // _CHECKED)][:_CHECKED]
+    count = min(_NEAREST, len(vectors))
+    (_, true), (_, found) = faiss.knn(some, vectors, count, metric=index.metric_type), index.search(some, count)
+    return float(np.mean([len(np.intersect1d(a, b)) / count for a, b in zip(true, found, strict=True)]))
+
+
+def _write(faiss: Any, index: Any, ids: list["pa.ChunkedArray"], out: Path) -> None:
+    """Both files, or nothing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        made.chmod(0o755)
+        faiss.write_index(index, str(made / INDEX))
+        pq.write_table(
+            pa.table({"id": pa.chunked_array([chunk for column in ids for chunk in column.chunks])}), made / IDS
+        )
+        made.rename(out)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    run(main)
