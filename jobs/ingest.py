@@ -9,7 +9,7 @@
     python jobs/ingest.py edges.parquet runs/mine --edge-list.features x.npy --edge-list.labels y.csv
     python jobs/ingest.py tables/graph.yaml runs/typed --reverse-edges add    # several types of nodes and edges: docs/guides/typed.md
     python jobs/ingest.py synthetic-mag runs/mag --mag.scale 0.01
-    python jobs/ingest.py triples:FB15k-237 runs/fb15k                         # train.txt, valid.txt, test.txt of a knowledge graph: docs/guides/links.md
+    python jobs/ingest.py triples:FB15k-237 runs/fb15k                         # train.txt, valid.txt, test.txt of a knowledge graph: docs/guides/knowledge_graphs.md
 
     python jobs/ingest.py embedded runs/molecules                              # 3,000 molecules by rule, about 3 s
     python jobs/ingest.py smiles:qm9.csv.gz runs/qm9 --table.targets gap_eV    # SMILES and targets, hashed split 80/10/10

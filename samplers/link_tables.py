@@ -1,7 +1,7 @@
 """What batches of links are drawn from: every node in ascending permanent id, the links of each split, and the edges as links to train on.
 
 A node's number is its place in ascending permanent id, so that nothing here depends on partitions. A process reads each table once, when it is
-first asked for: 20 bytes a node, 8 bytes an edge.
+first asked for: 20 bytes a node, 16 bytes an edge, and as many again of each direction for what is known.
 """
 
 from dataclasses import dataclass

@@ -260,7 +260,8 @@ def _known(
     tables: LinkTables, source: np.ndarray, destination: np.ndarray | None, relation: np.ndarray | None
 ) -> np.ndarray:
     """int64 [2, q]: (link, node), links ascending, for every node that the link's source is known to be joined with (by the link's relation), its own
-    destination aside, and the source itself, unless a relation may join a node to itself. Without destinations held-out links are not known."""
+    destination aside, and the source itself, unless it has a destination and a relation, which may join a node to itself. Without destinations held-out
+    links are not known."""
     link, node = (tables.ends if destination is None else tables.known).after(source, relation)
     if destination is not None:
         others = node != destination[link]

@@ -65,6 +65,10 @@ class EdgeIngestion:
         self.drop_self_loops = self.is_one_type and options.drop_self_loops
         self.symmetric = self.is_one_type and (self.add_reverse or self.info.symmetric)
         self.out_edges = options.out_edges and not self.symmetric
+        if len(set(self.info.relations)) < len(self.info.relations):
+            raise DataError(f"{self.info.name}: relations: expected different names, got one twice; rename it")
+        if self.info.relations and self.info.has_edge_time:
+            raise DataError(f"{self.info.name}: expected edges with relations or with times, got both; leave out one")
         if self.info.relations and (self.add_reverse or self.drop_duplicates):
             raise ConfigError(
                 f"{self.info.name}: expected edges as they are, which are told apart by their relations, got "

@@ -256,8 +256,12 @@ def _relation(options: PredictConfig, manifest: Manifest) -> int | None:
         return manifest.relations.index(options.relation)
     if options.relation is None and not manifest.relations:
         return None
+    if not manifest.relations:
+        raise ConfigError(
+            f"relation: expected none, since the graph has no relations, got {options.relation}; leave out --relation"
+        )
     known = ", ".join(manifest.relations[:5]) + (" …" if len(manifest.relations) > 5 else "")
-    raise ConfigError(f"relation: expected one of {known or 'no relations'}, got {options.relation}; set --relation")
+    raise ConfigError(f"relation: expected one of {known}, got {options.relation or 'none'}; set --relation")
 
 
 def _best_table(run: FinishedRun, trained: ResolvedRun) -> Callable[[], SavedTable] | None:
@@ -300,6 +304,8 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     """The graphs of a set. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
     if options.parallel == "graph":
         raise ConfigError("--parallel graph: expected a run on one graph, got one on a set of graphs")
+    if options.relation is not None:
+        raise ConfigError("--relation: expected a run on links of a knowledge graph, got one on graphs; leave it out")
     trained = _resolved(run, options.allow_import)
     config = trained.config
     store = open_graphs(options.graph or run.data_url, None if options.graph else run.snapshot)

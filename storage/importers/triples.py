@@ -5,7 +5,7 @@ that of the relation after those of all relations. So a link is predicted from e
 2018, section 4), and samplers, which follow in-edges, reach both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,15 @@ _COLUMNS = ("head", "relation", "tail")
 def read_triples(folder: str | Path, scratch: str | None = None) -> ArrayGraph:
     """The graph of train.txt; the triples of valid.txt and test.txt, where there are any, are held out.
 
-    Entities and relations are numbered as they come. Raises DataError with the file and the line for what is no triple. `scratch`: a folder for
+    Entities and relations are numbered as they come. Raises DataError with the file for what is no triple. `scratch`: a folder for
     the entities' names; None: the system's.
     """
     folder, entities, relations = Path(folder), StringIds(scratch), StringIds(scratch)
+    held_out = [split for split in ("valid", "test") if (folder / f"{split}.txt").exists()]
+    if len(held_out) == 1:
+        raise DataError(
+            f"{folder}: expected valid.txt and test.txt, or neither, got {held_out[0]}.txt alone; add the other one"
+        )
     parts: dict[str, Any] = {}
     for split in SPLITS:
         path = folder / f"{split}.txt"
@@ -52,51 +57,79 @@ def knowledge_graph(
 ) -> ArrayGraph:
     """Of triples by numbers, int64 [3, m]: heads, relations, tails. Each triple of a part counts once.
 
-    `num_nodes`: where there are no names. Raises DataError for a relation without a name, and a triple that both validates and tests.
+    `num_nodes`: where there are no names. Raises DataError for arrays that are no triples, relations without a name or with equal names, and a triple of
+    two parts.
     """
     count, parts = len(relations), {}
+    names = (*relations, *(INVERSE + each for each in relations))
+    if len(set(names)) < len(names):
+        raise DataError(
+            f"{name}: relations: expected different names, also with {INVERSE!r} before them, got one twice; rename it, or leave out triples by inverse "
+            "relations, which are added"
+        )
     for split, given in (("train", train), ("valid", valid), ("test", test)):
         if given is None:
             continue
-        head, relation, tail = np.unique(np.asarray(given, np.int64), axis=1)
+        triples = np.asarray(given)
+        if triples.ndim != 2 or len(triples) != 3 or triples.dtype.kind not in "iu":
+            raise DataError(
+                f"{name}: {split}: expected integers of shape [3, m], got {triples.dtype} {list(triples.shape)}; transpose rows"
+            )
+        if split == "train" and not triples.shape[1]:
+            raise DataError(f"{name}: train: expected at least one triple, got none")
+        head, relation, tail = np.unique(triples.astype(np.int64), axis=1)
         if len(relation) and not 0 <= relation.min() <= relation.max() < count:
             raise DataError(
                 f"{name}: {split}: expected relations 0 to {count - 1}, got {relation.min()} to {relation.max()}"
             )
         both = np.concatenate([head, tail]), np.concatenate([tail, head]), np.concatenate([relation, relation + count])
         parts[split] = both
+    _check_apart(name, parts, names, entities)
     source, destination, number = parts.pop("train")
     links = None
     if parts:
         links = Links.join([Links.of(u, v, SPLITS[split], relation=r) for split, (u, v, r) in parts.items()])
-        _check_apart(name, links)
     return ArrayGraph(
         name=name,
         num_nodes=len(entities) if entities is not None else num_nodes or 0,
         src=source,
         dst=destination,
         edge_feature=number[:, None],
-        relations=(*relations, *(INVERSE + each for each in relations)),
+        relations=names,
         links=links,
         strings=entities,
         provenance={"triples": f"{len(source) // 2}, each as two edges"},
     )
 
 
-def _check_apart(name: str, links: Links) -> None:
-    """Raises DataError for a triple that validates and tests; one that trains too is refused by ingestion."""
-    assert links.relation is not None
-    columns = np.stack([links.source, links.relation, links.destination])
-    _, place, repeats = np.unique(columns, axis=1, return_index=True, return_counts=True)
-    if len(again := place[repeats > 1]):
-        head, relation, tail = columns[:, again[0]]
-        raise DataError(
-            f"{name}: expected different triples in valid and test, found {head}, {relation}, {tail} in both; take them out of one"
-        )
+def _check_apart(
+    name: str, parts: Mapping[str, tuple[np.ndarray, ...]], names: Sequence[str], entities: StringIds | None
+) -> None:
+    """Raises DataError for a triple of two parts."""
+    every = np.concatenate([np.stack([u, r, v]) for u, v, r in parts.values()], axis=1)
+    part = np.repeat(list(parts), [len(u) for u, *_ in parts.values()])
+    _, place, repeats = np.unique(every, axis=1, return_index=True, return_counts=True)
+    if not len(again := place[(repeats > 1)]):
+        return
+    triple = every[:, again[0]]
+    others = part[(every == triple[:, None]).all(axis=0)]
+    source, relation, destination = triple.tolist()
+    if relation >= len(names) // 2:  # by the inverse
+        source, relation, destination = destination, relation - len(names) // 2, source
+    ends = [
+        str(end) if entities is None else entities.strings.part(end, end + 1)[0].as_py()
+        for end in (source, destination)
+    ]
+    raise DataError(
+        f"{name}: expected different triples in train, valid and test, found {ends[0]!r}, {names[relation]!r}, {ends[1]!r} in {' and '.join(others)}, "
+        f"{len(again) // 2 or 1} such; take them out of one"
+    )
 
 
 def _read(path: Path) -> list[pa.LargeStringArray]:
     """The three columns."""
+    if path.exists() and not path.stat().st_size:
+        return [pa.array([], pa.large_string())] * 3
     try:
         table = pa_csv.read_csv(
             path,
@@ -111,4 +144,4 @@ def _read(path: Path) -> list[pa.LargeStringArray]:
     except (pa.ArrowException, OSError) as error:
         told = str(error).splitlines()[0][:200]
         raise DataError(f"{path}: expected a head, a relation and a tail between tabs in each line: {told}") from error
-    return [id_strings(table[name], lambda row: f"{path}: line {row + 1}", name) for name in _COLUMNS]
+    return [id_strings(table[name], lambda row: f"{path}: triple {row + 1}", name) for name in _COLUMNS]

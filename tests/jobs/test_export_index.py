@@ -55,12 +55,27 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(vectors, tmp_path) -> Non
     pq.write_table(pa.table({"id": [1]}), tmp_path / "plain" / "part-00000.parquet")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part-00000.parquet").write_bytes(b"no table")
+    for name, parts in {
+        "ragged": [{"id": [1, 2], "embedding": [[1.0, 2.0], [1.0]]}],
+        "null": [{"id": [1, 2], "embedding": [[1.0, 2.0], None]}],
+        "nan": [{"id": [1, 2], "embedding": [[1.0, 2.0], [1.0, float("nan")]]}],
+        "wider": [{"id": [1], "embedding": [[1.0, 2.0]]}, {"id": [2], "embedding": [[1.0, 2.0, 3.0]]}],
+        "mixed": [{"id": [1], "embedding": [[1.0, 2.0]]}, {"id": ["a"], "embedding": [[1.0, 2.0]]}],
+    }.items():
+        (tmp_path / name).mkdir()
+        for number, part in enumerate(parts):
+            pq.write_table(pa.table(part), tmp_path / name / f"part-0000{number}.parquet")
     before = sorted(tmp_path.rglob("*"))
     for words, message in (
         (["empty", "index"], "expected predictions, found none"),
         (["none", "index"], "expected predictions, found none"),
         (["plain", "index"], "predict with --embeddings"),
         (["damaged", "index"], "part-00000.parquet: cannot read it"),
+        (["ragged", "index"], "as many finite numbers in each embedding"),
+        (["null", "index"], "as many finite numbers in each embedding"),
+        (["nan", "index"], "as many finite numbers in each embedding"),
+        (["wider", "index"], "ids of one type and vectors of one width"),
+        (["mixed", "index"], "ids of one type and vectors of one width"),
         (["states", "empty"], "expected nothing there, found something"),
         (["states", "index", "--links", "1"], "links"),
     ):

@@ -127,6 +127,7 @@ def test_scores_and_best_links_are_those_of_a_loop(workplace, trained) -> None:
         (train_links.main, [*SMALL, "--data.edge_features"], "leave out --data.edge_features"),
         (predict.main, ["whole", "no"], "relation: expected one of next to, "),
         (predict.main, ["whole", "no", "--relation", "likes"], "got likes; set --relation"),
+        (predict.main, ["whole", "no"], "got none; set --relation"),
     ],
 )
 def test_what_cannot_be_is_one_line(workplace, trained, main, words, message) -> None:

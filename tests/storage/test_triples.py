@@ -112,11 +112,17 @@ def refused(folder: Path, **files: str) -> str:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"valid": "a\tr\tb\n"}, "train.txt: expected a file of triples"),
+        ({"valid": "a\tr\tb\n", "test": ""}, "train.txt: expected a file of triples"),
         ({"train": "a\tr\tb\na\tr\n"}, "expected a head, a relation and a tail between tabs in each line"),
-        ({"train": "a\tr\tb\n\tr\tc\n"}, "line 2: head: expected an id, found an empty field"),
-        ({"train": "a\tr\tb\n", "valid": "b\tr\ta\n", "test": "b\tr\ta\n"}, "in both; take them out of one"),
-        ({"train": "a\tr\tb\n", "test": "a\tr\tb\n"}, "expected no held-out link among the edges"),
+        ({"train": "a\tr\tb\n\tr\tc\n"}, "triple 2: head: expected an id, found an empty field"),
+        (
+            {"train": "a\tr\tb\n", "valid": "b\tr\ta\n", "test": "b\tr\ta\n"},
+            "found 'b', 'r', 'a' in valid and test, 1 such",
+        ),
+        ({"train": "a\tr\tb\n", "valid": "", "test": "a\tr\tb\n"}, "found 'a', 'r', 'b' in train and test, 1 such"),
+        ({"train": "a\tr\tb\n", "test": "b\tr\ta\n"}, "got test.txt alone; add the other one"),
+        ({"train": ""}, "train: expected at least one triple, got none"),
+        ({"train": "a\tr\tb\nb\tinverse of r\ta\n"}, "relations: expected different names"),
     ],
 )
 def test_what_is_no_knowledge_graph_is_refused_in_one_line(tmp_path, files, message) -> None:
@@ -126,6 +132,7 @@ def test_what_is_no_knowledge_graph_is_refused_in_one_line(tmp_path, files, mess
 def test_the_same_pair_by_another_relation_is_no_repetition(tmp_path) -> None:
     (tmp_path / "train.txt").write_text("a\tr\tb\na\ts\tb\nb\tr\tb\n")
     (tmp_path / "test.txt").write_text("b\ts\tb\nb\tr\ta\n")
+    (tmp_path / "valid.txt").write_text("")
     ingest(read_triples(tmp_path), str(tmp_path / "graph"))
     graph = open_graph(str(tmp_path / "graph"))
     assert graph.manifest.num_edges == 6
@@ -149,6 +156,9 @@ def test_options_that_would_lose_relations(layout, tmp_path, words, message) -> 
 
 
 def test_numbers_that_are_no_relations() -> None:
+    for wrong in (np.zeros((4, 3), int), np.zeros((3, 2)), np.zeros(3, int)):
+        with pytest.raises(DataError, match=r"expected integers of shape \[3, m\]"):
+            knowledge_graph("numbers", ["r"], wrong, num_nodes=2)
     with pytest.raises(DataError, match="expected relations 0 to 1, got 0 to 2"):
         knowledge_graph("numbers", ["r", "s"], np.array([[0, 1], [0, 2], [1, 0]]), num_nodes=2)
 
@@ -158,6 +168,14 @@ def test_a_feature_that_is_no_relation(tmp_path) -> None:
     for feature in ([[0.5], [0.0]], [[2.0], [0.0]]):
         with pytest.raises(DataError, match="expected numbers 0 to 1"):
             ingest(replace(source, edge_feature=np.array(feature)), str(tmp_path / "graph"))
+
+
+def test_relations_and_times_or_equal_names(tmp_path) -> None:
+    source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=2)
+    for wrong, message in (({"edge_time": np.array([1, 2])}, "got both"), ({"relations": ("r", "r")}, "got one twice")):
+        with pytest.raises(DataError, match=message):
+            ingest(replace(source, **wrong), str(tmp_path / "graph"))
+        assert not (tmp_path / "graph").exists()
 
 
 def test_links_without_relations_do_not_fit(tmp_path) -> None:
