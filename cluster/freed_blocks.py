@@ -11,7 +11,7 @@ def return_freed_blocks(least_bytes: int = 4 << 20) -> None:
     """Makes the C library give every freed block of so many bytes or more back to the system at once, in this process, from now on.
 
     glibc raises that bound to 32 MiB as soon as such blocks are freed, and keeps what is smaller in its heaps, of which each thread
-    has one: of arrays of 10 to 30 MB that come and go, as a shard's, it held a third to two thirds of what was in use on top
+    has one. Where arrays of 10 to 30 MB come and go, as a shard's do, freed memory was a third to two thirds of the memory in use
     (docs/performance.md). Costs the pages' zeroing. Nothing where the C library is another one.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

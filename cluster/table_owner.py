@@ -167,11 +167,11 @@ class TableOwner:
         nodes = [of_step[start].node for start in sorted(of_step)]
         if sum(node.stop - node.start for node in nodes) < self._config.num_positions:
             return False
-        one = next(iter(of_step.values()))
-        if one.after > self._last_mark:
+        first = next(iter(of_step.values()))  # all of a step say the same
+        if first.after > self._last_mark:
             return False
         if self._config.is_exact:  # else they were applied as they came
-            self._update(self._step, one.rate, nodes)
+            self._update(self._step, first.rate, nodes)
         del self._pushed[self._step]
         self._step += 1
         return True

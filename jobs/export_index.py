@@ -8,7 +8,6 @@ the index's vector i. Memory: the vectors, and an HNSW index's lists of 8 · lin
 what share of their true nearest neighbors the index finds. Exit code 1 and one line where there are no embeddings; OUT is then not there.
 """
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,8 +75,8 @@ def main() -> None:
         _write(faiss, index, ids, config.out)
     print(f"{index.ntotal:,} vectors of {index.d} at {config.out / INDEX}, their ids in {IDS}")
     if config.kind == "hnsw":
-        count, found = _share_found(faiss, index)
-        print(f"of {count} true nearest neighbors of some vectors it finds {found:.0%}; more with a larger --search")
+        count, share = _share_found(faiss, index)
+        print(f"of {count} true nearest neighbors of some vectors it finds {share:.0%}; more with a larger --search")
 
 
 def _faiss() -> Any:
@@ -138,8 +137,8 @@ def _share_found(faiss: Any, index: Any) -> tuple[int, float]:
     rows = np.arange(0, index.ntotal, max(1, index.ntotal // _CHECKED))[:_CHECKED]
     some = np.stack([stored.reconstruct(int(row)) for row in rows])
     count = min(_NEAREST, index.ntotal)
-    true, found = (each.search(some, count)[0] for each in (stored, index))
-    is_as_near = np.isclose(true, found, rtol=1e-5, atol=1e-6)
+    nearest, found = (searched.search(some, count)[0] for searched in (stored, index))
+    is_as_near = np.isclose(nearest, found, rtol=1e-5, atol=1e-6)
     return count, float(is_as_near.mean())
 
 
@@ -149,16 +148,13 @@ def _write(faiss: Any, index: Any, ids: list["pa.ChunkedArray"], out: Path) -> N
     import pyarrow.parquet as pq
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        made.chmod(0o755)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+        made = Path(scratch, out.name)
+        made.mkdir()
         faiss.write_index(index, str(made / INDEX))
-        pq.write_table(
-            pa.table({"id": pa.chunked_array([chunk for column in ids for chunk in column.chunks])}), made / IDS
-        )
+        column = pa.chunked_array([chunk for some in ids for chunk in some.chunks])
+        pq.write_table(pa.table({"id": column}), made / IDS)
         made.rename(out)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 A plain graph has one relation, whose sources and targets are the same nodes.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import groupby
@@ -65,18 +66,10 @@ class EdgeIngestion:
         self.drop_self_loops = self.is_one_type and options.drop_self_loops
         self.symmetric = self.is_one_type and (self.add_reverse or self.info.symmetric)
         self.out_edges = options.out_edges and not self.symmetric
-        if len(set(self.info.relations)) < len(self.info.relations):
-            raise DataError(f"{self.info.name}: relations: expected different names, got one twice; rename it")
-        if self.info.relations and self.info.has_edge_time:
-            raise DataError(f"{self.info.name}: expected edges with relations or with times, got both; leave out one")
-        if self.info.relations and (self.add_reverse or self.drop_duplicates):
-            raise ConfigError(
-                f"{self.info.name}: expected edges as they are, which are told apart by their relations, got "
-                f"{'reverse edges' if self.add_reverse else 'duplicates'} to {'add; leave out --reverse-edges add' if self.add_reverse else 'drop; leave out --drop-duplicates'}"
-            )
         # Without times of their own, edges are as old as the younger of their ends.
         self.times = (None, None) if self.info.has_edge_time else times
         self.has_edge_time = self.info.has_edge_time or any(time is not None for time in self.times)
+        self._check_relations()
         self.columns = edge_column_types(
             edge_id=options.edge_ids,
             weight=self.info.has_edge_weight,
@@ -85,6 +78,25 @@ class EdgeIngestion:
         )
         num_threads = num_cores() if options.num_threads is None else options.num_threads
         self.num_threads = num_threads if num_threads > 1 else 0  # besides this one
+
+    def _check_relations(self) -> None:
+        """Raises DataError and ConfigError where edges have relations beside what does not go with them."""
+        name, relations = self.info.name, self.info.relations
+        if not relations:
+            return
+        if twice := [each for each, count in Counter(relations).items() if count > 1]:
+            raise DataError(f"{name}: relations: expected different names, got {twice[0]!r} twice; rename it")
+        if self.has_edge_time:
+            raise DataError(f"{name}: expected edges with relations or with times, got both; leave out one")
+        if self.add_reverse or self.drop_duplicates:
+            what, flag = (
+                ("add reverse edges", "--reverse-edges add")
+                if self.add_reverse
+                else ("drop duplicates", "--drop-duplicates")
+            )
+            raise ConfigError(
+                f"{name}: expected edges as they are, told apart by their relations, got an option to {what}; leave out {flag}"
+            )
 
     def write(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> tuple[GraphStatistics, dict[str, Any]]:
         """Writes every partition's lists. Returns the statistics, of edges and of their targets' columns, and what the manifest says of the edges."""

@@ -87,9 +87,8 @@ class Manifest:
     feature_layout: FeatureLayout = "dense"  # of the stored rows (`storage.feature_rows`)
     feature_slots: int = 0
     edge_feature_dim: int = 0
-    relations: tuple[
-        str, ...
-    ] = ()  # of a knowledge graph: their names; an edge's one feature is the number of its relation
+    # Names, of a knowledge graph: an edge's one feature is the number of its relation.
+    relations: tuple[str, ...] = ()
     has_edge_id: bool = False
     has_edge_weight: bool = False
     has_edge_time: bool = False  # lists ascend in (time, original id) and not in original id alone

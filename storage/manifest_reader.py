@@ -169,7 +169,7 @@ class ManifestReader:
         )
 
     def optional_names(self, key: str) -> tuple[str, ...]:
-        """None where there is no such field."""
+        """Empty where there is no such field."""
         return self.names(key) if key in self._body else ()
 
     def widths(self, key: str) -> tuple[int, ...]:

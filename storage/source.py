@@ -77,9 +77,8 @@ class SourceInfo:
     num_edges: int | None = None  # a hint for progress and budgets; None: unknown
     feature_dim: int = 0  # 0: the graph has no node features
     edge_feature_dim: int = 0
-    relations: tuple[
-        str, ...
-    ] = ()  # of a knowledge graph: their names; an edge's one feature is the number of its relation
+    # Names, of a knowledge graph: an edge's one feature is the number of its relation.
+    relations: tuple[str, ...] = ()
     has_edge_weight: bool = False
     has_edge_time: bool = False
     has_node_time: bool = False

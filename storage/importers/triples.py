@@ -57,16 +57,10 @@ def knowledge_graph(
 ) -> ArrayGraph:
     """Of triples by numbers, int64 [3, m]: heads, relations, tails. Each triple of a part counts once.
 
-    `num_nodes`: where there are no names. Raises DataError for arrays that are no triples, relations without a name or with equal names, and a triple of
-    two parts.
+    `num_nodes`: where there are no names. Raises DataError for arrays that are no triples, a relation without a name, and a triple of two parts.
     """
     count, parts = len(relations), {}
     names = (*relations, *(INVERSE + each for each in relations))
-    if len(set(names)) < len(names):
-        raise DataError(
-            f"{name}: relations: expected different names, also with {INVERSE!r} before them, got one twice; rename it, or leave out triples by inverse "
-            "relations, which are added"
-        )
     for split, given in (("train", train), ("valid", valid), ("test", test)):
         if given is None:
             continue
@@ -77,18 +71,18 @@ def knowledge_graph(
             )
         if split == "train" and not triples.shape[1]:
             raise DataError(f"{name}: train: expected at least one triple, got none")
-        head, relation, tail = np.unique(triples.astype(np.int64), axis=1)
+        parts[split] = np.unique(triples.astype(np.int64), axis=1)
+        relation = parts[split][1]
         if len(relation) and not 0 <= relation.min() <= relation.max() < count:
             raise DataError(
                 f"{name}: {split}: expected relations 0 to {count - 1}, got {relation.min()} to {relation.max()}"
             )
-        both = np.concatenate([head, tail]), np.concatenate([tail, head]), np.concatenate([relation, relation + count])
-        parts[split] = both
-    _check_apart(name, parts, names, entities)
-    source, destination, number = parts.pop("train")
+    _check_apart(name, parts, relations, entities)
+    source, number, destination = _both_ways(parts.pop("train"), count)
     links = None
     if parts:
-        links = Links.join([Links.of(u, v, SPLITS[split], relation=r) for split, (u, v, r) in parts.items()])
+        held_out = {SPLITS[split]: _both_ways(part, count) for split, part in parts.items()}
+        links = Links.join([Links.of(u, v, code, relation=r) for code, (u, r, v) in held_out.items()])
     return ArrayGraph(
         name=name,
         num_nodes=len(entities) if entities is not None else num_nodes or 0,
@@ -102,27 +96,27 @@ def knowledge_graph(
     )
 
 
+def _both_ways(triples: np.ndarray, num_relations: int) -> np.ndarray:
+    """int64 [3, 2m]: sources, relations, destinations of the triples and of their inverses."""
+    head, relation, tail = triples
+    return np.concatenate([triples, np.stack([tail, relation + num_relations, head])], axis=1)
+
+
 def _check_apart(
-    name: str, parts: Mapping[str, tuple[np.ndarray, ...]], names: Sequence[str], entities: StringIds | None
+    name: str, parts: Mapping[str, np.ndarray], relations: Sequence[str], entities: StringIds | None
 ) -> None:
-    """Raises DataError for a triple of two parts."""
-    every = np.concatenate([np.stack([u, r, v]) for u, v, r in parts.values()], axis=1)
-    part = np.repeat(list(parts), [len(u) for u, *_ in parts.values()])
+    """Raises DataError for a triple of two parts; each has its own once."""
+    every = np.concatenate(list(parts.values()), axis=1)
     _, place, repeats = np.unique(every, axis=1, return_index=True, return_counts=True)
-    if not len(again := place[(repeats > 1)]):
+    if not len(again := place[repeats > 1]):
         return
     triple = every[:, again[0]]
-    others = part[(every == triple[:, None]).all(axis=0)]
-    source, relation, destination = triple.tolist()
-    if relation >= len(names) // 2:  # by the inverse
-        source, relation, destination = destination, relation - len(names) // 2, source
-    ends = [
-        str(end) if entities is None else entities.strings.part(end, end + 1)[0].as_py()
-        for end in (source, destination)
-    ]
+    where = [split for split, part in parts.items() if (part == triple[:, None]).all(axis=0).any()]
+    head, relation, tail = triple.tolist()
+    ends = [str(end) if entities is None else entities.strings.part(end, end + 1)[0].as_py() for end in (head, tail)]
     raise DataError(
-        f"{name}: expected different triples in train, valid and test, found {ends[0]!r}, {names[relation]!r}, {ends[1]!r} in {' and '.join(others)}, "
-        f"{len(again) // 2 or 1} such; take them out of one"
+        f"{name}: expected different triples in train, valid and test, found {ends[0]!r}, {relations[relation]!r}, {ends[1]!r} in {' and '.join(where)}, "
+        f"{len(again)} such; take them out of one"
     )
 
 

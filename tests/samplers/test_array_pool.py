@@ -136,7 +136,9 @@ def test_an_array_outlives_its_pool():
     assert (array == 5).all()
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's allocator")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="what is tested is glibc's allocator, this C library is another"
+)
 def test_freed_memory_stays_with_the_process():
     """Twenty megabytes in small arrays, again and again: without a pool each round costs about 5,000 page faults."""
     code = """

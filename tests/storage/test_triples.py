@@ -172,7 +172,11 @@ def test_a_feature_that_is_no_relation(tmp_path) -> None:
 
 def test_relations_and_times_or_equal_names(tmp_path) -> None:
     source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=2)
-    for wrong, message in (({"edge_time": np.array([1, 2])}, "got both"), ({"relations": ("r", "r")}, "got one twice")):
+    for wrong, message in (
+        ({"edge_time": np.array([1, 2])}, "got both"),
+        ({"relations": ("r", "r")}, "got 'r' twice"),
+        ({"node_time": np.array([1, 2])}, "got both"),
+    ):
         with pytest.raises(DataError, match=message):
             ingest(replace(source, **wrong), str(tmp_path / "graph"))
         assert not (tmp_path / "graph").exists()
