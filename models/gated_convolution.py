@@ -28,10 +28,12 @@ from torch.autograd.function import once_differentiable
 
 from models.transform_length import fold_lags, repeat_lags, transform_length
 
-# Bytes that a chunk's intermediates may take by default: (least, most, 1 / share of the channels). On a CPU those of an eighth of the channels
-# stay in the cache if they fit; on CUDA a quarter fills the device. Below the least, calls would cost more than the work.
-_CHUNK_CPU = (16 << 20, 128 << 20, 8)
-_CHUNK_CUDA = (256 << 20, 2 << 30, 4)
+# Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work; above the most, a
+# chunk takes an eighth of what is kept for the gradient, which a large graph has room for. Each chunk reads the features' spectrum once more for
+# every product with it: chunks of fewer channels wait for memory.
+_CHUNK_CPU = (64 << 20, 256 << 20)
+_CHUNK_CUDA = (256 << 20, 2 << 30)
+_CHANNELS = 16  # of a chunk, where that many fit; of more than 64, a quarter
 
 
 def gated_convolve(
@@ -60,9 +62,12 @@ def gated_convolve(
     if skip_KD is not None:
         skip_KD = skip_KD.to(exact)
     if chunk_bytes is None:
-        least, most, parts = _CHUNK_CUDA if device == "cuda" else _CHUNK_CPU
-        share = -(-filter_KDI.shape[1] // parts) * _channel_bytes(transform_length(h_NC.shape[0]))
-        chunk_bytes = min(most, max(least, share))
+        least, most = _CHUNK_CUDA if device == "cuda" else _CHUNK_CPU
+        order, width, inner = filter_KDI.shape
+        num, length = h_NC.shape[0], transform_length(h_NC.shape[0])
+        kept = 4 * (num * (h_NC.shape[1] + order * width) + inner * length)
+        wanted = max(_CHANNELS, -(-width // 4)) * _channel_bytes(length)
+        chunk_bytes = min(max(most, kept // 8), max(least, wanted))
     with torch.autocast(device, enabled=False):
         return _GatedConvolution.apply(
             h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, torch.is_grad_enabled()

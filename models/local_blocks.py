@@ -172,10 +172,10 @@ class GATConvolution(nn.Module):
         h_nKC = self.linear(x_nF).unflatten(1, (self.num_heads, -1))
         from_nK, to_nK = (h_nKC * self.source).sum(-1), (h_nKC * self.destination).sum(-1)
         by_source, by_destination = adjacency.by_source, adjacency.by_destination
-        logit_EK, message_EKC = by_source.spread(from_nK) + by_destination.spread(to_nK), by_source.spread(h_nKC)
+        logit_EK = by_source.spread(from_nK) + by_destination.spread(to_nK)
         if self.edge is not None:
             e_EKC = self.edge(adjacency).unflatten(1, (self.num_heads, -1))
-            logit_EK, message_EKC = logit_EK + (e_EKC * self.of_edge).sum(-1), message_EKC + e_EKC
+            logit_EK = logit_EK + (e_EKC * self.of_edge).sum(-1)
         logit_EK = nn.functional.leaky_relu(logit_EK, 0.2)
         own_nK = nn.functional.leaky_relu(from_nK + to_nK, 0.2)
         # The largest logit of each node: subtracted, it changes no weight, and no exponential overflows.
@@ -183,7 +183,9 @@ class GATConvolution(nn.Module):
         largest_nK = own_nK.detach().scatter_reduce(0, index_EK, logit_EK.detach(), "amax")
         weight_EK = (logit_EK - by_destination.spread(largest_nK)).exp()
         own_nK = (own_nK - largest_nK).exp()
-        total_nKC = by_destination.sum(weight_EK.unsqueeze(2) * message_EKC) + own_nK.unsqueeze(2) * h_nKC
+        total_nKC = by_source.carry(h_nKC, weight_EK, by_destination) + own_nK.unsqueeze(2) * h_nKC
+        if self.edge is not None:
+            total_nKC = total_nKC + by_destination.sum(weight_EK.unsqueeze(2) * e_EKC)
         return (total_nKC / (by_destination.sum(weight_EK) + own_nK).unsqueeze(2)).flatten(1) + self.bias
 
 

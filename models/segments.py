@@ -1,15 +1,17 @@
-"""Rows in groups: sums per group and the spreading of group values to rows, each the other's gradient, without atomics.
+"""Rows in groups: sums per group and the spreading of group values to rows, each the other's gradient, and both at once, without atomics.
 
 A sum adds a group's rows in ascending row order, forward and backward, on every device; `index_add` on a GPU does not.
 Half-precision rows are added up in float32, and the sum rounded once.
 
-Shapes: E rows, S groups, D channels (any number of trailing axes).
+Shapes: E rows, S groups (T of another grouping of the same rows), D channels (any number of trailing axes), K heads of C channels.
 """
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class Grouping:
@@ -28,6 +30,11 @@ class Grouping:
                     "renumber the edges to the nodes of the batch"
                 )
         self.group_E, self.num_groups, self._ptr = group_E, num_groups, ptr
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether rows are known to be in the order of their groups."""
+        return self._ptr is not None
 
     @cached_property
     def lists(self) -> tuple[Tensor, Tensor]:
@@ -57,6 +64,10 @@ class Grouping:
         count_S = self.size_S.clamp_min(1).to(x_ED.dtype)
         return self.sum(x_ED) / count_S.view(-1, *[1] * (x_ED.dim() - 1))
 
+    def carry(self, x_SKC: Tensor, weight_EK: Tensor, to: "Grouping") -> Tensor:
+        """[S, K, C] → [T, K, C]: `to.sum(weight ⊙ self.spread(x))`, with no row of K C numbers for each of E. Differentiable once."""
+        return _Carry.apply(x_SKC, weight_EK, self, to)
+
 
 class _Move(torch.autograd.Function):
     """The sum per group or the spreading; each is the other's gradient, so it differentiates any number of times."""
@@ -69,6 +80,53 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         return _Move.apply(grad, ctx.grouping, not ctx.summing), None, None
+
+
+class _Carry(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_SKC: Tensor, weight_EK: Tensor, source: Grouping, to: Grouping) -> Tensor:
+        ctx.save_for_backward(x_SKC, weight_EK)
+        ctx.source, ctx.to = source, to
+        return _weighted_sum(x_SKC, weight_EK, source.group_E, to)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TKC: Tensor) -> tuple[Tensor | None, ...]:
+        x_SKC, weight_EK = ctx.saved_tensors
+        source, to = ctx.source, ctx.to
+        grad_SKC = _weighted_sum(grad_TKC, weight_EK, to.group_E, source).to(x_SKC.dtype)
+        grad_EK = torch.empty_like(weight_EK)
+        for start in range(0, len(grad_EK), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            x_eKC, grad_eKC = x_SKC.index_select(0, source.group_E[block]), grad_TKC.index_select(0, to.group_E[block])
+            grad_EK[block] = (at_least_float32(x_eKC) * grad_eKC).sum(-1)
+        return grad_SKC, grad_EK, None, None
+
+
+_BLOCK = 1 << 14  # rows: those of 64 channels stay in a processor's cache
+
+
+def _weighted_sum(x_SKC: Tensor, weight_EK: Tensor, row_E: Tensor, to: Grouping) -> Tensor:
+    """[T, K, C] in the wider of the two types: of each group the sum of weight_e ⊙ x[row_e]."""
+    dtype = torch.promote_types(x_SKC.dtype, weight_EK.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    if not x_SKC.numel() or not len(row_E):
+        return x_SKC.new_zeros(to.num_groups, *x_SKC.shape[1:], dtype=dtype)
+    ptr_T, order_E = to.lists
+    if not to.is_sorted:
+        row_E, weight_EK = row_E.index_select(0, order_E), weight_EK.index_select(0, order_E)
+    out = [
+        torch.nn.functional.embedding_bag(
+            row_E, x_SC, ptr_T, mode="sum", per_sample_weights=weight_E, include_last_offset=True
+        )
+        for x_SC, weight_E in zip(_heads(x_SKC, wide), _heads(weight_EK, wide), strict=True)
+    ]
+    return torch.stack(out, dim=1).to(dtype)
+
+
+def _heads(x_XK: Tensor, dtype: torch.dtype) -> Tensor:
+    """[K, X, …], contiguous."""
+    return x_XK.to(dtype).transpose(0, 1).contiguous()
 
 
 def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:

@@ -4,8 +4,8 @@
     python -m jobs.bench links --graph graphs/computers
 
 All train on the same links with the same budget (epochs, links a batch, one uniform negative a link, learning rate) and pass messages over the
-whole graph without the batch's own links. The PyG script draws its own negatives, shuffles and initial weights; validation and test
-links are ranked against the same drawn nodes. You should see MRR and ROC-AUC of each seed, and the interval of the difference to PyG's.
+whole graph without the batch's own links and their reverses. The PyG script draws its own negatives, shuffles and initial weights; validation
+and test links are ranked against the same drawn nodes. You should see MRR and ROC-AUC of each seed, and the interval of the difference to PyG's.
 """
 
 import time
@@ -27,7 +27,7 @@ from jobs.run.exit_codes import run
 from jobs.run.reader import parse
 from jobs.run.train import config as read_words
 from jobs.run.train import train
-from samplers.links import picked_links
+from samplers.links import LinkSampler, picked_links
 from samplers.options import LinkOptions, RandomPartitionOptions
 from samplers.router import local_router
 from storage.graph import open_graph
@@ -54,6 +54,8 @@ class LinksBench:
     learning_rate: float = 0.005
     embedding: int = 0
     """Width of a trainable row for each node, beside its features, for all models: by Adagrad, of rate 0.05."""
+    filter_width: int = 64
+    """Of the network that makes GECO's filters."""
     rivals: int = 100
     """Drawn nodes that a link is ranked against."""
     peer: bool = True
@@ -63,7 +65,7 @@ class LinksBench:
     out: str = "runs/bench-links"
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "epochs", "batch_size", "width", "num_layers", "rivals") | at_least(
+        rows = at_least(self, 1, "epochs", "batch_size", "width", "num_layers", "rivals", "filter_width") | at_least(
             self, 0, "embedding"
         )
         check_options(self, rows | {"seeds": (1 <= self.seeds <= 10, "1 to 10")})
@@ -105,7 +107,9 @@ def measure(bench: LinksBench, out: Path) -> Iterator[Row]:
 
 def ours(bench: LinksBench, model: str, seed: int, out: Path) -> Row:
     """A run of jobs/train_links.py."""
-    plain = ["--model.residual", "none", "--model.norm", "layer", "--model.dropout", "0"] if model == "sage" else []
+    own = ["--model.residual", "none", "--model.norm", "layer", "--model.dropout", 0]
+    if model == "geco":
+        own = ["--model.filter.inner_width", bench.filter_width]
     words = [
         *(
             "--data",
@@ -117,7 +121,7 @@ def ours(bench: LinksBench, model: str, seed: int, out: Path) -> Row:
             "--model.num_layers",
             bench.num_layers,
         ),
-        *plain,
+        *own,
         *("--sampler", "random-partition", "--sampler.num_chunks", 1),
         *("--task.batch_size", bench.batch_size, "--task.decoder.width", bench.width),
         *("--task.ranking", "sampled", "--task.num_rivals", bench.rivals),
@@ -161,10 +165,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
             return self.decoder(z[source] * z[destination]).squeeze(-1)
 
     router = local_router(open_graph(bench.graph))
-    num_nodes, feature = router.link_tables.num_nodes, router.fetch(router.link_tables.nodes.node).feature
-    x = torch.empty(num_nodes, 0) if feature is None else torch.from_numpy(feature)
     link = torch.from_numpy(np.stack(router.link_tables.edges))
-    both = [link, link.flip(0)] if router.link_tables.symmetric else [link]
     scored = LinkOptions(
         RandomPartitionOptions(num_chunks=1),
         splits=(SPLIT_VALID, SPLIT_TEST),
@@ -174,11 +175,16 @@ def pyg(bench: LinksBench, seed: int) -> Row:
         shuffle=False,
     )
     held = {name: torch.from_numpy(v) for name, v in picked_links(router, scored).items() if isinstance(v, np.ndarray)}
+    graph = LinkSampler(router, scored).sample(0, 0)  # the whole of it, a node's place is its number
+    num_nodes = graph.num_nodes
+    x = torch.empty(num_nodes, 0) if graph.feature is None else torch.from_numpy(graph.feature)
+    row = np.repeat(np.arange(num_nodes), np.diff(graph.indptr))
+    edge = torch.from_numpy(np.stack([row, graph.indices.astype(np.int64)]))
+    pair, link_pair = (ends.amin(0) * num_nodes + ends.amax(0) for ends in (edge, link))
 
-    def adjacency(kept: Tensor) -> Tensor:
-        """Row i has the sources of node i's in-edges."""
-        edges = torch.cat([one[:, kept] for one in both], dim=1)
-        return to_torch_csr_tensor(edges.flip(0), size=(len(x), len(x)))
+    def adjacency(own: Tensor) -> Tensor:
+        """Row i has the sources of node i's in-edges, without these links and their reverses."""
+        return to_torch_csr_tensor(edge[:, ~torch.isin(pair, link_pair[own])], size=(num_nodes, num_nodes))
 
     torch.manual_seed(seed)
     model = Encoder(x.shape[1] + bench.embedding)
@@ -190,9 +196,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
         order = torch.randperm(link.shape[1])
         num_batches = -(-len(order) // bench.batch_size)
         for own in order.tensor_split(num_batches):
-            kept = torch.ones(link.shape[1], dtype=torch.bool)
-            kept[own] = False
-            z = model(x, adjacency(kept))
+            z = model(x, adjacency(own))
             source, destination = link[:, own]
             if router.link_tables.symmetric:  # either end may be replaced
                 swap = torch.rand(len(own)) < 0.5
@@ -208,7 +212,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
                 of_rows.step()
         model.eval()
         with torch.no_grad():
-            z = model(x, adjacency(torch.ones(link.shape[1], dtype=torch.bool)))
+            z = model(x, adjacency(torch.empty(0, dtype=torch.int64)))
             valid, test = (_scores(partial(model.score, z), held, code) for code in (SPLIT_VALID, SPLIT_TEST))
         if valid[0] > best[0]:
             best = (valid[0], *test)

@@ -142,6 +142,10 @@ class HaloGrouping:
         """[E, D] → [n, D]: over the edges of all workers; a collective call."""
         return self._halo.reduce(self._rows.sum(x_ED))
 
+    def carry(self, x_nKC: Tensor, weight_EK: Tensor, to: Grouping) -> Tensor:
+        """[n, K, C] → [T, K, C]: as a `Grouping`'s; a collective call."""
+        return self._rows.carry(self._halo.extend(x_nKC), weight_EK, to)
+
 
 class ShardedAdjacency:
     """The in-edges of this worker's rows; `propagate` as `models.propagation.Adjacency` has it, for the whole graph.

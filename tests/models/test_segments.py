@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from models import segments
 from models.segments import Grouping
 
 GROUP = torch.tensor([3, 0, 3, 1, 3, 0])
@@ -34,6 +35,37 @@ def test_sorted_groups_take_their_bounds_as_given() -> None:
     given = Grouping(group, 4, ptr=torch.tensor([0, 2, 2, 5, 5]))
     torch.testing.assert_close(given.sum(rows), Grouping(group, 4).sum(rows))
     assert given.size_S.tolist() == [2, 0, 3, 0]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_carrying_is_a_weighted_sum_of_what_is_spread(is_sorted: bool, monkeypatch) -> None:
+    monkeypatch.setattr(segments, "_BLOCK", 4)  # the gradient of weights takes several blocks
+    group = torch.tensor([0, 0, 2, 2, 2, 3])
+    to = Grouping(group, 5, ptr=torch.tensor([0, 2, 2, 5, 6, 6])) if is_sorted else Grouping(group.flip(0), 5)
+    source = Grouping(GROUP, 5)
+    values = torch.randn(5, 3, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(
+        source.carry(values, weight, to), to.sum(weight.unsqueeze(2) * source.spread(values)), rtol=1e-12, atol=1e-12
+    )
+    assert torch.autograd.gradcheck(lambda x, w: source.carry(x, w, to).square(), (values, weight))
+
+
+def test_carrying_in_half_precision_adds_in_single() -> None:
+    source, to = Grouping(torch.zeros(4096, dtype=torch.long), 1), Grouping(torch.arange(4096) % 2, 2)
+    one = torch.ones(1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
+    total = source.carry(one, torch.ones(4096, 1, dtype=torch.bfloat16), to)
+    assert total.dtype == torch.bfloat16
+    assert total.flatten().tolist() == [2048.0, 2048.0]
+    total.sum().backward()
+    assert one.grad.item() == 4096
+    wide = source.carry(one, torch.ones(4096, 1), to)  # attention weights under autocast
+    assert wide.dtype == torch.float32
+
+
+def test_nothing_to_carry() -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    assert Grouping(none, 3).carry(torch.ones(3, 2, 4), torch.ones(0, 2), Grouping(none, 5)).shape == (5, 2, 4)
 
 
 def test_nothing_to_sum_and_no_group() -> None:
