@@ -12,19 +12,24 @@ def transform_length(num_positions: int) -> int:
     """The length L of the transforms for N positions: N itself, or the fast length from 2N - 1 on that costs least, if that costs less.
 
     Costs per place, products with the features' spectra included, are relative to a power of two: 1.4 with small factors, 2.8 with large
-    ones, 5.5 where they make N odd (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011). cuFFT,
-    too, has kernels for small factors and Bluestein's algorithm for the rest.
+    ones, 5.5 where they make N odd (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011); of short transforms, which a
+    processor's cache holds, less. cuFFT, too, has kernels for small factors and Bluestein's algorithm for the rest.
     """
     if num_positions < 64 or _largest_prime(num_positions, 32) <= 31:
         return num_positions
-    least = 2 * num_positions - 1
-    best, best_cost = num_positions, (5.5 if num_positions % 2 else 2.8) * num_positions
+    least, is_odd = 2 * num_positions - 1, num_positions % 2 == 1
+    even_cost, odd_cost = (2.0, 2.8) if num_positions < _SHORT else (2.8, 5.5)
+    best, best_cost = num_positions, (odd_cost if is_odd else even_cost) * num_positions
     for odd in (1, 3, 5, 9, 15, 25, 27, 45):
         length = odd << max((-(-least // odd) - 1).bit_length(), 1)
-        cost = length * (1.0 if odd == 1 else 1.4)
+        small_factors = 1.1 if length <= 2 * _SHORT else 1.4
+        cost = length * (1.0 if odd == 1 else small_factors)
         if cost < best_cost:
             best, best_cost = length, cost
     return best
+
+
+_SHORT = 1 << 14
 
 
 def _largest_prime(number: int, enough: int) -> int:
