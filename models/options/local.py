@@ -33,12 +33,13 @@ class LocalOptions:
     gate_start: float = 0.01
     """Of g, a learned factor per channel."""
     top_layers: int = 1
-    """Global layers on top of num_layers local ones."""
+    """Global layers on top of num_layers local ones; 0: none, what the local ones reach alone."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_shares(self, "dropout", "restart")
-        check_least(self, 1, "num_heads", "steps", "top_layers")
+        check_least(self, 0, "top_layers")
+        check_least(self, 1, "num_heads", "steps")
 
     @property
     def is_paper(self) -> bool:

@@ -302,6 +302,20 @@ def test_the_other_models_follow_the_order_of_the_nodes(name, join):
     torch.testing.assert_close(model(moved), model(graphs)[order], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["geco", *OTHERS])
+@pytest.mark.parametrize("top_layers", [0, 1])
+def test_without_global_layers_no_node_hears_one_that_it_is_not_joined_to(name, top_layers):
+    local = LocalOptions("gcn", "top", "linear", "layer", top_layers=top_layers)
+    model = geco(local=local) if name == "geco" else other(name, local)
+    x = randn(5, 3)  # node 4 has no edges
+    changed = x.clone()
+    changed[4] += 1
+    before, after = (
+        model(rows, graphs_of(rows).adjacency) if name == "geco" else model(graphs_of(rows)) for rows in (x, changed)
+    )
+    assert torch.equal(before[:4], after[:4]) == (top_layers == 0)
+
+
 @each_block
 def test_gated_primphormer_is_its_formula(block):
     model = other("primphormer", LocalOptions(block, "gate", "linear", "layer", num_heads=2))
@@ -363,7 +377,7 @@ def test_gated_ppgt_is_its_formula():
         (lambda: LocalOptions("gin"), "block must be one of lcb, gcn, sage, gat, gated-gcn, appnp, got 'gin'"),
         (lambda: LocalOptions(join="parallel"), "join must be one of serial, gate, top"),
         (lambda: LocalOptions(dropout=1.0), "dropout must lie in"),
-        (lambda: LocalOptions(top_layers=0), "top_layers must be at least 1"),
+        (lambda: LocalOptions(top_layers=-1), "top_layers must be at least 0"),
         (lambda: GECOConfig(local=LocalOptions(residual="identity")), "set local.residual to none or linear"),
         (lambda: GECOConfig(local=LocalOptions("gcn", "gate"), jump="sum"), "set jump to last"),
         (lambda: GECOConfig(local=LocalOptions("gcn", "gate"), norm="pre"), "set norm to post"),
