@@ -31,7 +31,7 @@ from models.transform_length import fold_lags, repeat_lags, transform_length
 # Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work; above the most, a
 # chunk takes an eighth of what is kept for the gradient, which a large graph has room for. Each chunk reads the features' spectrum once more for
 # every product with it: chunks of fewer channels wait for memory.
-_CHUNK_CPU = (64 << 20, 256 << 20)
+_CHUNK_CPU = (16 << 20, 256 << 20)
 _CHUNK_CUDA = (256 << 20, 2 << 30)
 _CHANNELS = 16  # of a chunk, where that many fit; of more than 64, a quarter
 
