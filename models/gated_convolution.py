@@ -28,12 +28,12 @@ from torch.autograd.function import once_differentiable
 
 from models.transform_length import fold_lags, repeat_lags, transform_length
 
-# Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work; above the most, a
-# chunk takes an eighth of what is kept for the gradient, which a large graph has room for. Each chunk reads the features' spectrum once more for
-# every product with it: chunks of fewer channels wait for memory.
+# Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work. Where an eighth of
+# what is kept for the gradient is more than the most, a chunk may take that. Every product of a chunk reads the features' spectrum anew, so with
+# few channels in a chunk the processor waits for memory.
 _CHUNK_CPU = (16 << 20, 256 << 20)
 _CHUNK_CUDA = (256 << 20, 2 << 30)
-_CHANNELS = 16  # of a chunk, where that many fit; of more than 64, a quarter
+_CHANNELS = 16  # of a chunk, where they fit; a width above 64 has chunks of a quarter of it
 
 
 def gated_convolve(
@@ -65,9 +65,10 @@ def gated_convolve(
         least, most = _CHUNK_CUDA if device == "cuda" else _CHUNK_CPU
         order, width, inner = filter_KDI.shape
         num, length = h_NC.shape[0], transform_length(h_NC.shape[0])
-        kept = 4 * (num * (h_NC.shape[1] + order * width) + inner * length)
+        kept = h_NC.element_size() * num * (h_NC.shape[1] + order * width) + 4 * inner * length
+        most = max(most, kept // 8) if torch.is_grad_enabled() else most
         wanted = max(_CHANNELS, -(-width // 4)) * _channel_bytes(length)
-        chunk_bytes = min(max(most, kept // 8), max(least, wanted))
+        chunk_bytes = min(most, max(least, wanted))
     with torch.autocast(device, enabled=False):
         return _GatedConvolution.apply(
             h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, torch.is_grad_enabled()

@@ -66,6 +66,9 @@ class Grouping:
 
     def carry(self, x_SKC: Tensor, weight_EK: Tensor, to: "Grouping") -> Tensor:
         """[S, K, C] → [T, K, C]: `to.sum(weight ⊙ self.spread(x))`, with no row of K C numbers for each of E. Differentiable once."""
+        if not len(weight_EK) == self.group_E.numel() == to.group_E.numel():
+            got = f"{len(weight_EK)} weights, {self.group_E.numel()} and {to.group_E.numel()} entries"
+            raise ValueError(f"a weighted sum needs one weight per entry of both groupings, got {got}")
         return _Carry.apply(x_SKC, weight_EK, self, to)
 
 
@@ -96,8 +99,9 @@ class _Carry(torch.autograd.Function):
         source, to = ctx.source, ctx.to
         grad_SKC = _weighted_sum(grad_TKC, weight_EK, to.group_E, source).to(x_SKC.dtype)
         grad_EK = torch.empty_like(weight_EK)
-        for start in range(0, len(grad_EK), _BLOCK):
-            block = slice(start, start + _BLOCK)
+        rows = _BLOCK if grad_EK.device.type == "cpu" else 64 * _BLOCK
+        for start in range(0, len(grad_EK), rows):
+            block = slice(start, start + rows)
             x_eKC, grad_eKC = x_SKC.index_select(0, source.group_E[block]), grad_TKC.index_select(0, to.group_E[block])
             grad_EK[block] = (at_least_float32(x_eKC) * grad_eKC).sum(-1)
         return grad_SKC, grad_EK, None, None

@@ -203,7 +203,7 @@ def _hops(at: Setting) -> int:
 
 
 def _block(at: Setting) -> Choice:
-    # One layer that hears ten steps far has few weights to learn from few labels. GAT keeps a row for every edge.
+    # One layer that hears ten steps far has few weights to learn from few labels. GAT keeps a few numbers a head for every edge.
     if _hops(at) or at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
         return Choice("gcn", at.why)
     if at.kind == 0:

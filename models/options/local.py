@@ -66,3 +66,9 @@ def check_joins(config: Any) -> None:
         raise ValueError(
             f"the paper's layers have no local block to choose, got {config.local.block} with join serial; set local.join to gate or top"
         )
+
+
+def check_global(config: Any, why: str) -> None:
+    """Of a model that makes no sense without a global layer. Raises ValueError."""
+    if config.local.join == "top" and not config.local.top_layers:
+        raise ValueError(f"{why}, got local.top_layers 0; set it to at least 1")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
 from models.options.choices import EdgeQuery, Pool, Task, Urpe
 from models.options.features import Features
-from models.options.local import LocalOptions, check_joins
+from models.options.local import LocalOptions, check_global, check_joins
 
 PAIR_MEMORY = 1 << 26  # bytes
 
@@ -109,6 +109,7 @@ class PPGTConfig:
         check_shares(self, "drop_path", "attention_dropout", "dropout", "head_dropout", "node_masking", "input_dropout")
         check_choices(self)
         check_joins(self)
+        check_global(self, "pairs of nodes are read in global layers alone")
         check_numeric(self, "scale_rows")
         if 0 < self.node.dim < self.positions:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
 from models.options.choices import Task
 from models.options.features import Features, atoms, bonds
-from models.options.local import LocalOptions, check_joins
+from models.options.local import LocalOptions, check_global, check_joins
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
 SLOT = 512  # rows per column of the code's feature table
@@ -108,6 +108,8 @@ class TokenGTConfig:
         )
         check_numeric(self, "input_dropout", "scale_rows")
         check_joins(self)
+        if self.task == "graph":
+            check_global(self, "the graph's token hears nodes in global layers alone")
         if not self.init_std > 0:
             raise ValueError(f"init_std must be positive, got {self.init_std}; set init_std")
         if self.encoding is not None and self.identifier != "laplacian":

@@ -72,8 +72,11 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
     passing = 3 * (k + 1) + 3
     count = config.num_layers + (config.local.top_layers if config.local.join == "top" else 0)
     layers = count + kept if config.recompute else count * kept
+    # GAT's logits, their LeakyReLU and the weights of each head, for every edge; as many again at the peak.
+    per_edge = 4 * 3 * config.local.num_heads * (1 if config.recompute else config.num_layers)
+    edges = 2 * per_edge * -(-num_edges // num_workers) if config.local.block == "gat" else 0
     # Of the parameters: weights, gradients, two moments, best weights, the exchange.
-    return _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
+    return edges + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
 
 
 def inference_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:

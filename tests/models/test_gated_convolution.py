@@ -69,6 +69,8 @@ def test_lengths_are_exact_or_leave_room_for_every_lag():
     assert transform_length(2**20 + 1) == 9 * 2**18
     assert transform_length(61 * 16000) == 2**21  # 15 · 2^17 is shorter, but costs more
     assert transform_length(2 * 8263) == 2 * 8263  # and so does 9 · 2^12 here
+    # A processor's cache holds short ones: awkward lengths cost less there.
+    assert [transform_length(n) for n in (2708, 8003, 11758, 12007, 13752)] == [2708, 16384, 11758, 24576, 13752]
 
 
 def test_a_padded_length_in_single_precision_is_as_exact_as_the_direct_one(monkeypatch):

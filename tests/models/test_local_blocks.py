@@ -302,7 +302,7 @@ def test_the_other_models_follow_the_order_of_the_nodes(name, join):
     torch.testing.assert_close(model(moved), model(graphs)[order], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["geco", *OTHERS])
+@pytest.mark.parametrize("name", ["geco", "primphormer", "softmax", "performer"])
 @pytest.mark.parametrize("top_layers", [0, 1])
 def test_without_global_layers_no_node_hears_one_that_it_is_not_joined_to(name, top_layers):
     local = LocalOptions("gcn", "top", "linear", "layer", top_layers=top_layers)
@@ -378,6 +378,8 @@ def test_gated_ppgt_is_its_formula():
         (lambda: LocalOptions(join="parallel"), "join must be one of serial, gate, top"),
         (lambda: LocalOptions(dropout=1.0), "dropout must lie in"),
         (lambda: LocalOptions(top_layers=-1), "top_layers must be at least 0"),
+        (lambda: TokenGTConfig(local=LocalOptions("gcn", "top", top_layers=0)), "the graph's token hears nodes in"),
+        (lambda: PPGTConfig(local=LocalOptions("gcn", "top", top_layers=0)), "set it to at least 1"),
         (lambda: GECOConfig(local=LocalOptions(residual="identity")), "set local.residual to none or linear"),
         (lambda: GECOConfig(local=LocalOptions("gcn", "gate"), jump="sum"), "set jump to last"),
         (lambda: GECOConfig(local=LocalOptions("gcn", "gate"), norm="pre"), "set norm to post"),

@@ -63,6 +63,14 @@ def test_carrying_in_half_precision_adds_in_single() -> None:
     assert wide.dtype == torch.float32
 
 
+def test_weights_of_other_entries_are_refused() -> None:
+    to = Grouping(GROUP, 5)
+    with pytest.raises(ValueError, match="one weight per entry of both groupings, got 7 weights, 6 and 6 entries"):
+        to.carry(torch.zeros(5, 1, 2), torch.zeros(7, 1), to)
+    with pytest.raises(ValueError, match="got 6 weights, 6 and 5 entries"):
+        to.carry(torch.zeros(5, 1, 2), torch.zeros(6, 1), Grouping(GROUP[:5], 5))
+
+
 def test_nothing_to_carry() -> None:
     none = torch.zeros(0, dtype=torch.long)
     assert Grouping(none, 3).carry(torch.ones(3, 2, 4), torch.ones(0, 2), Grouping(none, 5)).shape == (5, 2, 4)

@@ -51,6 +51,8 @@ CASES = {
     ),
     "gated gcn": Case(33, {"local": LocalOptions("gcn", "gate", "linear"), "recompute": True}),
     "gated lcb": Case(26, {"local": LocalOptions("lcb", "gate", "linear"), "hops": 2, "propagation": "gcn"}),
+    "gated gat": Case(24, {"local": LocalOptions("gat", "gate", "linear", num_heads=2), "recompute": True}),
+    "gat in front, empty shards": Case(23, {"local": LocalOptions("gat", "top", num_heads=3)}, lopsided=True),
     "sage in front": Case(22, {"local": LocalOptions("sage", "top", "identity", "none", top_layers=2), "skip": True}),
     "encodings": Case(17, {"encoding_dim": 2, "permutation": "dynamic"}),
     "fewer channels than workers": Case(19, {"width": 3, "skip": True}),
