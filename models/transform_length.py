@@ -8,6 +8,9 @@ convolution of length N, exactly.
 from torch import Tensor
 
 
+_SHORT = 1 << 14  # places that a processor's cache holds
+
+
 def transform_length(num_positions: int) -> int:
     """The length L of the transforms for N positions: N itself, or the fast length from 2N - 1 on that costs least, if that costs less.
 
@@ -27,9 +30,6 @@ def transform_length(num_positions: int) -> int:
         if cost < best_cost:
             best, best_cost = length, cost
     return best
-
-
-_SHORT = 1 << 14
 
 
 def _largest_prime(number: int, enough: int) -> int:

@@ -53,13 +53,13 @@ def test_carrying_is_a_weighted_sum_of_what_is_spread(is_sorted: bool, monkeypat
 
 def test_carrying_in_half_precision_adds_in_single() -> None:
     source, to = Grouping(torch.zeros(4096, dtype=torch.long), 1), Grouping(torch.arange(4096) % 2, 2)
-    one = torch.ones(1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
-    total = source.carry(one, torch.ones(4096, 1, dtype=torch.bfloat16), to)
+    values = torch.ones(1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
+    total = source.carry(values, torch.ones(4096, 1, dtype=torch.bfloat16), to)
     assert total.dtype == torch.bfloat16
     assert total.flatten().tolist() == [2048.0, 2048.0]
     total.sum().backward()
-    assert one.grad.item() == 4096
-    wide = source.carry(one, torch.ones(4096, 1), to)  # attention weights under autocast
+    assert values.grad.item() == 4096
+    wide = source.carry(values, torch.ones(4096, 1), to)  # attention weights under autocast
     assert wide.dtype == torch.float32
 
 
