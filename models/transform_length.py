@@ -7,7 +7,6 @@ convolution of length N, exactly.
 
 from torch import Tensor
 
-
 _SHORT = 1 << 14  # places that a processor's cache holds
 
 
