@@ -75,6 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+    # A job joins the Ray that its process is connected to, which takes it ten times as long: what needs none comes first in its file.
+    files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: (files[item.path], "shared_ray" in getattr(item, "fixturenames", ())))
     if hasattr(config, "workerinput"):
         # Of several processes, each takes the next file as it has done one: what takes long comes first.
         files = {item.path for item in items if item.get_closest_marker("ray")}

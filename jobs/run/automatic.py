@@ -118,11 +118,13 @@ class Setting:
 
     @property
     def kind(self) -> int:
-        """Which column of the table it is: few labels, alike neighbors, other neighbors."""
+        """Which column of the table it is: few labels, alike neighbors, other neighbors, other neighbors and fewer training nodes than features."""
         graph = self.graph
         if graph.train_share < _FEW and graph.train_per_class < _FEW_PER_CLASS:
             return 0
-        return 1 if graph.homophily is None or graph.homophily >= _ALIKE else 2
+        if graph.homophily is None or graph.homophily >= _ALIKE:
+            return 1
+        return 2 if graph.num_train >= graph.num_features else 3
 
     @property
     def why(self) -> str:
@@ -132,7 +134,10 @@ class Setting:
             return f"few labels: {graph.num_train:,} training nodes, {graph.train_per_class:,.0f} a class"
         if graph.homophily is None:
             return "neighbors taken to be alike: no edge joins two training nodes, or the graph is not made yet"
-        return f"neighbors {'are' if self.kind == 1 else 'are not'} alike: adjusted homophily {graph.homophily:.2f}"
+        told = f"neighbors {'are' if self.kind == 1 else 'are not'} alike: adjusted homophily {graph.homophily:.2f}"
+        if self.kind < 3:
+            return told
+        return f"{told}, {graph.num_train:,} training nodes for {graph.num_features:,} features"
 
 
 Rule = Callable[[Setting], Choice]
@@ -181,9 +186,9 @@ def num_batches(at: Setting) -> int | None:
     return None
 
 
-def _by_kind(few: Any, alike: Any, other: Any) -> Rule:
+def _by_kind(few: Any, alike: Any, other: Any, by_heart: Any) -> Rule:
     """A rule that looks at nothing but the kind of graph."""
-    return lambda at: Choice((few, alike, other)[at.kind], at.why)
+    return lambda at: Choice((few, alike, other, by_heart)[at.kind], at.why)
 
 
 def _num_layers(at: Setting) -> Choice:
@@ -193,6 +198,8 @@ def _num_layers(at: Setting) -> Choice:
         return _by_degree(at, 8, 4)
     if at.kind == 0:
         return Choice(1 if at["model.local.block"] == "appnp" else 2, at.why)
+    if at.kind == 3:
+        return Choice(2, at.why)
     return Choice(2 if at["model.local.block"] == "gat" else 3, at.why)
 
 
@@ -237,7 +244,7 @@ def _width(at: Setting) -> Choice:
     if at.kind == 0:
         return Choice(64 if at["model.local.block"] == "appnp" else 256, at.why)
     # On small graphs a width of 128 validates no better than 64, and takes four times as long.
-    width = 64 if _is_small(at) else (128 if at.kind == 2 else 256)
+    width = 64 if _is_small(at) else (128 if at.kind >= 2 else 256)
     return Choice(width, f"{at.why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges")
 
 
@@ -271,7 +278,7 @@ def _epochs(at: Setting) -> Choice:
                 f"steps: the sampler {at['sampler']} does not say how many batches an epoch has, got {asked} steps; set --fit.epochs"
             )
         return Choice(40, "the sampler does not say how many batches an epoch has")
-    steps = asked or (300, 500, 1000)[at.kind]
+    steps = asked or (300, 500, 1000, 1000)[at.kind]
     told = f"{steps:,} steps ({at.why})" if asked is None else f"--fit.steps {steps:,}"
     return Choice(ceil(steps / each), f"{told}, {each:,} in an epoch")
 
@@ -279,12 +286,12 @@ def _epochs(at: Setting) -> Choice:
 def _eval_every(at: Setting) -> Choice:
     each = steps_per_epoch(at) or 1
     # A validation takes a third of a whole-graph step's time.
-    return Choice((1, 2, 2)[at.kind] if each == 1 else 1, f"{each:,} steps in an epoch")
+    return Choice((1, 2, 2, 2)[at.kind] if each == 1 else 1, f"{each:,} steps in an epoch")
 
 
 def _patience(at: Setting) -> Choice:
     each = (steps_per_epoch(at) or 1) * at["fit.eval_every"]
-    steps = (100, 100, 200)[at.kind]
+    steps = (100, 100, 200, 200)[at.kind]
     if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
         return Choice(None, "scores are estimates, which choose no epoch")
     return Choice(max(5, ceil(steps / each)), f"about {steps} steps without a better score")
@@ -298,11 +305,11 @@ def _local(rule: Rule, paper: Any) -> Rule:
 def _norm(at: Setting) -> Choice:
     if at.kind == 2 and at["run.parallel"] == "graph":
         return Choice("layer", "a batch norm would be over one worker's nodes")
-    return Choice(("none", "layer", "batch")[at.kind], at.why)
+    return Choice(("none", "layer", "batch", "layer")[at.kind], at.why)
 
 
-_DROPOUT = _by_kind(0.5, 0.5, 0.2)
-_RESIDUAL = _by_kind("none", "linear", "linear")
+_DROPOUT = _by_kind(0.5, 0.5, 0.2, 0.5)
+_RESIDUAL = _by_kind("none", "linear", "linear", "linear")
 RULES: Mapping[str, Rule] = {
     "sampler.num_chunks": _num_chunks,
     "model.local.join": _join,
@@ -315,14 +322,14 @@ RULES: Mapping[str, Rule] = {
     "model.residual": _RESIDUAL,
     "model.norm": _norm,
     "model.dropout": _DROPOUT,
-    "model.input_dropout": _by_kind(0.5, 0.0, 0.0),
+    "model.input_dropout": _by_kind(0.5, 0.0, 0.0, 0.0),
     "model.scale_rows": _scale_rows,
-    "task.label_smoothing": _by_kind(0.0, 0.0, 0.0),
-    "fit.optimizer": _by_kind("adam", "adam", "adam"),
-    "fit.learning_rate": _by_kind(0.01, 0.005, 0.01),
-    "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0),
-    "fit.schedule": _by_kind("constant", "constant", "constant"),
-    "fit.warmup_epochs": _by_kind(0, 0, 0),
+    "task.label_smoothing": _by_kind(0.0, 0.0, 0.0, 0.0),
+    "fit.optimizer": _by_kind("adam", "adam", "adam", "adam"),
+    "fit.learning_rate": _by_kind(0.01, 0.005, 0.01, 0.01),
+    "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0, 5e-4),
+    "fit.schedule": _by_kind("constant", "constant", "constant", "constant"),
+    "fit.warmup_epochs": _by_kind(0, 0, 0, 0),
     "fit.epochs": _epochs,
     "fit.eval_every": _eval_every,
     "fit.patience": _patience,

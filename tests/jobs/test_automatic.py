@@ -22,8 +22,9 @@ from tests.runs import config_of, node_run
 CITATIONS = GraphFacts(2_708, 10_556, 1_433, 7, 140, homophily=0.8, bag_of_words=True)
 GRID = GraphFacts(10_000, 78_804, 7, 2, 5_000, homophily=0.0)
 SHOP = GraphFacts(13_752, 491_722, 767, 10, 8_251, homophily=0.8)
+WIKI = GraphFacts(890, 17_708, 2_000, 5, 427, homophily=0.04, bag_of_words=True)
 LARGE = GraphFacts(2_449_029, 123_718_280, 100, 47, 196_615, homophily=0.8)
-EVERY = (CITATIONS, GRID, SHOP, LARGE, GraphFacts(1, 0, 1, 0, 1))
+EVERY = (CITATIONS, GRID, SHOP, WIKI, LARGE, GraphFacts(1, 0, 1, 0, 1))
 
 
 def resolved_on(facts: GraphFacts, *words: object):
@@ -208,8 +209,9 @@ def test_homophily_is_what_is_above_chance(graph, agreeing, counts, adjusted):
     assert found == (None if adjusted is None else pytest.approx(adjusted, abs=1e-12))
 
 
-def test_the_three_kinds_of_graphs():
-    assert [At(facts, 1, {}).kind for facts in (CITATIONS, SHOP, GRID, LARGE)] == [0, 1, 2, 1]
+def test_the_four_kinds_of_graphs():
+    assert [At(facts, 1, {}).kind for facts in (CITATIONS, SHOP, GRID, WIKI, LARGE)] == [0, 1, 2, 3, 1]
+    assert At(replace(WIKI, num_train=2_000), 1, {}).kind == 2
 
 
 @pytest.mark.parametrize(
@@ -218,6 +220,7 @@ def test_the_three_kinds_of_graphs():
         (CITATIONS, "appnp", "gate", 1, 64),
         (SHOP, "gat", "gate", 2, 64),
         (GRID, "sage", "top", 8, 64),
+        (WIKI, "gcn", "gate", 2, 64),
         (LARGE, "gcn", "gate", 3, 256),
         (replace(GRID, num_edges=1_038_000), "gcn", "gate", 4, 64),
         (replace(LARGE, homophily=0.0), "gcn", "gate", 4, 128),

@@ -1,6 +1,8 @@
 """Features of edges in a run on nodes: a model that reads them learns what one without them cannot, in training, scores and predictions."""
 
+import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +15,7 @@ from tests.job_in_process import run_job
 
 NODES, DEGREE, CLASSES = 600, 5, 3
 SMALL = ["--model.num_layers", 1, "--model.width", 16, "--model.dropout", 0, "--fit.patience", "none"]
+SAMPLED = ["--sampler", "neighbor", "--sampler.fanouts", 5]
 MODELS = {
     "sage": ["--model", "sage", "--fit.epochs", 200],
     "gat": ["--model", "gat", "--fit.epochs", 40],
@@ -44,30 +47,46 @@ def stored(tmp_path_factory) -> str:
     return url
 
 
-def trained(stored: str, run, *words) -> float:
-    """The test accuracy."""
+def train(stored: str, run: Path, *words) -> None:
     words = ["--data", stored, "--fit.learning_rate", 0.02, *SMALL, *words, "--run.dir", run]
     done = run_job(train_nodes.main, [*map(str, words)])
     assert done.returncode == 0, done.stderr
+
+
+def score_of(run: Path) -> float:
+    """The test accuracy."""
     return json.loads((run / "summary.json").read_text())["scores"]["test"]
 
 
+@pytest.fixture(scope="module")
+def reading(stored, tmp_path_factory):
+    """The directory of a model's run with features of edges, trained when it is first asked for."""
+
+    @functools.cache
+    def run(name: str) -> Path:
+        directory = tmp_path_factory.mktemp(name) / "run"
+        train(stored, directory, *MODELS[name], *SAMPLED, "--data.edge_features")
+        return directory
+
+    return run
+
+
 @pytest.mark.parametrize("name", ["sage", *(pytest.param(name, marks=pytest.mark.long) for name in ("gat", "geco"))])
-def test_a_model_that_reads_edges_wins(stored, tmp_path, name):
-    words = [*MODELS[name], "--sampler", "neighbor", "--sampler.fanouts", 5]
-    assert trained(stored, tmp_path / "without", *words) < 0.75
-    assert trained(stored, tmp_path / "with", *words, "--data.edge_features") > 0.95
+def test_a_model_that_reads_edges_wins(stored, reading, tmp_path, name):
+    train(stored, tmp_path / "without", *MODELS[name], *SAMPLED)
+    assert score_of(tmp_path / "without") < 0.75
+    assert score_of(reading(name)) > 0.95
 
 
 @pytest.mark.ray
-def test_predictions_are_those_of_the_scores(stored, tmp_path, shared_ray):
-    score = trained(stored, tmp_path / "run", *MODELS["sage"], "--data.edge_features")
-    done = run_job(predict.main, [str(tmp_path / "run"), str(tmp_path / "out")])
+def test_predictions_are_those_of_the_scores(reading, tmp_path, shared_ray):
+    run = reading("sage")
+    done = run_job(predict.main, [str(run), str(tmp_path / "out")])
     assert done.returncode == 0, done.stderr
     assert "as in the run's summary" in done.stdout
     rows = pq.read_table(tmp_path / "out").to_pandas()
     test = rows[rows["split"] == "test"]
-    assert (test["prediction"] == test["target"]).mean() == pytest.approx(score)
+    assert (test["prediction"] == test["target"]).mean() == pytest.approx(score_of(run))
 
 
 @pytest.mark.parametrize(
@@ -83,4 +102,4 @@ def test_predictions_are_those_of_the_scores(stored, tmp_path, shared_ray):
 )
 def test_every_sampler_brings_them(stored, tmp_path, model, sampler):
     words = ["--model", model, "--sampler", sampler, "--fit.epochs", 1, "--fit.warmup_epochs", 0]
-    trained(stored, tmp_path / "run", *words, "--data.edge_features")
+    train(stored, tmp_path / "run", *words, "--data.edge_features")
