@@ -55,9 +55,7 @@ def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = Non
     )
     alone = alone and resolved.num_workers == 1
     if alone and asked.num_workers is None and resolved.device == "cpu":
-        note = (
-            "the data fits this process: training here, without Ray (--workers 2 or --workers.launcher ray starts it)"
-        )
+        note = "the data fits this process: this is the one worker, without Ray (--workers 2 starts it)"
     return replace(resolved, launcher="process" if alone else "ray"), note
 
 
@@ -111,12 +109,12 @@ def _cpus(asked: WorkerOptions) -> str:
     return "a CPU" if asked.cpus_per_worker == 1 else f"{asked.cpus_per_worker} CPUs"
 
 
-def place(asked: WorkerOptions, there: Resources | None = None) -> WorkerOptions:
+def place(asked: WorkerOptions, there: Resources | None = None, data_bytes: int | None = None) -> WorkerOptions:
     """`resolve` with these resources, or those of the connected cluster; prints what differs from what was asked for.
 
     Raises ConfigError where they lack what was asked for; of a cluster, after `cluster_resources` has waited for it.
     """
-    resolved, note = resolve(asked, cluster_resources(asked) if there is None else there)
+    resolved, note = resolve(asked, cluster_resources(asked) if there is None else there, data_bytes)
     if note is not None:
         print(note, flush=True)
     return resolved

@@ -13,8 +13,10 @@ fit. docs/guides/predict.md tells what the columns are.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from jobs.run.exit_codes import run
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from cluster.options import WorkerOptions
-    from cluster.prediction import Piece, PredictionSpec
+    from cluster.options import SessionOptions, WorkerOptions
+    from cluster.prediction import OpenCrew
+    from cluster.predictor import Piece, PredictionSpec
     from jobs.run.finished_run import FinishedRun
     from jobs.run.prediction_subject import Served, Subject
 
@@ -51,9 +54,7 @@ def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) ->
 
 def _predict(config: PredictConfig) -> None:
     from cluster.options import WorkerOptions
-    from cluster.placement import place
-    from cluster.prediction import PoolOptions, predict_all
-    from cluster.session import ray_session
+    from cluster.prediction import predict_all
     from jobs.run.finished_run import read_run
     from jobs.run.prediction_subject import graph_set_subject, node_subject
     from jobs.run.progress import progress
@@ -63,51 +64,72 @@ def _predict(config: PredictConfig) -> None:
 
     finished = read_run(config.run)
     subject = (graph_set_subject if finished.is_graph_set else node_subject)(finished, config)
-    asked = WorkerOptions(_asked_workers(config, finished, subject), config.device)
+    launcher = "ray" if config.launcher == "auto" and subject.is_of_ray else config.launcher
+    asked = WorkerOptions(_asked_workers(config, finished, subject), config.device, launcher=launcher)
     prediction = _Prediction(config, finished, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
     session = local_session(asked, config.ray)
-    workers = known_workers(asked, session)
+    workers = known_workers(asked, session, subject.num_bytes)
     settings = prediction.settings(workers)
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
     if config.plan:
         from jobs.plan.predict_plan import plan_prediction
 
-        plan_prediction(config, subject, summary, workers.most, lambda served: prediction.split(served, workers))
+        plan_prediction(config, subject, summary, workers, lambda served: prediction.split(served, workers))
         return
     print(subject.text, flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them
         print("these predictions are complete: nothing to do")
     else:
-        with ray_session(session), subject.serve() as served:
-            workers = place(workers)
+        begin = _here if workers.launcher == "process" else _on_ray
+        with begin(config, subject, workers, session) as (workers, served, crew), progress("predicting") as bar:
             settings["device"] = workers.device
             if subject.is_sharded:
                 settings["workers"] = workers.most
             folder.check(settings)  # of pieces that another device, or number of workers, has made, too
             spec, plan = prediction.split(served, workers)
-            pool = PoolOptions(
-                workers.most,
-                workers.device == "gpu",
-                config.restarts,
-                config.deadline_s,
-                together=subject.is_sharded and workers.most > 1,
+            summary = predict_all(
+                spec, folder, settings, plan, crew, lambda stage, done, total: bar.update(done, total, stage)
             )
-            with progress("predicting") as bar:
-                summary = predict_all(
-                    spec, folder, settings, plan, pool, lambda stage, done, total: bar.update(done, total, stage)
-                )
     _print_summary(config, finished, subject, summary)
+
+
+@contextmanager
+def _here(
+    config: PredictConfig, subject: "Subject", workers: "WorkerOptions", session: "SessionOptions"
+) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
+    """This process predicts; nothing is started."""
+    from cluster.prediction import CrewHere
+
+    with subject.here() as served:
+        yield workers, served, partial(CrewHere.on, "cuda" if workers.device == "gpu" else "cpu")
+
+
+@contextmanager
+def _on_ray(
+    config: PredictConfig, subject: "Subject", workers: "WorkerOptions", session: "SessionOptions"
+) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
+    """The workers as the session's cluster allows, what they read, and themselves."""
+    from cluster.placement import place
+    from cluster.prediction_actors import ActorCrew, PoolOptions
+    from cluster.session import ray_session
+
+    with ray_session(session), subject.serve() as served:
+        workers = place(workers)
+        together = subject.is_sharded and workers.most > 1
+        is_gpu = workers.device == "gpu"
+        pool = PoolOptions(workers.most, is_gpu, config.restarts, config.deadline_s, together=together)
+        yield workers, served, partial(ActorCrew.of, pool)
 
 
 def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Subject") -> int | None:
     """Of the full graph as many as the run had, where this machine, if it is alone, has the cores: then predictions have the run's bits."""
-    if config.workers is not None or not subject.is_sharded:
+    if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
     from cluster.session import joins_a_cluster
 
@@ -158,7 +180,7 @@ class _Prediction:
         import numpy as np
 
         from cluster.evaluation import deal_split
-        from cluster.prediction import PredictionSpec, SplitPlan, plan_pieces
+        from cluster.predictor import PredictionSpec, SplitPlan, plan_pieces
 
         config, subject, run_ranks = self.config, self.subject, self.finished.num_ranks
         data, members = served

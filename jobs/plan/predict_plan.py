@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from cluster.evaluation import deal_split
-from cluster.prediction import Piece, PredictionSpec
+from cluster.options import WorkerOptions
+from cluster.predictor import Piece, PredictionSpec
 from jobs.plan.run_plan import Plan
 from jobs.plan.scoring_plan import shared
 from jobs.plan.tries import Tries, mean_of
@@ -15,18 +16,20 @@ from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import Served, Subject
 from storage.descriptions import counted
 
-_MORE = "starting Ray and writing the files come on top"
+_MORE = "starting and writing the files come on top"
 
 
 def plan_prediction(
     config: PredictConfig,
     subject: Subject,
     summary: Mapping[str, Any] | None,
-    workers: int,
+    placed: WorkerOptions,
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> None:
     """Prints what the prediction would do. `summary`: of predictions that are complete already; `split`: see `jobs.predict`."""
+    workers = placed.most
     plan = Plan("predict", workers, config.ray.object_store_gb)
+    plan.alone = placed.launcher == "process"
     model = subject.build_model()
     plan.add("data", subject.text)
     plan.add_model(model)
@@ -46,8 +49,12 @@ def plan_prediction(
             _add_batches(plan, model, spec, len(pieces))
     done = "complete already: nothing would be done" if summary is not None else "new, or the rest of what is there"
     plan.add("out", f"{config.out}, {done}")
-    cluster = f"the Ray cluster at {config.ray.address}, which is not asked here"
-    plan.add("ray", "a local Ray" if config.ray.address is None else cluster)
+    cluster = (
+        "a local Ray"
+        if config.ray.address is None
+        else f"the Ray cluster at {config.ray.address}, which is not asked here"
+    )
+    plan.add("ray", "not started: this process is the one worker" if plan.alone else cluster)
     plan.print()
 
 

@@ -31,8 +31,11 @@ class PredictConfig:
     """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
     workers: int | None = None
-    """Ray actors, each with a CPU, or with a GPU; none: of a run scored on the full graph as many as it had, at most this machine's cores; else one
-    for each GPU, or 2 on CPUs."""
+    """Each with a CPU, or with a GPU; none: of a run scored on the full graph as many as it had, at most this machine's cores; else one for each
+    GPU; on CPUs one where this process predicts (see launcher), else 2."""
+    launcher: Literal["auto", "process", "ray"] = "auto"
+    """process: this process is the one worker, without Ray; ray: workers are Ray's actors; auto: as the run was trained, but ray where a cluster is
+    there to be joined or the data does not fit in memory."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: GPUs where the cluster has any, with fewer workers than asked for where GPUs are fewer."""
     allow_import: bool = False
@@ -46,7 +49,7 @@ class PredictConfig:
     restarts: int = 3
     """How often a worker that died is started again; none where they predict the whole graph together."""
     deadline_s: float = 600.0
-    """Longest wait for the next finished piece."""
+    """Longest wait for the next finished piece of Ray's workers."""
     plan: bool = False
     """Print what the prediction would use, and what would be refused; start and write nothing."""
     ray: SessionOptions = field(default_factory=SessionOptions)

@@ -1,7 +1,7 @@
 """From a finished run to what its model predicts: the graph or set, the model, and the samplers by which its splits were scored."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,9 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from cluster.checkpoint import parse_weights
 from cluster.checkpoints import BEST
 from cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainOptions
-from cluster.partition_server import connect_any, partition_servers
-from cluster.prediction import UNSPLIT, with_unsplit
-from cluster.served_nodes import ServedNodes
+from cluster.predictor import UNSPLIT, with_unsplit
 from cluster.table_rows import SavedTable
 from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
 from cluster.training_data import (
@@ -30,7 +28,7 @@ from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
 from jobs.run.link_task import graph_inputs, link_task
-from jobs.run.node_run import shard_memory
+from jobs.run.node_run import kept_on_disk, shard_memory
 from jobs.run.node_task import fits_labels
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
@@ -77,7 +75,10 @@ class Subject:
     has_targets: bool
     fit: TrainOptions
     loader: LoaderOptions
-    serve: Callable[[], Any]  # a context manager that yields Served; needs a Ray session
+    num_bytes: int  # of the stored data
+    is_of_ray: bool  # the run's workers were Ray's
+    serve: Callable[[], AbstractContextManager[Served]]  # for actors: needs a Ray session
+    here: Callable[[], AbstractContextManager[Served]]  # for this process
     look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
     # Of a graph-parallel run: the bytes of one of so many workers; ConfigError where they do not fit here.
     shard_bytes: Callable[[int], int] | None = None
@@ -145,7 +146,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     def shared(nodes: TrainingData) -> TrainingData:
         return nodes if memory is None else WholeGraphData(nodes, samplers["train"], memory)
 
-    serve, look = _served(graph, trained, options, members, shared)
+    served = _served(graph, trained, options, members, shared)
     return Subject(
         url=graph.url,
         content_hash=graph.manifest.content_hash,
@@ -159,8 +160,9 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         has_targets=has_targets,
         fit=trained.fit,
         loader=config.loader,
-        serve=serve,
-        look=look,
+        num_bytes=graph.manifest.num_bytes,
+        is_of_ray=_is_of_ray(trained),
+        **served,
         shard_bytes=None if memory is None else memory.check,
         estimate=None if is_whole else config.evaluation.estimate,
         table=_best_table(run, trained),
@@ -173,20 +175,30 @@ def _served(
     options: PredictConfig,
     members: Callable[[Any], Callable[[str], np.ndarray]],
     shared: Callable[[TrainingData], TrainingData],
-) -> tuple[Callable[[], Any], Callable[[], Served]]:
-    """`serve` and `look` of one graph's subject."""
+) -> dict[str, Any]:
+    """`serve`, `here` and `look` of one graph's subject."""
     asked, encoding = trained.config.servers, trained.encoding
     # The predicted graph need not lie where the run's did: files of a disk are mapped.
     by_range = asked.range_reads and isinstance(graph, StoredGraph) and not is_local(graph.filesystem)
     servers = replace(asked, verify=options.verify, range_reads=by_range)
 
+    def encoded() -> NodeGraph:
+        return store_encoding(graph, encoding) if encoding is not None and isinstance(graph, StoredGraph) else graph
+
     @contextmanager
     def serve() -> Iterator[Served]:
-        encoded = graph
-        if encoding is not None and isinstance(graph, StoredGraph):
-            encoded = store_encoding(graph, encoding)
-        with partition_servers(encoded, servers) as running:
+        from cluster.partition_server import connect_any, partition_servers
+        from cluster.served_nodes import ServedNodes
+
+        with partition_servers(encoded(), servers) as running:
             yield shared(ServedNodes(running)), members(connect_any(running))
+
+    @contextmanager
+    def here() -> Iterator[Served]:
+        whole = encoded().whole()
+        with kept_on_disk(whole, servers) as kept:
+            data = StoredNodes.of(kept, verify=servers.verify and kept is whole)
+            yield shared(data), members(data.open().router)
 
     def look() -> Served:
         if not graph.is_here:
@@ -198,7 +210,7 @@ def _served(
         data = StoredNodes.of(graph, verify=False)
         return shared(data), members(data.open().router)
 
-    return serve, look
+    return {"serve": serve, "here": here, "look": look}
 
 
 def _of_graph(trained: ResolvedRun, manifest: Manifest) -> Inputs:
@@ -231,7 +243,7 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
     def members(router: Router) -> Callable[[str], np.ndarray]:
         return lambda _: router.link_tables.nodes.original_id
 
-    serve, look = _served(graph, trained, options, members, lambda nodes: nodes)
+    served = _served(graph, trained, options, members, lambda nodes: nodes)
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
@@ -244,8 +256,9 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
         has_targets=False,
         fit=trained.fit,
         loader=trained.config.loader,
-        serve=serve,
-        look=look,
+        num_bytes=manifest.num_bytes,
+        is_of_ray=_is_of_ray(trained),
+        **served,
         table=_best_table(run, trained),
     )
 
@@ -276,6 +289,10 @@ def _resolved(run: FinishedRun, allow_import: bool) -> ResolvedRun:
         return read_resolved(saved_tree(str(run.path), "give a finished run's directory"), allow_import=allow_import)
     except UsageError as error:
         raise FormatError(f"{run.path}/config.json: {error}") from None
+
+
+def _is_of_ray(run: ResolvedRun) -> bool:
+    return run.workers.launcher == "ray"
 
 
 def _is_whole(run: ResolvedRun, parallel: str) -> bool:
@@ -355,7 +372,10 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         has_targets=has_targets,
         fit=trained.fit,
         loader=config.loader,
+        is_of_ray=_is_of_ray(trained),
+        num_bytes=sum(entry.num_bytes for entry in manifest.files.values()),
         serve=serve,
+        here=serve,
         look=look,
         places=partial(predicted_places, store) if manifest.labelled else None,
     )

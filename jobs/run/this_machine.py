@@ -23,9 +23,10 @@ def local_session(asked: WorkerOptions, session: SessionOptions) -> SessionOptio
     return replace(session, num_cpus=there.cpus, num_gpus=there.gpus)
 
 
-def known_workers(asked: WorkerOptions, session: SessionOptions) -> WorkerOptions:
-    """The workers as far as is known before the session is open: resolved where Ray is to be started here, else as asked for.
+def known_workers(asked: WorkerOptions, session: SessionOptions, data_bytes: int) -> WorkerOptions:
+    """The workers as far as is known before a session is open: resolved where no cluster is to be joined, else as asked for.
 
     Prints what differs from what was asked for. Raises ConfigError where this machine lacks it.
     """
-    return asked if joins_a_cluster(session) else place(asked, this_machine(asked))
+    elsewhere = asked.launcher != "process" and joins_a_cluster(session)
+    return asked if elsewhere else place(asked, this_machine(asked), data_bytes)

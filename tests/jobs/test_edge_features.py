@@ -78,8 +78,7 @@ def test_a_model_that_reads_edges_wins(stored, reading, tmp_path, name):
     assert score_of(reading(name)) > 0.95
 
 
-@pytest.mark.ray
-def test_predictions_are_those_of_the_scores(reading, tmp_path, shared_ray):
+def test_predictions_are_those_of_the_scores(reading, tmp_path):
     run = reading("sage")
     done = run_job(predict.main, [str(run), str(tmp_path / "out")])
     assert done.returncode == 0, done.stderr

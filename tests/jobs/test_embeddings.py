@@ -99,8 +99,7 @@ def test_rows_stand_beside_features(tmp_path):
     assert scores[1] < 0.7
 
 
-@pytest.mark.ray
-def test_predictions_have_the_best_epochs_rows(graph, tmp_path, shared_ray):
+def test_predictions_have_the_best_epochs_rows(graph, tmp_path):
     train(graph, tmp_path / "run", "--fit.epochs", "5", "--fit.schedule", "constant", "--evaluation", "sampled")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     done = run_job(predict.main, [str(tmp_path / "run"), str(tmp_path / "out"), "--workers", "1"])

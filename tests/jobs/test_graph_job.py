@@ -296,7 +296,11 @@ def assert_is_the_runs(out: Path, run: Path, table: pa.Table) -> None:
 def test_a_run_predicts_its_own_scores(whole_run, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     call(predict.main, monkeypatch, "one", "out", "--shard-rows", "90")
-    assert_is_the_runs(workplace / "out", workplace / "one", predictions_of(workplace / "out"))
+    table = predictions_of(workplace / "out")
+    assert_is_the_runs(workplace / "out", workplace / "one", table)
+    with job_in_process.one_thread():  # as each of Ray's workers has
+        call(predict.main, monkeypatch, "one", "here", "--shard-rows", "90", "--launcher", "process")
+    assert predictions_of(workplace / "here").equals(table)
 
 
 @pytest.mark.ray

@@ -70,7 +70,6 @@ def test_a_resumed_run_is_the_same(workplace, trained) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.ray
 def test_the_best_links_lead_by_their_relation(workplace, trained) -> None:
     for name in ("next to", "inverse of opposite"):
         out = name.replace(" ", "-")

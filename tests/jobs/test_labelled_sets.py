@@ -58,9 +58,8 @@ def run_of(stored, tmp_path_factory):
     return run
 
 
-@pytest.mark.ray
 @pytest.mark.parametrize("name", ["pattern", "pcqm-contact", pytest.param("cluster", marks=pytest.mark.long)])
-def test_a_run_is_scored_and_predicted(stored, run_of, tmp_path, name, shared_ray):
+def test_a_run_is_scored_and_predicted(stored, run_of, tmp_path, name):
     run = run_of(name)
     summary = json.loads((run / "summary.json").read_text())
     metric = METRICS[name]

@@ -19,7 +19,8 @@ from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from cluster.checkpoints import LocalCheckpoints
 from cluster.options import TrainOptions
 from cluster.outcome import Finished, Stopped
-from cluster.prediction import PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
+from cluster.prediction import split_scores
+from cluster.predictor import PredictionSpec, Predictor, SplitPlan, plan_pieces
 from cluster.tasks import Classification, Regression, Task
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec

@@ -82,9 +82,11 @@ def test_graphs_train_as_one_ray_worker_does(shared_ray, workplace):
 
 WITHOUT_RAY = """
 import sys
-from jobs import train_nodes
+from jobs import predict, train_nodes
 sys.argv = ["train_nodes.py", *sys.argv[1:]]
 status = train_nodes.main()
+sys.argv = ["predict.py", "run", "predictions"]
+predict.main()
 assert "ray" not in sys.modules, "ray was imported"
 sys.exit(status)
 """
@@ -96,12 +98,13 @@ def test_one_process_is_chosen_by_itself_and_imports_no_ray(tmp_path):
         [sys.executable, "-c", WITHOUT_RAY, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    assert "the data fits this process: training here, without Ray" in done.stdout
+    assert "the data fits this process: this is the one worker, without Ray" in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["workers"], summary["epochs"]) == (1, 2)
     workers = json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["workers"]
     assert (workers["num_workers"], workers["launcher"]) == (1, "process")
     assert "cluster" not in json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert done.stdout.count(", as in the run's summary") == 3
 
 
 LONG = [

@@ -2,10 +2,8 @@
 
 import json
 import shutil
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +13,8 @@ from safetensors.torch import save, save_file
 
 from cluster.evaluation import deal_split
 from cluster.options import TrainOptions
-from cluster.prediction import (
-    UNSPLIT,
-    Piece,
-    PredictionSpec,
-    Predictor,
-    SplitPlan,
-    plan_pieces,
-    split_scores,
-    with_unsplit,
-)
+from cluster.prediction import split_scores
+from cluster.predictor import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, with_unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
@@ -415,52 +405,6 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
     assert {path for path in tmp_path.rglob("*")} == before
 
 
-@dataclass(eq=False)
-class Reply:
-    """A reference to what a call gave."""
-
-    value: object = None
-    error: GraphmillError | None = None
-
-
-class WorkersHere:
-    """Ray's actors as far as prediction uses them, in this process: a call is done when it is made."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple] = []
-
-    def remote(self, **_):
-        return lambda kind: SimpleNamespace(remote=lambda *arguments: self._actor(kind(*arguments)))
-
-    def _actor(self, worker):
-        return SimpleNamespace(call=SimpleNamespace(remote=lambda *arguments: self._call(worker, *arguments)))
-
-    def _call(self, worker, shared, name, *arguments):
-        self.calls.append((name, arguments[0]))
-        try:
-            return Reply(value=worker.call(shared, name, *arguments))
-        except GraphmillError as error:
-            return Reply(error=error)
-
-    def take_the_place_of_ray(self, monkeypatch):
-        for module in ("prediction", "answers"):
-            monkeypatch.setattr(f"cluster.{module}.ray", self)
-
-    def put(self, value):
-        return Reply(value=value)
-
-    def wait(self, references, num_returns, timeout):
-        return references[-1:], references[:-1]
-
-    def get(self, reference, timeout):
-        if reference.error is not None:
-            raise reference.error
-        return reference.value
-
-    def kill(self, worker, no_restart):
-        pass
-
-
 def saved_set_run(run: Path, molecules) -> Path:
     """What a finished run over molecules leaves, as far as prediction reads it, with the trainer's own scores."""
     resolved = grit(molecules, 1, "--data", molecules.url, "--evaluation.max_graphs", 5)
@@ -481,16 +425,25 @@ def saved_set_run(run: Path, molecules) -> Path:
 
 
 def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, monkeypatch, capsys):
-    run, workers = saved_set_run(tmp_path / "run", molecules), WorkersHere()
-    workers.take_the_place_of_ray(monkeypatch)
-    monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
-    monkeypatch.setattr("cluster.placement.place", lambda workers: workers)
+    run, calls = saved_set_run(tmp_path / "run", molecules), []
+
+    def watched(name):
+        method = getattr(Predictor, name)
+
+        def call(self, first, *others):
+            calls.append((name, first))
+            method(self, first, *others)
+
+        monkeypatch.setattr(Predictor, name, call)
+
+    watched("predict")
+    watched("join")
     table = go_on_after_an_interruption(run, tmp_path / "out", monkeypatch, capsys)
     assert table["id"].to_pylist() == molecules.original_id.tolist()
     summary = json.loads((tmp_path / "out" / SUMMARY).read_text())
     assert summary["scores"]["test"]["mae"] == scores_of(run)["test"]
-    predicted = [argument for name, argument in workers.calls if name == "predict"]
-    joined = [argument for name, argument in workers.calls if name == "join"]
+    predicted = [argument for name, argument in calls if name == "predict"]
+    joined = [argument for name, argument in calls if name == "join"]
     assert len(predicted) == len(set(predicted)) + 1  # the piece that was lost
     assert joined == [0, 1, 1]
 
@@ -503,9 +456,6 @@ def test_molecules_are_not_predicted_as_one_graph(molecules, tmp_path, monkeypat
 
 def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules, tmp_path, monkeypatch):
     run = saved_set_run(tmp_path / "run", molecules)
-    WorkersHere().take_the_place_of_ray(monkeypatch)
-    monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
-    monkeypatch.setattr("cluster.placement.place", lambda workers: workers)
     check = Predictor._check_finite
 
     def fails(self, batch, ids, prediction, split):
@@ -513,7 +463,7 @@ def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules
 
     monkeypatch.setattr(Predictor, "_check_finite", fails)
     with pytest.raises(DataError, match="split valid, batch 0"):
-        call(predict.main, monkeypatch, str(run), str(tmp_path / "out"), "--workers", "1")
+        call(predict.main, monkeypatch, str(run), str(tmp_path / "out"), "--launcher", "process")
     names = {path.name for path in (tmp_path / "out" / PIECES).iterdir()}
     assert names
     assert all(name.startswith("000-") for name in names)

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cluster import prediction
+from cluster import prediction, prediction_actors
+from cluster.prediction_actors import ActorCrew
 from jobs import predict, products_geco
 from jobs.run.run_record import read_run
 from storage.errors import ConfigError, GraphmillError, StageError
@@ -238,7 +239,7 @@ def test_a_run_predicts_its_own_scores(shared_ray, first_run, workplace, monkeyp
 def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     command = ["whole", "together", "--embeddings"]
-    wait = prediction._wait
+    wait = prediction_actors._wait
 
     def strike(references, method, pool):
         wait(references, method, pool)
@@ -248,7 +249,7 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, 
             victims[1].kill()
 
     with monkeypatch.context() as patch:
-        patch.setattr(prediction, "_wait", strike)
+        patch.setattr(prediction_actors, "_wait", strike)
         with pytest.raises(StageError, match=r"a worker died .*run again"):
             call(predict.main, patch, *command)
     with monkeypatch.context() as patch:
@@ -258,17 +259,17 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, 
     pieces = sorted((workplace / "together" / PIECES).iterdir())
     assert len(pieces) == 6  # one of each worker for each split
     pieces[3].unlink()
-    made, together = [], prediction._predict_together
+    made, together = [], ActorCrew._predict_together
 
-    def watch(workers, spec, pieces, splits, pool, progress):
+    def watch(crew, pieces, splits, progress):
         made.extend(splits)
-        together(workers, spec, pieces, splits, pool, progress)
+        together(crew, pieces, splits, progress)
 
-    monkeypatch.setattr(prediction, "_predict_together", watch)
+    monkeypatch.setattr(ActorCrew, "_predict_together", watch)
     assert call(predict.main, monkeypatch, *command) is None
     assert made == [1]
     assert capsys.readouterr().out.count(", as in the run's summary") == 3
-    alone = ["whole", "alone", "--embeddings", "--parallel", "data", "--workers", "1"]
+    alone = ["whole", "alone", "--embeddings", "--parallel", "data", "--launcher", "process"]
     assert call(predict.main, monkeypatch, *alone) is None
     tables = [predictions_of(workplace / name) for name in ("together", "alone")]
     for name in ("id", "split", "target"):

@@ -74,8 +74,7 @@ def test_weights_of_ones_own_are_those_of_the_loss(stored):
         NodeBinaryOptions(weights=(1.0, -2.0))
 
 
-@pytest.mark.ray
-def test_it_is_predicted(run, stored, tmp_path, shared_ray):
+def test_it_is_predicted(run, stored, tmp_path):
     done = _run(predict, run, tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "as in the run's summary" in done.stdout
