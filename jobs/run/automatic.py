@@ -41,8 +41,6 @@ class GraphFacts:
     homophily: float | None = None
     """Of the edges between training nodes, above chance: 1 where all join one class, 0 where as many do as of any two training nodes; None: there
     is no such edge, or it is not known."""
-    bag_of_words: bool = False
-    """Features are zeros, most of them, and positive numbers."""
 
     @property
     def train_per_class(self) -> float:
@@ -70,7 +68,7 @@ def adjusted_homophily(split: SplitStatistics) -> float | None:
 def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
     """Of a stored graph, from the statistics in its manifest."""
     measured = manifest.measured
-    split, feature = measured.splits[split_set], measured.feature
+    split = measured.splits[split_set]
     return GraphFacts(
         num_nodes=manifest.num_nodes,
         num_edges=manifest.num_edges,
@@ -79,7 +77,6 @@ def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
         num_train=split.num_labelled[SPLIT_TRAIN],
         num_partitions=manifest.num_partitions,
         homophily=adjusted_homophily(split),
-        bag_of_words=feature is not None and feature.sparsity > 0.5 and (feature.minimum or 0) >= 0,
     )
 
 
@@ -248,11 +245,6 @@ def _width(at: Setting) -> Choice:
     return Choice(width, f"{at.why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges")
 
 
-def _scale_rows(at: Setting) -> Choice:
-    is_wanted = at.kind == 0 and at.graph.bag_of_words
-    return Choice(is_wanted, f"{at.why}, {'' if at.graph.bag_of_words else 'no '}bags of words")
-
-
 def _num_chunks(at: Setting) -> Choice:
     nodes, least = at.graph.num_nodes, at["sampler.chunks_per_batch"] or 1
     if at["sampler.cut"] == "partitions":
@@ -278,7 +270,7 @@ def _epochs(at: Setting) -> Choice:
                 f"steps: the sampler {at['sampler']} does not say how many batches an epoch has, got {asked} steps; set --fit.epochs"
             )
         return Choice(40, "the sampler does not say how many batches an epoch has")
-    steps = asked or (300, 500, 1000, 1000)[at.kind]
+    steps = asked or (1000, 500, 1000, 1000)[at.kind]
     told = f"{steps:,} steps ({at.why})" if asked is None else f"--fit.steps {steps:,}"
     return Choice(ceil(steps / each), f"{told}, {each:,} in an epoch")
 
@@ -323,7 +315,6 @@ RULES: Mapping[str, Rule] = {
     "model.norm": _norm,
     "model.dropout": _DROPOUT,
     "model.input_dropout": _by_kind(0.5, 0.0, 0.0, 0.0),
-    "model.scale_rows": _scale_rows,
     "task.label_smoothing": _by_kind(0.0, 0.0, 0.0, 0.0),
     "fit.optimizer": _by_kind("adam", "adam", "adam", "adam"),
     "fit.learning_rate": _by_kind(0.01, 0.005, 0.01, 0.01),

@@ -19,10 +19,10 @@ from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.runs import config_of, node_run
 
-CITATIONS = GraphFacts(2_708, 10_556, 1_433, 7, 140, homophily=0.8, bag_of_words=True)
+CITATIONS = GraphFacts(2_708, 10_556, 1_433, 7, 140, homophily=0.8)
 GRID = GraphFacts(10_000, 78_804, 7, 2, 5_000, homophily=0.0)
 SHOP = GraphFacts(13_752, 491_722, 767, 10, 8_251, homophily=0.8)
-WIKI = GraphFacts(890, 17_708, 2_000, 5, 427, homophily=0.04, bag_of_words=True)
+WIKI = GraphFacts(890, 17_708, 2_000, 5, 427, homophily=0.04)
 LARGE = GraphFacts(2_449_029, 123_718_280, 100, 47, 196_615, homophily=0.8)
 EVERY = (CITATIONS, GRID, SHOP, WIKI, LARGE, GraphFacts(1, 0, 1, 0, 1))
 
@@ -191,7 +191,6 @@ def test_facts_are_the_manifests(graph):
     assert facts.num_train == 40
     assert facts.homophily == adjusted_homophily(graph.manifest.measured.splits[0])
     assert replace(facts, num_train=94).train_per_class == 2
-    assert not facts.bag_of_words
 
 
 @pytest.mark.parametrize(
