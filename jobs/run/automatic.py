@@ -24,6 +24,7 @@ _FEW_EDGES = 2_000_000
 _FEW, _FEW_PER_CLASS = 0.2, 100  # share of the nodes that train, and how many of a class: fewer are soon known by heart
 _FEW_NEIGHBORS = 10
 _ALIKE = 0.3  # adjusted homophily: of less, a mean over neighbors blurs
+_FEWEST_EDGES = 40  # between training nodes, in both directions, that tell it
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class GraphFacts:
     num_partitions: int = 1
     homophily: float | None = None
     """Of the edges between training nodes, above chance: 1 where all join one class, 0 where as many do as of any two training nodes; None: there
-    is no such edge, or it is not known."""
+    are few such edges, or it is not known."""
 
     @property
     def train_per_class(self) -> float:
@@ -58,7 +59,9 @@ class GraphFacts:
 def adjusted_homophily(split: SplitStatistics) -> float | None:
     """(h - c) / (1 - c): h of the training edges join one class, and c of all pairs of training nodes do."""
     share, classes = split.homophily, split.class_counts
-    if share is None or classes is None:
+    if share is None or (split.num_training_edges or 0) < _FEWEST_EDGES:
+        return None
+    if classes is None:
         return share
     counts = classes[SPLIT_TRAIN]
     by_chance = sum(count * count for count in counts) / max(1, sum(counts)) ** 2
@@ -115,26 +118,26 @@ class Setting:
 
     @property
     def kind(self) -> int:
-        """Which column of the table it is: few labels, alike neighbors, other neighbors, other neighbors and fewer training nodes than features."""
+        """Which column of the table it is: few labels, alike neighbors, other neighbors, other neighbors of few training nodes."""
         graph = self.graph
-        if graph.train_share < _FEW and graph.train_per_class < _FEW_PER_CLASS:
-            return 0
+        is_few = graph.train_share < _FEW and graph.train_per_class < _FEW_PER_CLASS
         if graph.homophily is None or graph.homophily >= _ALIKE:
-            return 1
-        return 2 if graph.num_train >= graph.num_features else 3
+            return 0 if is_few else 1
+        return 3 if is_few or graph.num_train < graph.num_features else 2
 
     @property
     def why(self) -> str:
         """What tells the kind."""
         graph = self.graph
+        few = f"{graph.num_train:,} training nodes, {graph.train_per_class:,.0f} a class"
         if self.kind == 0:
-            return f"few labels: {graph.num_train:,} training nodes, {graph.train_per_class:,.0f} a class"
+            return f"few labels: {few}"
         if graph.homophily is None:
-            return "neighbors taken to be alike: no edge joins two training nodes, or the graph is not made yet"
+            return "neighbors taken to be alike: few edges join two training nodes, or the graph is not made yet"
         told = f"neighbors {'are' if self.kind == 1 else 'are not'} alike: adjusted homophily {graph.homophily:.2f}"
         if self.kind < 3:
             return told
-        return f"{told}, {graph.num_train:,} training nodes for {graph.num_features:,} features"
+        return f"{told}, {few} and {graph.num_features:,} features"
 
 
 Rule = Callable[[Setting], Choice]
@@ -211,8 +214,8 @@ def _block(at: Setting) -> Choice:
     if _hops(at) or at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
         return Choice("gcn", at.why)
     if at.kind == 0:
-        # PageRank steps hear no single edge.
-        return Choice("gcn" if at["data.edge_features"] else "appnp", at.why)
+        # PageRank steps hear no single edge, and blur where nodes have many.
+        return Choice("gcn", at.why) if at["data.edge_features"] else _by_degree(at, "appnp", "gcn")
     if at["model.local.join"] == "top":
         return Choice("sage", at.why)
     return Choice("gat" if at.kind == 1 and _is_small(at) else "gcn", at.why)
@@ -231,7 +234,7 @@ def _join(at: Setting) -> Choice:
 
 
 def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
-    """Of graphs with other neighbors: with few neighbors each, classes are told from afar."""
+    """With few neighbors each, classes are told from afar."""
     is_few = at.graph.mean_degree < _FEW_NEIGHBORS
     return Choice(few if is_few else many, f"{at.why}, {at.graph.mean_degree:,.0f} neighbors a node")
 
@@ -239,7 +242,7 @@ def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
 def _width(at: Setting) -> Choice:
     graph = at.graph
     if at.kind == 0:
-        return Choice(64 if at["model.local.block"] == "appnp" else 256, at.why)
+        return Choice(64, at.why)
     # On small graphs a width of 128 validates no better than 64, and takes four times as long.
     width = 64 if _is_small(at) else (128 if at.kind >= 2 else 256)
     return Choice(width, f"{at.why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges")

@@ -206,17 +206,22 @@ def test_homophily_is_what_is_above_chance(graph, agreeing, counts, adjusted):
     )
     found = adjusted_homophily(split)
     assert found == (None if adjusted is None else pytest.approx(adjusted, abs=1e-12))
+    # Of so few edges it says nothing.
+    assert adjusted_homophily(replace(split, num_training_edges=38, num_agreeing_edges=min(38, agreeing))) is None
 
 
 def test_the_four_kinds_of_graphs():
     assert [At(facts, 1, {}).kind for facts in (CITATIONS, SHOP, GRID, WIKI, LARGE)] == [0, 1, 2, 3, 1]
     assert At(replace(WIKI, num_train=2_000), 1, {}).kind == 2
+    assert At(replace(WIKI, num_train=100, num_features=7), 1, {}).kind == 3  # few labels, and neighbors that differ
+    assert At(replace(WIKI, num_train=100, homophily=None), 1, {}).kind == 0
 
 
 @pytest.mark.parametrize(
     ("facts", "block", "join", "layers", "width"),
     [
         (CITATIONS, "appnp", "gate", 1, 64),
+        (replace(SHOP, num_train=200), "gcn", "gate", 2, 64),
         (SHOP, "gat", "gate", 2, 64),
         (GRID, "sage", "top", 8, 64),
         (WIKI, "gcn", "gate", 2, 64),
