@@ -214,8 +214,8 @@ def _block(at: Setting) -> Choice:
     if _hops(at) or at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
         return Choice("gcn", at.why)
     if at.kind == 0:
-        # PageRank steps hear no single edge, and blur where nodes have many.
-        return Choice("gcn", at.why) if at["data.edge_features"] else _by_degree(at, "appnp", "gcn")
+        # PageRank steps hear no single edge.
+        return Choice("gcn" if at["data.edge_features"] else "appnp", at.why)
     if at["model.local.join"] == "top":
         return Choice("sage", at.why)
     return Choice("gat" if at.kind == 1 and _is_small(at) else "gcn", at.why)
@@ -234,7 +234,7 @@ def _join(at: Setting) -> Choice:
 
 
 def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
-    """With few neighbors each, classes are told from afar."""
+    """Of few neighbors each, or of many: with few, classes are told from afar."""
     is_few = at.graph.mean_degree < _FEW_NEIGHBORS
     return Choice(few if is_few else many, f"{at.why}, {at.graph.mean_degree:,.0f} neighbors a node")
 
@@ -300,7 +300,9 @@ def _local(rule: Rule, paper: Any) -> Rule:
 def _norm(at: Setting) -> Choice:
     if at.kind == 2 and at["run.parallel"] == "graph":
         return Choice("layer", "a batch norm would be over one worker's nodes")
-    return Choice(("none", "layer", "batch", "layer")[at.kind], at.why)
+    if at.kind == 0:
+        return _by_degree(at, "none", "layer")
+    return Choice((None, "layer", "batch", "layer")[at.kind], at.why)
 
 
 _DROPOUT = _by_kind(0.5, 0.5, 0.2, 0.5)

@@ -221,7 +221,7 @@ def test_the_four_kinds_of_graphs():
     ("facts", "block", "join", "layers", "width"),
     [
         (CITATIONS, "appnp", "gate", 1, 64),
-        (replace(SHOP, num_train=200), "gcn", "gate", 2, 64),
+        (replace(SHOP, num_train=200), "appnp", "gate", 1, 64),
         (SHOP, "gat", "gate", 2, 64),
         (GRID, "sage", "top", 8, 64),
         (WIKI, "gcn", "gate", 2, 64),
@@ -233,6 +233,12 @@ def test_the_four_kinds_of_graphs():
 def test_blocks_that_were_compared_on_small_graphs_stay_there(facts, block, join, layers, width):
     model = resolved_on(facts).config.model.options
     assert (model.local.block, model.local.join, model.num_layers, model.width) == (block, join, layers, width)
+
+
+@pytest.mark.parametrize(("edges", "norm"), [(20_000, "none"), (40_000, "layer")])
+def test_few_labels_have_a_norm_where_nodes_have_many_neighbors(edges, norm):
+    options = resolved_on(replace(CITATIONS, num_edges=edges)).config.model.options
+    assert (options.local.norm, options.scale_rows) == (norm, False)
 
 
 def test_a_block_that_hears_single_edges_is_chosen_where_edges_have_features():
