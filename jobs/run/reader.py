@@ -3,8 +3,9 @@
     python jobs/train_nodes.py recipe.yaml --model geco --model.num_layers 3 --sampler.fanouts 15 10 5 --plan
 
 A flag is `--a.b` and takes every word up to the next flag, so `-1` is a value; `-` and `_` in its name are the same. A flag of a whole
-group (`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) is no value, where a field may have none. A class may
-keep fields from users: its GIVEN names what the run fills in. Its FORMER says what an option that is gone has become.
+group (`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) is no value, where a field may have none; `none` alone is
+also an empty list. A class may keep fields from users: its GIVEN names what the run fills in. Its FORMER says what an option that is gone
+has become.
 
 Needs Python alone, so that `--help` is instant and benchmarks run where there is little more than torch.
 """
@@ -202,7 +203,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if origin is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
         if arguments[-1] is Ellipsis:
-            return tuple(convert(item, arguments[0], name) for item in items)
+            return () if items == ["none"] else tuple(convert(item, arguments[0], name) for item in items)
         if len(items) != len(arguments):
             raise _refused(name, f"{len(arguments)} values", value)
         return tuple(convert(item, one, name) for item, one in zip(items, arguments, strict=True))
@@ -377,7 +378,7 @@ def _metavar(hint: Any) -> str:
     if origin is Literal:
         return "{" + ",".join(map(str, arguments)) + "}"
     if origin is tuple:
-        return f"{_metavar(arguments[0])} …" if arguments[-1] is Ellipsis else " ".join(map(_metavar, arguments))
+        return f"{_metavar(arguments[0])} …|none" if arguments[-1] is Ellipsis else " ".join(map(_metavar, arguments))
     if origin is Mapping:
         return f"NAME={_metavar(arguments[1]).replace(' ', ',')} …"
     return {int: "INT", float: "FLOAT", str: "TEXT", bool: "[yes|no]", Path: "PATH"}.get(hint, "")
