@@ -64,8 +64,12 @@ class OrderedStream(Generic[Result]):
             threading.Thread(target=self._run, name=f"graphmill-sampler-{index}", daemon=True)
             for index in range(min(bounds.threads, max(stop - start, 0)))
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # Ctrl-C, or no thread is left: nobody would end those that have begun
+            self.cancel()
+            raise
 
     @property
     def num_finished(self) -> int:

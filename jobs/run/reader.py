@@ -374,7 +374,8 @@ def shown(value: Any) -> str:
 def _metavar(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return "|".join(_metavar(one) if one is not type(None) else "none" for one in arguments)
+        named = [_metavar(one).removesuffix("|none") for one in arguments if one is not type(None)]
+        return "|".join([*named, "none"] if type(None) in arguments else named)
     if origin is Literal:
         return "{" + ",".join(map(str, arguments)) + "}"
     if origin is tuple:

@@ -208,6 +208,19 @@ class TestThreads:
         eventually(lambda: sampling_threads() == [])
         loader.close()
 
+    def test_an_interrupt_while_they_begin(self, monkeypatch):
+        begin = threading.Thread.start
+
+        def interrupted(thread):
+            if thread.name == "graphmill-sampler-2":
+                raise KeyboardInterrupt
+            begin(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt), Loader(ScriptedSampler(1000), LoaderOptions(threads=3)) as loader:
+            next(iter(loader))
+        eventually(lambda: sampling_threads() == [])
+
     def test_closed_is_closed(self):
         loader = Loader(ScriptedSampler(3))
         loader.close()
