@@ -246,6 +246,7 @@ class Loader:
         position.stream = stream
         blocked_s = 0.0
         try:
+            stream.begin()
             while position.delivered < len(self):
                 ready = self._next(stream, epoch, position.delivered)
                 position.delivered += 1

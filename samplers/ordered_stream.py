@@ -7,6 +7,7 @@ or for the end, in steps of a second; the consumer waits until its deadline.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -40,7 +41,7 @@ class Delivery(Generic[Result]):
 
 
 class OrderedStream(Generic[Result]):
-    """`work(number)` for numbers start … stop-1, in order. Call `close`, or read to the end, so that no thread stays behind."""
+    """`work(number)` for numbers start … stop-1, in order. Call `begin`; then `close`, or read to the end, so that no thread stays behind."""
 
     def __init__(
         self,
@@ -64,12 +65,11 @@ class OrderedStream(Generic[Result]):
             threading.Thread(target=self._run, name=f"graphmill-sampler-{index}", daemon=True)
             for index in range(min(bounds.threads, max(stop - start, 0)))
         ]
-        try:
-            for thread in self._threads:
-                thread.start()
-        except BaseException:  # Ctrl-C, or no thread is left: nobody would end those that have begun
-            self.cancel()
-            raise
+
+    def begin(self) -> None:
+        """Starts the threads: apart from the constructor, so that whoever is interrupted in it has a stream to cancel."""
+        for thread in self._threads:
+            thread.start()
 
     @property
     def num_finished(self) -> int:
@@ -178,7 +178,8 @@ class OrderedStream(Generic[Result]):
             standing = [_standing(number, one) for number, one in self._under_way.items()]
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            with suppress(RuntimeError):  # it was not begun
+                thread.join(max(0.0, deadline - time.monotonic()))
         alive = [thread.name for thread in self._threads if thread.is_alive()]
         if alive:
             raise DeadlineError(

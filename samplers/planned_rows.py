@@ -157,6 +157,7 @@ class PlannedBatches:
             len(bounds) - 1,
             Bounds(options.threads, len(bounds), options.plan_bytes, options.timeout_s),
         )
+        self._draws.begin()
 
     def cancel(self) -> None:
         """Ends what is under way; does not wait."""
