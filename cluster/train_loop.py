@@ -363,7 +363,6 @@ class Worker:
                     self._report_ranks(epoch - 1)
                     return None, request
         self.part = None
-        self._copy_buffers()
         spent = clock.spent() | {"batches": float(self.seat.num_positions * num_steps)}
         loss_sum, weight, roots, nodes, edges = self._by_position(sums).sum(dim=0).tolist()
         return {
@@ -488,12 +487,6 @@ class Worker:
             f"{quantity} is not finite; {finding}; lower --fit.learning_rate (now {self.options.learning_rate:g}), set --fit.clip_norm, or "
             "check the features and targets"
         )
-
-    def _copy_buffers(self) -> None:
-        """Buffers are not averaged over steps: the averaged model has those of the model itself."""
-        if self.average is not None:
-            for ours, theirs in zip(self.average.module.buffers(), self.model.buffers(), strict=True):
-                ours.copy_(theirs)
 
     def _validate(self, loader: Loader | KeptBatches, epoch: int) -> dict[str, float]:
         start = time.perf_counter()

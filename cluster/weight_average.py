@@ -2,6 +2,9 @@
 
 After optimizer step t (from 0): average ← average + (1 - decay_t)(weights - average), decay_t = min(decay, (1 + t) / (10 + t)), so that
 the first weights, which are random, are soon forgotten. decay_t is a function of the step alone, so a resumed run needs only the average.
+
+Running statistics of normalisations are averaged as weights are: those of the newest weights do not fit the averaged ones (docs/decisions/0080-average-running-statistics.md).
+Other buffers, such as a Performer's random features, are the newest.
 """
 
 import torch
@@ -23,8 +26,18 @@ def build_average(model: nn.Module, decay: float) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=blend).requires_grad_(False)
 
 
+def _running_statistics(model: nn.Module) -> list[Tensor]:
+    return [buffer for name, buffer in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+
+
 @torch.no_grad()
 def update_average(average: AveragedModel, model: nn.Module, step: int) -> None:
     """Takes in the weights after optimizer step `step`."""
     average.n_averaged.fill_(step + 1)  # the first step is averaged too: at 0 it would be copied
-    average.update_parameters(model)
+    statistics = _running_statistics(average.module)
+    kept = [buffer.clone() for buffer in statistics]
+    average.update_parameters(model)  # copies all buffers
+    if statistics and average.multi_avg_fn is not None:
+        average.multi_avg_fn(kept, statistics, step + 1)
+        for buffer, mean in zip(statistics, kept, strict=True):
+            buffer.copy_(mean)

@@ -308,10 +308,12 @@ def test_a_checkpoint_is_written_after_what_was_reported_before_it_is_on_the_dis
     assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000002"}
 
 
-def test_the_average_is_what_is_evaluated_and_kept(reports):
-    a_spec = spec(ema_decay=0.5, epochs=1)
+@pytest.mark.parametrize("norm", [False, True])
+def test_the_average_is_what_is_evaluated_and_kept(reports, norm):
+    """With running statistics, which are averaged as weights are; the count of batches is the newest."""
+    a_spec = spec(ema_decay=0.5, epochs=1, build_model=partial(Pooled, norm=norm))
     torch.manual_seed(0)
-    reference = Pooled()
+    reference = Pooled(norm=norm)
     average = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
     plain = Worker(replace(a_spec, options=replace(a_spec.options, ema_decay=None)), Reports(), 0, 1, CPU)
     with plain.loader(a_spec.sampler) as loader:
@@ -321,14 +323,16 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
             step(epoch, step_index, batches)
             decay = min(0.5, (1 + step_index) / (10 + step_index))
             for name, tensor in plain.model.state_dict().items():
-                average[name] += (1 - decay) * (tensor - average[name])
+                average[name] = (
+                    tensor.clone() if name.endswith("tracked") else torch.lerp(average[name], tensor, 1 - decay)
+                )
 
         plain._update = averaging
         plain.train_epoch(loader, 0)
     worker, _, result = run_alone(a_spec, reports)
     for name, tensor in average.items():
-        torch.testing.assert_close(worker.best[name], tensor)
-        assert not torch.equal(worker.best[name], plain.model.state_dict()[name])
+        torch.testing.assert_close(worker.best[name], tensor, msg=lambda text, name=name: f"{name}: {text}")
+        assert name.endswith("tracked") or not torch.equal(worker.best[name], plain.model.state_dict()[name])
     with plain.loader(a_spec.evaluation["test"]) as loader:
         plain.model.load_state_dict(average)
         scores = plain._evaluate(plain.model, loader, "test")["test"].compute()
