@@ -55,7 +55,8 @@ def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = Non
     )
     alone = alone and resolved.num_workers == 1
     if alone and asked.num_workers is None and resolved.device == "cpu":
-        note = "the data fits this process: this is the one worker, without Ray (--workers 2 starts it)"
+        hint = "" if asked.launcher == "process" else " (--workers 2 starts it)"
+        note = f"the data fits this process: this is the one worker, without Ray{hint}"
     return replace(resolved, launcher="process" if alone else "ray"), note
 
 

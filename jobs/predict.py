@@ -35,24 +35,29 @@ if TYPE_CHECKING:
     from jobs.run.prediction_subject import Served, Subject
 
 
-def main() -> None:
-    _predict(parse(PredictConfig, __doc__, ("run", "out")))
+def main() -> int:
+    return _predict(parse(PredictConfig, __doc__, ("run", "out")))
 
 
 def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) -> "pa.Table":
     """Predicts with a finished run, as `graphmill predict` does with the same options; returns the table, ids ascending.
 
-    `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say.
+    `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say. PyTorch's random
+    numbers are the caller's: they go on as if nothing had been predicted.
     """
+    import torch
+
     from storage.prediction_files import PredictionFolder
 
     path = str(getattr(run, "path", run))
     config = PredictConfig(path, out or f"{path}/predictions", **options)
-    _predict(config)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        _predict(config)
     return PredictionFolder(config.out).table()
 
 
-def _predict(config: PredictConfig) -> None:
+def _predict(config: PredictConfig) -> int:
+    """Returns the exit status: 1 of a plan in which something would be refused."""
     from cluster.options import WorkerOptions
     from cluster.prediction import predict_all
     from jobs.run.finished_run import read_run
@@ -79,8 +84,7 @@ def _predict(config: PredictConfig) -> None:
     if config.plan:
         from jobs.plan.predict_plan import plan_prediction
 
-        plan_prediction(config, subject, summary, workers, lambda served: prediction.split(served, workers))
-        return
+        return plan_prediction(config, subject, summary, workers, lambda served: prediction.split(served, workers))
     print(subject.text, flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them
@@ -97,6 +101,7 @@ def _predict(config: PredictConfig) -> None:
                 spec, folder, settings, plan, crew, lambda stage, done, total: bar.update(done, total, stage)
             )
     _print_summary(config, finished, subject, summary)
+    return 0
 
 
 @contextmanager

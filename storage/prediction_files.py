@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
 from storage.arrow_files import is_local, split_url
-from storage.errors import ConfigError
+from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.json_object import parse_object
 from storage.object_stores import check_bucket, list_names, put_file
@@ -37,7 +37,7 @@ class PredictionFolder:
     url: str
 
     def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The summary, if these predictions are complete; None if they are still to be made or finished. A setting of None matches any.
+        """The summary, if these predictions are complete; None if they, or some of their parts, are still to be made. A setting of None matches any.
 
         Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
         """
@@ -72,7 +72,10 @@ class PredictionFolder:
                 f"{self.url}: these predictions were made with other settings ({differences}); give the same ones to go on, or choose "
                 "another folder"
             )
-        return self._read_json(SUMMARY)
+        summary = self._read_json(SUMMARY)
+        if summary is not None and len(self.part_names()) < summary["parts"]:  # one was lost since: it is made again
+            return None
+        return summary
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Makes the folder and writes the settings. Call `check` first."""
@@ -83,8 +86,11 @@ class PredictionFolder:
         return {name for name in self._list(PIECES) if name.endswith(".parquet") and not name.startswith(".")}
 
     def part_names(self) -> set[str]:
-        """Parts that are there."""
-        return {name for name in self._list("") if name.startswith("part-")}
+        """Parts that are there, and not empty."""
+        filesystem, path = self._open()
+        there = [name for name in self._list("") if name.startswith("part-")]
+        with one_line_errors(self.url, "look at these files"):
+            return {name for name in there if filesystem.size(f"{path}/{name}")}
 
     def write_piece(self, name: str, table: pa.Table, bounds: np.ndarray) -> None:
         """Writes some batches' rows; `bounds`: int64 [num_parts], the first id of each part."""
@@ -118,10 +124,16 @@ class PredictionFolder:
         self.remove_pieces()
 
     def table(self) -> pa.Table:
-        """All predictions of a complete folder, ids ascending."""
+        """All predictions of a complete folder, ids ascending. Raises FormatError where rows are missing."""
         filesystem, path = self._open()
         with one_line_errors(self.url, "read these predictions"):
-            return pq.read_table(path, filesystem=filesystem)
+            table = pq.read_table(path, filesystem=filesystem)
+        wanted = (self._read_json(SUMMARY) or {}).get("rows", table.num_rows)
+        if table.num_rows != wanted:
+            raise FormatError(
+                f"{self.url}: expected {wanted} predictions, found {table.num_rows}; predict again, into the same folder"
+            )
+        return table
 
     def remove_pieces(self) -> None:
         """Removes the pieces of complete predictions."""

@@ -25,8 +25,8 @@ def plan_prediction(
     summary: Mapping[str, Any] | None,
     placed: WorkerOptions,
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
-) -> None:
-    """Prints what the prediction would do. `summary`: of predictions that are complete already; `split`: see `jobs.predict`."""
+) -> int:
+    """Prints what the prediction would do; returns the exit status, 1 where it would be refused. `summary`: of predictions that are complete already; `split`: see `jobs.predict`."""
     workers = placed.most
     plan = Plan("predict", workers, config.ray.object_store_gb)
     plan.alone = placed.launcher == "process"
@@ -56,6 +56,7 @@ def plan_prediction(
     )
     plan.add("ray", "not started: this process is the one worker" if plan.alone else cluster)
     plan.print()
+    return 1 if plan.problems else 0
 
 
 def _add_full_graph(plan: Plan, model: torch.nn.Module, spec: PredictionSpec) -> None:

@@ -251,7 +251,8 @@ class Plan:
 
 
 def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunPlace], None]) -> int:
-    """Prints the plan of a run; 0. Raises what the run raises of its options alone. `look` adds what the data decides."""
+    """Prints the plan of a run; returns the exit status, 1 where the run would be refused. Raises what the run raises of its options alone. `look` adds
+    what the data decides."""
     cluster = _cluster(config)
     resources = cluster or known_resources(config)
     # What the data's size decides, such as the micro-batches of one process, stays open until the data is looked at.
@@ -262,7 +263,7 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
     look(plan, resolved, resources, run_dir)
     plan.add_run(run_dir, config)
     plan.print()
-    return 0
+    return 1 if plan.problems else 0
 
 
 def _cluster(config: RunConfig) -> Resources | None:

@@ -45,8 +45,11 @@ class FinishedRun:
 
     @property
     def data_url(self) -> str:
-        """The graph, or the set, that it was trained on; relative to where it was started."""
-        return str(self.summary["graphs" if self.is_graph_set else "graph"])
+        """The graph, or the set, that it was trained on: where it is from here or, of a relative path, from where the run was started."""
+        url = str(self.summary["graphs" if self.is_graph_set else "graph"])
+        if "://" in url or Path(url).exists():
+            return url
+        return str(Path(self.summary.get("started_in", ""), url))
 
     @property
     def data_hash(self) -> str:

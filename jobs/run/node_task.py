@@ -105,6 +105,11 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
         raise ConfigError(
             f"{graph.url}: expected a split set below {manifest.num_split_sets}, got {split_set}; set --data.split_set"
         )
+    if manifest.label_kind == "class" and (manifest.num_classes or 0) < 2:
+        raise ConfigError(
+            f"{graph.url}: expected labels of two classes or more, the graph has {manifest.num_classes}; ingest it with such labels (or "
+            "--num_classes 2)"
+        )
     if metric == "rocauc" and manifest.label_kind == "class" and manifest.num_classes != 2:
         raise ConfigError(
             f"metric rocauc: expected 2 classes, the graph has {manifest.num_classes}; set --task.metric accuracy"
@@ -119,9 +124,10 @@ def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int
         labelled, size = split.num_labelled[code], split.num_nodes[code]
         needed = num_roots if name == "train" else 1
         if labelled < needed:
+            fewer = "lower --fit.micro_batches (or, where it is auto, --workers) or " if labelled else ""
             raise ConfigError(
                 f"split {name}: expected at least {needed} labelled nodes (one root per micro-batch of a step), the graph has {labelled} "
-                f"among {size}; lower --fit.micro_batches (or, where it is auto, --workers) or ingest the graph with another split"
+                f"among {size}; {fewer}ingest the graph with another split"
             )
         counts = split.class_counts[code] if split.class_counts else ()
         several = manifest.label_kind == "answers"

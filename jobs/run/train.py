@@ -84,7 +84,7 @@ def train(config: RunConfig) -> "FinishedRun":
 _SWITCHES = ("--help", "-h", "--plan", "--allow_import")
 _SWITCHES_HELP = (
     "  --plan",
-    "        Print what the run would use (batches, steps, memory, time), and what would be refused; start and write nothing.",
+    "        Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
     "  --allow_import",
     "        With --run.resume: import the model, sampler or task of its own that the run names, if it names one.",
 )

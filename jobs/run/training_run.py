@@ -1,6 +1,7 @@
 """What every training job does around its own data: where the run lives, what Ray session it needs, how it is resumed and followed."""
 
 import json
+import os
 import signal
 import sys
 import time
@@ -345,6 +346,7 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
         "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
         "run_dir": run.place.absolute,
+        "started_in": os.getcwd(),  # what a relative path of the data is of
     }
 
 

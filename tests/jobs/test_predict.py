@@ -284,6 +284,15 @@ def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_pa
     assert isinstance(found.build_model(), GECOClassifier)
 
 
+def test_a_relative_graph_is_that_of_the_folder_in_which_the_run_was_started(graph, tmp_path, monkeypatch):
+    path = saved_run(tmp_path / "run", graph) / "summary.json"
+    said = {"graph": Path(graph.url).name, "started_in": str(Path(graph.url).parent)}
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    monkeypatch.chdir(tmp_path)
+    found = node_subject(read_run("run"), PredictConfig("run", "out"))
+    assert found.content_hash == graph.manifest.content_hash
+
+
 def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
     url = str(tmp_path / "graph")
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=100)), url, IngestOptions(num_partitions=2))
@@ -446,6 +455,23 @@ def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, 
     joined = [argument for name, argument in calls if name == "join"]
     assert len(predicted) == len(set(predicted)) + 1  # the piece that was lost
     assert joined == [0, 1, 1]
+
+
+def test_a_part_that_is_lost_later_is_made_again_and_the_callers_random_numbers_stay(molecules, tmp_path, monkeypatch):
+    arguments = [str(saved_set_run(tmp_path / "run", molecules)), str(tmp_path / "out"), "--shard-rows", "90"]
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    first = predict.predict(*arguments[:2], shard_rows=90)
+    assert torch.equal(torch.get_rng_state(), before)
+    lost, empty = (tmp_path / "out" / f"part-0000{number}.parquet" for number in (0, 1))
+    lost.unlink()
+    with pytest.raises(
+        FormatError, match=rf"expected {len(first)} predictions, found {len(first) - 90}; predict again"
+    ):
+        PredictionFolder(str(tmp_path / "out")).table()
+    empty.write_bytes(b"")
+    call(predict.main, monkeypatch, *arguments)
+    assert predictions_of(tmp_path / "out").equals(first)
 
 
 def test_molecules_are_not_predicted_as_one_graph(molecules, tmp_path, monkeypatch):
