@@ -378,7 +378,7 @@ def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
         f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
         f"{counted(summary['workers'], 'worker')} on {summary['device']}\n"
         f"{speed} while training; waited for batches {summary['wait_share']:.1%} of it; "
-        f"trained for {summary['train_s']:.0f} s of {summary['wall_s']:.0f} s\n\n"
+        f"trained for {summary['train_s']:.0f} s; this job took {summary['wall_s']:.0f} s\n\n"
         f"report     {run_dir.below('report.html')}\n"
         f"predict    {command_line('predict', str(run_dir), run_dir.below('predictions'))}\n"
         f"continue   {command_line(job, '--run.resume', str(run_dir), *more)}"
