@@ -216,7 +216,7 @@ def test_a_resumed_run_on_the_whole_graph_is_the_uninterrupted_one(whole_run, wo
 @pytest.mark.slow
 def test_a_run_predicts_its_own_scores(shared_ray, first_run, workplace, monkeypatch, capfd):
     monkeypatch.chdir(workplace)
-    assert call(predict.main, monkeypatch, "one", "one-out", "--shard-rows", "600", "--embeddings") is None
+    assert call(predict.main, monkeypatch, "one", "one-out", "--shard-rows", "600", "--embeddings") == 0
     summary = json.loads((workplace / "one-out" / SUMMARY).read_text())
     scores = scores_of(workplace / "one")
     assert {split: summary["scores"][split]["accuracy"] for split in ("train", "valid", "test")} == scores
@@ -266,11 +266,11 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, 
         together(crew, pieces, splits, progress)
 
     monkeypatch.setattr(ActorCrew, "_predict_together", watch)
-    assert call(predict.main, monkeypatch, *command) is None
+    assert call(predict.main, monkeypatch, *command) == 0
     assert made == [1]
     assert capsys.readouterr().out.count(", as in the run's summary") == 3
     alone = ["whole", "alone", "--embeddings", "--parallel", "data", "--launcher", "process"]
-    assert call(predict.main, monkeypatch, *alone) is None
+    assert call(predict.main, monkeypatch, *alone) == 0
     tables = [predictions_of(workplace / name) for name in ("together", "alone")]
     for name in ("id", "split", "target"):
         assert tables[0][name].equals(tables[1][name]), name
