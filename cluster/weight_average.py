@@ -35,9 +35,9 @@ def update_average(average: AveragedModel, model: nn.Module, step: int) -> None:
     """Takes in the weights after optimizer step `step`."""
     average.n_averaged.fill_(step + 1)  # the first step is averaged too: at 0 it would be copied
     statistics = _running_statistics(average.module)
-    kept = [buffer.clone() for buffer in statistics]
+    means = [buffer.clone() for buffer in statistics]
     average.update_parameters(model)  # copies all buffers
-    if statistics and average.multi_avg_fn is not None:
-        average.multi_avg_fn(kept, statistics, step + 1)
-        for buffer, mean in zip(statistics, kept, strict=True):
-            buffer.copy_(mean)
+    assert average.multi_avg_fn is not None
+    average.multi_avg_fn(means, statistics, step + 1)
+    for buffer, mean in zip(statistics, means, strict=True):
+        buffer.copy_(mean)

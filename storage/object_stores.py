@@ -1,6 +1,7 @@
 """What differs between local files, other filesystems and object stores: listing, atomic writes, buckets that must exist, folders that need not."""
 
 import os
+from contextlib import suppress
 
 import fsspec
 
@@ -29,13 +30,29 @@ def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> 
 def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
     """Names of what is in a folder now, ascending; none where there is no such folder."""
     try:
-        if is_local(filesystem):
-            return sorted(os.listdir(folder))
-        filesystem.invalidate_cache(folder)
-        listed = filesystem.ls(folder, detail=False)
+        return sorted(os.listdir(folder) if is_local(filesystem) else list_sizes(filesystem, folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(filter(None, (str(each).rstrip("/").rsplit("/", 1)[-1] for each in listed)))
+
+
+def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, int]:
+    """Bytes of what is in a folder now, by name, from one listing; none where there is no such folder."""
+    sizes: dict[str, int] = {}
+    try:
+        if is_local(filesystem):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # gone meanwhile
+                        sizes[entry.name] = entry.stat().st_size
+            return sizes
+        filesystem.invalidate_cache(folder)
+        listed = filesystem.ls(folder, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    for one in listed:
+        if name := str(one["name"]).rstrip("/").rsplit("/", 1)[-1]:
+            sizes[name] = int(one["size"] or 0)
+    return sizes
 
 
 def put_file(filesystem: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:

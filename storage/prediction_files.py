@@ -25,7 +25,7 @@ from storage.arrow_files import is_local, split_url
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.json_object import parse_object
-from storage.object_stores import check_bucket, list_names, put_file
+from storage.object_stores import check_bucket, list_names, list_sizes, put_file
 
 SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
 
@@ -73,7 +73,9 @@ class PredictionFolder:
                 "another folder"
             )
         summary = self._read_json(SUMMARY)
-        if summary is not None and len(self.part_names()) < summary["parts"]:  # one was lost since: it is made again
+        if summary is not None and len(self.part_names()) < summary.get(
+            "parts", 0
+        ):  # one was lost since: it is made again
             return None
         return summary
 
@@ -88,9 +90,8 @@ class PredictionFolder:
     def part_names(self) -> set[str]:
         """Parts that are there, and not empty."""
         filesystem, path = self._open()
-        there = [name for name in self._list("") if name.startswith("part-")]
-        with one_line_errors(self.url, "look at these files"):
-            return {name for name in there if filesystem.size(f"{path}/{name}")}
+        with one_line_errors(self.url, "list this folder"):
+            return {name for name, size in list_sizes(filesystem, path).items() if size and name.startswith("part-")}
 
     def write_piece(self, name: str, table: pa.Table, bounds: np.ndarray) -> None:
         """Writes some batches' rows; `bounds`: int64 [num_parts], the first id of each part."""

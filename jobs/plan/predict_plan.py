@@ -26,7 +26,10 @@ def plan_prediction(
     placed: WorkerOptions,
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> int:
-    """Prints what the prediction would do; returns the exit status, 1 where it would be refused. `summary`: of predictions that are complete already; `split`: see `jobs.predict`."""
+    """Prints what the prediction would do; returns the exit status, 1 where it would be refused.
+
+    `summary`: of predictions that are complete already; `split`: see `jobs.predict`.
+    """
     workers = placed.most
     plan = Plan("predict", workers, config.ray.object_store_gb)
     plan.alone = placed.launcher == "process"

@@ -133,7 +133,7 @@ class Setting:
         if self.kind == 0:
             return f"few labels: {few}"
         if graph.homophily is None:
-            return "neighbors taken to be alike: too few edges join two training nodes of one class each, or the graph is not made yet"
+            return "neighbors taken to be alike: few edges join training nodes, nodes have several labels, or the graph is not made yet"
         told = f"neighbors {'are' if self.kind == 1 else 'are not'} alike: homophily {graph.homophily:.2f} beyond the classes' shares"
         if self.kind < 3:
             return told

@@ -45,11 +45,10 @@ class FinishedRun:
 
     @property
     def data_url(self) -> str:
-        """The graph, or the set, that it was trained on: where it is from here or, of a relative path, from where the run was started."""
+        """The graph, or the set, that it was trained on: of a relative path where the run was started or, where there is none, from here."""
         url = str(self.summary["graphs" if self.is_graph_set else "graph"])
-        if "://" in url or Path(url).exists():
-            return url
-        return str(Path(self.summary.get("started_in", ""), url))
+        there = Path(self.summary.get("started_in", ""), url)
+        return str(there) if "://" not in url and there.exists() else url
 
     @property
     def data_hash(self) -> str:

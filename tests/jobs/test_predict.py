@@ -289,8 +289,8 @@ def test_a_relative_graph_is_that_of_the_folder_in_which_the_run_was_started(gra
     said = {"graph": Path(graph.url).name, "started_in": str(Path(graph.url).parent)}
     path.write_text(json.dumps(json.loads(path.read_text()) | said))
     monkeypatch.chdir(tmp_path)
-    found = node_subject(read_run("run"), PredictConfig("run", "out"))
-    assert found.content_hash == graph.manifest.content_hash
+    subject = node_subject(read_run("run"), PredictConfig("run", "out"))
+    assert subject.content_hash == graph.manifest.content_hash
 
 
 def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
