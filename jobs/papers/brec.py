@@ -82,6 +82,8 @@ class BrecConfig:
     """ppgt's S, instead of the preset's 15."""
     position: Literal["laplacian", "stable_expressive"] | None = None
     """primphormer's positions, instead of the preset's laplacian."""
+    precision: Literal["float32", "float64"] = "float32"
+    """Of weights, walks and outputs. BREC's program has float32, in which rounding can hide how two graphs differ (six of CFI's pairs for ppgt)."""
     seed: int = 2022
     """Of relabelling and of the models."""
     device: str = "cpu"
@@ -196,6 +198,8 @@ def build_model(config: BrecConfig) -> "nn.Module":
     """A fresh model by the preset. Raises ConfigError where an option does not fit it."""
     import importlib
 
+    import torch
+
     network = {"grit": "GRIT", "ppgt": "PPGT", "primphormer": "Primphormer"}[config.model]
     module = importlib.import_module(f"models.{config.model}")
     presets = importlib.import_module(f"models.options.{config.model}")
@@ -205,9 +209,10 @@ def build_model(config: BrecConfig) -> "nn.Module":
 
         changes["position"] = PositionOptions(config.position)
     try:
-        return getattr(module, network)(presets.brec(**{k: v for k, v in changes.items() if v is not None}))
+        model = getattr(module, network)(presets.brec(**{k: v for k, v in changes.items() if v is not None}))
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    return model.to(getattr(torch, config.precision))
 
 
 def hotelling_t2(difference_CD: "Tensor") -> float:
@@ -311,8 +316,9 @@ def settings(config: BrecConfig) -> dict[str, Any]:
     for name in ("spe_scales", "position"):  # results of before these were options stay comparable
         if fields[name] is None:
             del fields[name]
-    if fields["training"] == "brec":
-        del fields["training"]
+    for name, default in (("training", "brec"), ("precision", "float32")):
+        if fields[name] == default:
+            del fields[name]
     if config.model == "ppgt":
         fields["head"] = "constant"  # earlier results are of another head
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}

@@ -194,3 +194,27 @@ def test_options_of_one_model_change_it_and_its_settings(tmp_path):
     assert brec.settings(small(tmp_path, model="ppgt", spe_scales=3))["spe_scales"] == 3
     with pytest.raises(ConfigError, match="spe_scales: expected model ppgt, which has it, got grit"):
         small(tmp_path, spe_scales=3)
+
+
+def test_in_double_precision_the_whole_model_is(tmp_path):
+    double = small(tmp_path, model="ppgt", precision="float64")
+    model = brec.build_model(double)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+    assert model(brec.pack([ring(6), ring(3, 3)], "cpu")).dtype == torch.float64
+    assert brec.settings(double)["precision"] == "float64"
+    assert "precision" not in brec.settings(small(tmp_path, model="ppgt"))
+
+
+@pytest.mark.long
+def test_double_precision_shows_a_difference_that_rounding_hides(real_data):
+    """CFI's pair 13 has equal multisets of walks: at the start its two graphs differ by less than single precision's rounding."""
+    first, second = brec.read_pairs(real_data / "brec", "cfi")[13]
+    order = np.random.default_rng(0).permutation(len(first))
+    graphs = brec.pack([first, second, first[order][:, order]], "cpu")
+    seen = {}
+    for precision in ("float32", "float64"):
+        torch.manual_seed(0)
+        out = brec.build_model(BrecConfig(data=real_data, model="ppgt", precision=precision))(graphs).detach()
+        seen[precision] = float((out[0] - out[1]).norm() / (out[0] - out[2]).norm())
+    assert seen["float64"] > 1000
+    assert seen["float32"] < 10
