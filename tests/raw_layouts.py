@@ -1,5 +1,6 @@
 """Public data sets in their publishers' own files, made small: what a download holds, with the same names, containers and dtypes."""
 
+import gzip
 import json
 import pickle
 from collections import defaultdict
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 import torch
+
+from tests.ogb_layout import write_csv
 
 NUM_NODES, WIDTH, NUM_CLASSES = 240, 12, 3
 
@@ -239,3 +242,34 @@ def malnet_tiny(folder: Path, random: np.random.Generator) -> None:
             path.write_text(head + "".join(f"{a}\t{b}\n" for a, b in edges.T.tolist()))
             names.append(name)
         (folder / "split_info_tiny/type" / f"{part}.txt").write_text("".join(f"{name}\n" for name in names))
+
+
+def ogb_nodes(name: str, root: Path, seed: int = 0) -> None:
+    """ogbn-arxiv or ogbn-products below `root`, as `ogb` unpacks it: gzipped tables of edges, features, classes and parts."""
+    random = np.random.default_rng(seed)
+    folder = root / name.replace("-", "_")
+    (folder / "processed").mkdir(parents=True)
+    (folder / "RELEASE_v1.txt").touch()
+    edges, label, feature = _graph(random)
+    tables = {"edge": edges.T, "node-feat": feature, "node-label": label}
+    tables |= {"num-node-list": np.array([NUM_NODES]), "num-edge-list": np.array([edges.shape[1]])}
+    for table, rows in tables.items():
+        write_csv(folder / f"raw/{table}.csv.gz", rows)
+    order = random.permutation(NUM_NODES)
+    split = {"ogbn-arxiv": "time", "ogbn-products": "sales_ranking"}[name]
+    for part, rows in {"train": order[:120], "valid": order[120:180], "test": order[180:]}.items():
+        write_csv(folder / f"split/{split}/{part}.csv.gz", rows)
+
+
+def pcqm4mv2(root: Path, count: int = 60) -> None:
+    """PCQM4Mv2 below `root`, as `ogb.lsc` unpacks it: a gzipped table of SMILES and gaps, which the two test parts lack, and row numbers of the parts."""
+    groups = ("", "C", "O", "N", "F", "Cl", "CO", "C#N", "C=C", "CN")
+    smiles = [f"C{'C' * (row // len(groups))}C{groups[row % len(groups)]}" for row in range(count)]
+    folder = root / "pcqm4m-v2"
+    (folder / "raw").mkdir(parents=True)
+    tested = count - 8
+    rows = [f"{row},{each},{'' if row >= tested else 4 + row % 7 / 8}" for row, each in enumerate(smiles)]
+    (folder / "raw/data.csv.gz").write_bytes(gzip.compress("\n".join(["idx,smiles,homolumogap", *rows, ""]).encode()))
+    ends = {"train": (0, count - 20), "valid": (count - 20, tested), "test-dev": (tested, count - 4)}
+    ends["test-challenge"] = (count - 4, count)
+    torch.save({part: np.arange(*each) for part, each in ends.items()}, folder / "split_dict.pt", pickle_protocol=4)
