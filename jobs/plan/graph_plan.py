@@ -87,7 +87,7 @@ def _add_without_set(
     count = "molecules" if rows is None else f"about {rows:,} molecules"
     made = f"not there yet: the first run makes it, or {how_to_make(config.data, config.target, folder)}"
     expected_bytes = None if rows is None else _MOLECULE_BYTES * rows
-    expected = None if rows is None else GraphFacts(rows, 0, 0, 0, round(0.8 * rows))
+    expected = None if rows is None else GraphFacts(rows, 0, 0, 0, round(0.8 * rows), is_set=True)
     resolved = resolve(config, Facts(resolved.inputs, {}, resources, expected_bytes, expected))
     plan.place(resolved, 0)
     plan.add_chosen(resolved)

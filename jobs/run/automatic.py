@@ -7,7 +7,7 @@ they are taken in the table's order, and each sees what was said and what the ru
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -24,6 +24,8 @@ _FEW_EDGES = 2_000_000
 _FEW, _FEW_PER_CLASS = 0.2, 100  # share of the nodes that train, and how many of a class: fewer are soon known by heart
 _FEW_NEIGHBORS = 10
 _ALIKE = 0.3  # adjusted homophily: of less, a mean over neighbors blurs
+_SET_STEPS = 1_000  # of a set of graphs, at least
+_SAMPLED_EVERY = 10
 _FEWEST_EDGES = 40  # between training nodes, in both directions, that tell it
 
 
@@ -42,6 +44,8 @@ class GraphFacts:
     homophily: float | None = None
     """Of the edges between training nodes, above chance: 1 where all join one class, 0 where as many do as of any two training nodes; None: there
     are few such edges, or it is not known."""
+    is_set: bool = False
+    """A set of graphs."""
 
     @property
     def train_per_class(self) -> float:
@@ -87,7 +91,7 @@ def set_facts(manifest: GraphSetManifest) -> GraphFacts:
     """Of a stored set of graphs."""
     names, parts = manifest.split_names, manifest.measured.parts
     num_train = parts[1 + names.index("train")].num_graphs if "train" in names else manifest.num_graphs
-    return GraphFacts(manifest.num_nodes, manifest.num_edges, 0, 0, num_train)
+    return GraphFacts(manifest.num_nodes, manifest.num_edges, 0, 0, num_train, is_set=True)
 
 
 def expected_facts(source: SourceInfo, num_train: int, num_partitions: int) -> GraphFacts:
@@ -112,9 +116,17 @@ class Setting:
     micro_batches: int
     options: Mapping[str, Any]
     """Every option by its path, as far as it is said or chosen."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the model's default recipe; empty: rules stand in its place."""
 
     def __getitem__(self, path: str) -> Any:
         return self.options.get(path)
+
+    @property
+    def keeps_recipe(self) -> bool:
+        """Whether the recipe says all that does not depend on how many steps an epoch has."""
+        few = self.kind == 0 and not self.graph.is_set
+        return bool(self.recipe) and not (few and self["model"] in _FEW_LABELS_AS_GECO)
 
     @property
     def kind(self) -> int:
@@ -144,16 +156,24 @@ Rule = Callable[[Setting], Choice]
 
 
 def choose(
-    open_options: Collection[str], options: Mapping[str, Any], graph: GraphFacts, micro_batches: int
+    open_options: Collection[str],
+    options: Mapping[str, Any],
+    graph: GraphFacts,
+    micro_batches: int,
+    recipe: Mapping[str, Any] | None = None,
 ) -> dict[str, Choice]:
-    """A choice for every open option, by its path. Raises ConfigError where `fit.steps` cannot be made epochs."""
+    """A choice for every open option, by its path; `recipe`: options of the default recipe of a model that `has_recipe`.
+
+    Raises ConfigError where `fit.steps` cannot be made epochs.
+    """
     known, chosen = dict(options), dict[str, Choice]()
     wanted = set(open_options) | ({"fit.epochs"} if options.get("fit.steps") is not None else set())
     for path in wanted:
         known.pop(path, None)
     for path, rule in RULES.items():
         if path in wanted:
-            chosen[path] = rule(Setting(graph, micro_batches, known))
+            at = Setting(graph, micro_batches, known, recipe or {})
+            chosen[path] = _as_in_recipe(path, at) if at.keeps_recipe and path not in _BESIDE_A_RECIPE else rule(at)
             known[path] = chosen[path].value
     return chosen
 
@@ -226,7 +246,20 @@ def _is_small(at: Setting) -> bool:
     return at.graph.num_nodes <= _ONE_BATCH and at.graph.num_edges <= _FEW_EDGES
 
 
+def _as_in_recipe(path: str, at: Setting) -> Choice:
+    return Choice(at.recipe[path], f"the default recipe of {at['model']}, {at.why}")
+
+
+def _layer_local(at: Setting) -> Choice:
+    # Primphormer's own: of this and the block beside the layer there is one.
+    if at["model.local.join"] != "serial":
+        return Choice("none", "neighbors are heard by --model.local")
+    return Choice(at.recipe["model.layer.local"], "the paper's layers")
+
+
 def _join(at: Setting) -> Choice:
+    if at["model.layer.local"] not in (None, "none") or at["model.attention"] == "none":
+        return Choice("serial", "the paper's layers hear neighbors")
     if at.kind != 2 or _hops(at) or not _is_small(at):
         return Choice("gate", at.why)
     # Gates in many layers learn such a graph by heart.
@@ -243,7 +276,7 @@ def _width(at: Setting) -> Choice:
     graph = at.graph
     if at.kind == 0:
         return Choice(64, at.why)
-    # On small graphs a width of 128 validates no better than 64, and takes four times as long.
+    # On small graphs a width of 128 validates no better than 64, and takes 2.3 times as long (a step on Amazon-Photo).
     width = 64 if _is_small(at) else (128 if at.kind >= 2 else 256)
     return Choice(width, f"{at.why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges")
 
@@ -260,6 +293,8 @@ def _num_chunks(at: Setting) -> Choice:
         return Choice(
             each * at.graph.num_partitions, f"{nodes:,} nodes in {at.graph.num_partitions} partitions, {each} of each"
         )
+    if at.keeps_recipe and wanted <= DEFAULT_CHUNKS:  # each edge of a chunk is a token of TokenGT
+        return Choice(max(DEFAULT_CHUNKS, least), "the default recipe's chunks")
     if wanted <= 1:
         return Choice(least, f"{nodes:,} nodes are one batch")
     return Choice(max(wanted, least), f"{nodes:,} nodes, at most {_ONE_BATCH:,} in a chunk")
@@ -267,19 +302,36 @@ def _num_chunks(at: Setting) -> Choice:
 
 def _epochs(at: Setting) -> Choice:
     each, asked = steps_per_epoch(at), at["fit.steps"]
+    least = at.recipe["fit.epochs"] if at.keeps_recipe and asked is None else 0
     if each is None:
         if asked is not None:
             raise ConfigError(
                 f"steps: the sampler {at['sampler']} does not say how many batches an epoch has, got {asked} steps; set --fit.epochs"
             )
-        return Choice(40, "the sampler does not say how many batches an epoch has")
-    steps = asked or (1000, 500, 1000, 1000)[at.kind]
-    told = f"{steps:,} steps ({at.why})" if asked is None else f"--fit.steps {steps:,}"
+        return Choice(least or 40, "the sampler does not say how many batches an epoch has")
+    steps = asked or (_SET_STEPS if at.graph.is_set else (1000, 500, 1000, 1000)[at.kind])
+    why = f"{at.graph.num_train:,} training graphs" if at.graph.is_set else at.why
+    told = f"{steps:,} steps ({why})" if asked is None else f"--fit.steps {steps:,}"
+    if each * least >= steps:
+        return Choice(least, f"the recipe's epochs, at least {told}, {each:,} in an epoch")
     return Choice(ceil(steps / each), f"{told}, {each:,} in an epoch")
+
+
+def _warmup_epochs(at: Setting) -> Choice:
+    if not at.keeps_recipe:
+        return Choice(0, at.why)
+    epochs, of_recipe = at["fit.epochs"], at.recipe["fit.epochs"]
+    share = at.recipe["fit.warmup_epochs"] / of_recipe
+    return Choice(min(round(share * epochs), epochs // 10), f"the recipe's share of {epochs:,} epochs")
 
 
 def _eval_every(at: Setting) -> Choice:
     each = steps_per_epoch(at) or 1
+    if at.keeps_recipe and at["evaluation.how"] == "sampled":
+        # Each scored node costs its own subgraph, as a training node does.
+        return Choice(
+            ceil(_SAMPLED_EVERY / each), f"about {_SAMPLED_EVERY} steps between sampled scores, {each:,} in an epoch"
+        )
     # A validation takes a third of a whole-graph step's time.
     return Choice((1, 2, 2, 2)[at.kind] if each == 1 else 1, f"{each:,} steps in an epoch")
 
@@ -289,7 +341,9 @@ def _patience(at: Setting) -> Choice:
     steps = (100, 100, 200, 200)[at.kind]
     if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
         return Choice(None, "scores are estimates, which choose no epoch")
-    return Choice(max(5, ceil(steps / each)), f"about {steps} steps without a better score")
+    # A schedule that ends with the epochs still improves late.
+    least = 10 if at.keeps_recipe else 5
+    return Choice(max(least, ceil(steps / each)), f"about {steps} steps without a better score")
 
 
 def _local(rule: Rule, paper: Any) -> Rule:
@@ -310,6 +364,7 @@ _RESIDUAL = _by_kind("none", "linear", "linear", "linear")
 RULES: Mapping[str, Rule] = {
     "sampler.num_chunks": _num_chunks,
     "model.local.join": _join,
+    "model.layer.local": _layer_local,
     "model.local.block": _local(_block, "lcb"),
     "model.num_layers": _num_layers,
     "model.width": _width,
@@ -325,24 +380,49 @@ RULES: Mapping[str, Rule] = {
     "fit.learning_rate": _by_kind(0.01, 0.005, 0.01, 0.01),
     "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0, 5e-4),
     "fit.schedule": _by_kind("constant", "constant", "constant", "constant"),
-    "fit.warmup_epochs": _by_kind(0, 0, 0, 0),
     "fit.epochs": _epochs,
+    "fit.warmup_epochs": _warmup_epochs,
     "fit.eval_every": _eval_every,
     "fit.patience": _patience,
 }
 _CLASSIC = ("gcn", "gat", "sage")
-_KEEP_THEIR_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
+_HAVE_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
 _OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.eval_every", "fit.patience")
+_BESIDE_A_RECIPE = (*_OF_ANY_MODEL, "fit.warmup_epochs", "model.layer.local")
+_FEW_LABELS_AS_GECO = ("tokengt", "primphormer")
+_MEASURED_FOR_THEM = (
+    "model.local.join",
+    "model.local.block",
+    "model.num_layers",
+    "model.width",
+    "model.local.norm",
+    "model.local.dropout",
+    "model.input_dropout",
+    "task.label_smoothing",
+    "fit.optimizer",
+    "fit.learning_rate",
+    "fit.weight_decay",
+    "fit.schedule",
+)
+
+
+def has_recipe(kind: str, model: str) -> bool:
+    """Whether rules look at the model's default recipe, and leave alone what they do not choose of it."""
+    return kind != "nodes" or model in _HAVE_RECIPES
 
 
 def rule_paths(kind: str, model: str) -> tuple[str, ...]:
     """The options that are chosen for this model over this kind of data where nobody says them.
 
-    The rules were chosen for GECO and the classic models; a user's own model takes what does not depend on the model. GECO's `norm` is another
-    thing than the classic models'.
+    The rules were chosen for GECO and the classic models. Of the others TokenGT and Primphormer take them with few labels, and all take what
+    depends on the number of steps in an epoch; so does a user's own model. GECO's `norm` is another thing than the classic models'.
     """
-    if kind != "nodes" or model in _KEEP_THEIR_RECIPES:
-        return ()
+    if kind != "nodes":
+        return ("fit.epochs", "fit.warmup_epochs")
+    own = ("model.layer.local",) if model == "primphormer" else ()
+    if model in _HAVE_RECIPES:
+        more = _MEASURED_FOR_THEM if model in _FEW_LABELS_AS_GECO else ()
+        return tuple(path for path in RULES if path in (*_OF_ANY_MODEL, "fit.warmup_epochs", *more, *own))
     if model == "geco":
-        return tuple(path for path in RULES if path not in ("model.residual", "model.norm"))
-    return tuple(RULES) if model in _CLASSIC else _OF_ANY_MODEL
+        return tuple(path for path in RULES if path not in ("model.residual", "model.norm", "model.layer.local"))
+    return tuple(path for path in RULES if path != "model.layer.local") if model in _CLASSIC else _OF_ANY_MODEL

@@ -8,19 +8,20 @@ decides the time (a resume resolves it again), each automatic choice of it with 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
 from cluster.run_place import RunPlace
-from jobs.run.automatic import GraphFacts, choose
+from jobs.run.automatic import GraphFacts, choose, has_recipe
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
 from jobs.run.link_options import LinksOptions
 from jobs.run.link_samplers import scored_links, training_links
 from jobs.run.reader import Tree, build, shown, to_tree
-from jobs.run.registry import PLACEHOLDERS, Inputs, build_model, model_config, origin, sharding, stored_encoding
+from jobs.run.registry import PLACEHOLDERS, Inputs, Kind, build_model, model_config, origin, sharding, stored_encoding
 from models.options.features import Features
 from models.parallel.shards import NUM_BLOCKS
 from samplers.messages import EdgeColumn
@@ -279,12 +280,21 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
 
 def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[RunConfig, list[str]]:
     """(the configuration with nothing left open, each choice with its reason)."""
-    choices = choose(config.open, config.options(), graph, micro_batches)
+    kind, model = config.kind, config.model
+    recipe = _recipe_options(kind, None if model.is_foreign else model.name) if has_recipe(kind, model.name) else {}
+    choices = choose(config.open, config.options(), graph, micro_batches, recipe)
     if not choices:
         return config, []
     values = [(path, choice.value) for path, choice in choices.items()]
     told = [f"--{path} {shown(choice.value)}: {choice.reason}" for path, choice in choices.items()]
     return config.changed(*values, ("fit.steps", None)), told
+
+
+@cache
+def _recipe_options(kind: Kind, model: str | None) -> Mapping[str, Any]:
+    """What the default recipe of this model, or for one of a user's own the first model's, says of every option."""
+    named = {} if model is None else {"model": model}
+    return MappingProxyType(read_config(config_tree(kind, {**named, "run": {"defaults": "recipe"}})).options())
 
 
 def asked_workers(config: RunConfig) -> WorkerOptions:

@@ -11,6 +11,7 @@ from jobs.run.config import RECIPES, config_tree, read_config, read_recipe
 from jobs.run.registry import PLACEHOLDERS, Inputs
 from jobs.run.resolve import Facts, read_resolved, resolve
 from models.options.features import Features
+from models.options.local import LocalOptions
 from samplers.registry import build_sampler
 from samplers.router import local_router
 from storage.errors import ConfigError
@@ -54,17 +55,115 @@ def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
     assert said.chosen == ()
 
 
-@pytest.mark.parametrize("model", ["primphormer", "tokengt", "grit", "ppgt"])
-def test_models_without_rules_keep_their_recipes(model):
-    config = config_of("--model", model)
+OTHERS = ["primphormer", "tokengt", "grit", "ppgt", "rsage"]
+
+
+def recipe_of(model: str, kind: str = "nodes"):
+    return read_config(config_tree("nodes", read_recipe(f"defaults/{kind}-{model}.yaml")))
+
+
+@pytest.mark.parametrize("model", OTHERS)
+@pytest.mark.parametrize("facts", [SHOP, GRID, WIKI, LARGE])
+def test_models_with_recipes_keep_all_but_the_length_of_a_run(model, facts):
+    resolved, recipe = resolved_on(facts, "--model", model), recipe_of(model).options()
+    ours = resolved.config.options()
+    free = {"fit.epochs", "fit.eval_every", "fit.patience", "fit.warmup_epochs", "sampler.num_chunks", "run.defaults"}
+    assert {path for path in ours if ours[path] != recipe[path]} <= free | {"fit.micro_batches"}
+    assert read_resolved(yaml.safe_load(yaml.safe_dump(resolved.tree()))) == resolved
+
+
+@pytest.mark.parametrize("model", OTHERS)
+@pytest.mark.parametrize("facts", EVERY)
+def test_models_with_recipes_have_steps_enough_and_their_schedules(model, facts):
+    config, recipe = resolved_on(facts, "--model", model, "--workers", 1).config, recipe_of(model).fit
+    at = At(facts, 1, config.options())
+    assert config.fit.epochs * steps_per_epoch(at) >= (1000, 500, 1000, 1000)[at.kind]
+    assert config.fit.warmup_epochs <= config.fit.epochs // 10
+    assert config.fit.patience is not None
+    if config.fit.schedule == "cosine":
+        assert config.fit.epochs >= recipe.epochs
+        share = recipe.warmup_epochs / recipe.epochs
+        assert config.fit.warmup_epochs == pytest.approx(share * config.fit.epochs, abs=1)
+    else:
+        assert at.kind == 0
+        assert config.fit.warmup_epochs == 0
+
+
+def test_epochs_that_are_said_shorten_the_warm_up():
+    fits = [resolved_on(SHOP, "--model", "grit", "--fit.epochs", epochs).config.fit for epochs in (3, 20, 40)]
+    assert [fit.warmup_epochs for fit in fits] == [0, 2, 4]
+    fit = resolved_on(SHOP, "--model", "grit", "--fit.epochs", 3, "--fit.warmup_epochs", 2).config.fit
+    assert (fit.epochs, fit.warmup_epochs) == (3, 2)
+
+
+def test_sampled_scores_are_not_taken_after_each_short_epoch():
+    # 140 roots are three batches of 64.
+    fit = resolved_on(CITATIONS, "--model", "ppgt", "--workers", 1).config.fit
+    assert (fit.epochs, fit.eval_every, fit.patience) == (334, 4, 10)
+    assert resolved_on(SHOP, "--model", "ppgt", "--workers", 1).config.fit.eval_every == 1
+
+
+@pytest.mark.parametrize(("facts", "chunks"), [(CITATIONS, 1), (SHOP, 4), (GRID, 4), (LARGE, 49)])
+def test_chunks_grow_with_few_labels_alone(facts, chunks):
+    assert resolved_on(facts, "--model", "tokengt").config.sampler.options.num_chunks == chunks
+
+
+@pytest.mark.parametrize("model", ["primphormer", "tokengt"])
+def test_few_labels_have_the_gate_that_geco_has(model):
+    options = resolved_on(CITATIONS, "--model", model).config.options()
+    geco = resolved_on(CITATIONS).config.options()
+    for path in ("join", "block", "norm", "dropout", "residual"):
+        assert options[f"model.local.{path}"] == geco[f"model.local.{path}"]
+    for path in ("model.num_layers", "model.width", "model.input_dropout", "fit.learning_rate", "fit.weight_decay"):
+        assert options[path] == geco[path]
+    assert options.get("model.layer.local", "none") == "none"
+
+
+def test_primphormers_own_local_block_is_kept_where_it_is_said():
+    options = resolved_on(CITATIONS, "--model", "primphormer", "--model.layer.local", "gcn").config.model.options
+    assert (options.layer.local, options.local) == ("gcn", LocalOptions())
+    options = resolved_on(CITATIONS, "--model", "primphormer", "--model.attention", "none").config.model.options
+    assert (options.layer.local, options.local) == ("gcn", LocalOptions())
+    words = ("--model.layer.local", "none", "--model.local", "sage", "--model.local.join", "gate")
+    options = resolved_on(SHOP, "--model", "primphormer", *words).config.model.options
+    assert (options.layer.local, options.local.block, options.width) == ("none", "sage", 128)
+
+
+@pytest.mark.parametrize("model", OTHERS)
+def test_a_recipe_that_is_asked_for_chooses_nothing(model):
+    config = config_of("--model", model, "--run.defaults", "recipe")
     assert config.open == ()
-    automatic = read_config(config_tree("nodes", read_recipe(f"defaults/nodes-{model}.yaml")))
-    assert replace(config, run=automatic.run) == automatic
+    assert config == recipe_of(model)
+
+
+def on_a_set(num_train: int, *words: object):
+    facts = GraphFacts(20 * num_train, 40 * num_train, 0, 0, num_train, is_set=True)
+    config = config_of(*words, "--workers", 1, kind="graphs")
+    return resolve(config, Facts(PLACEHOLDERS["graphs"], {}, None, graph=facts)).config
+
+
+@pytest.mark.parametrize("model", ["tokengt", "grit", "ppgt", "geco", "primphormer"])
+def test_small_sets_of_graphs_are_trained_for_longer(model):
+    recipe = recipe_of(model, "graphs")
+    fits = [on_a_set(size, "--model", model).fit for size in (50, 240, 2_000, 3_200, 300_000)]
+    # Batches of 64 graphs.
+    assert [(fit.epochs, fit.warmup_epochs) for fit in fits] == [(1000, 67), (250, 17), (32, 2), (30, 2), (30, 2)]
+    for fit in fits:
+        assert replace(fit, epochs=30, warmup_epochs=2, micro_batches=None) == recipe.fit
+    assert on_a_set(240, "--model", model, "--run.defaults", "recipe").fit.epochs == recipe.fit.epochs
+    said = on_a_set(240, "--model", model, "--fit.epochs", 12).fit
+    assert (said.epochs, said.warmup_epochs) == (12, 1)
+    assert on_a_set(240, "--model", model, "--fit.steps", 40).fit.epochs == 10
+
+
+def test_a_budget_of_nodes_does_not_tell_how_many_batches_a_set_has():
+    words = ("--sampler.max_graphs", 0, "--sampler.max_nodes", 900)
+    assert on_a_set(240, *words).fit.epochs == 30
 
 
 @pytest.mark.parametrize("path", sorted(RULES))
 def test_what_is_said_wins_over_its_rule(path):
-    model = "gcn" if path in ("model.residual", "model.norm") else "geco"
+    model = {"model.residual": "gcn", "model.norm": "gcn", "model.layer.local": "primphormer"}.get(path, "geco")
     options = resolved_on(CITATIONS, "--model", model).config.options()
     if path not in options:
         pytest.skip(f"{model} has no {path}")
