@@ -296,7 +296,8 @@ def _num_chunks(at: Setting) -> Choice:
     if at.keeps_recipe and wanted <= DEFAULT_CHUNKS:  # each edge of a chunk is a token of TokenGT
         return Choice(max(DEFAULT_CHUNKS, least), "the default recipe's chunks")
     if wanted <= 1:
-        return Choice(least, f"{nodes:,} nodes are one batch")
+        shared = f"; each of a step's {at.micro_batches} micro-batches takes it whole, for its share of the training nodes: more workers save no time"
+        return Choice(least, f"{nodes:,} nodes are one batch{shared if at.micro_batches > 1 else ''}")
     return Choice(max(wanted, least), f"{nodes:,} nodes, at most {_ONE_BATCH:,} in a chunk")
 
 
