@@ -125,7 +125,7 @@ class Setting:
     @property
     def keeps_recipe(self) -> bool:
         """Whether the recipe says all that does not depend on how many steps an epoch has."""
-        few = self.kind == 0 and not self.graph.is_set
+        few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # as on Cora
         return bool(self.recipe) and not (few and self["model"] in _FEW_LABELS_AS_GECO)
 
     @property

@@ -103,7 +103,9 @@ def test_sampled_scores_are_not_taken_after_each_short_epoch():
     assert resolved_on(SHOP, "--model", "ppgt", "--workers", 1).config.fit.eval_every == 1
 
 
-@pytest.mark.parametrize(("facts", "chunks"), [(CITATIONS, 1), (SHOP, 4), (GRID, 4), (LARGE, 49)])
+@pytest.mark.parametrize(
+    ("facts", "chunks"), [(CITATIONS, 1), (replace(CITATIONS, num_edges=40_000), 4), (SHOP, 4), (GRID, 4), (LARGE, 49)]
+)
 def test_chunks_grow_with_few_labels_alone(facts, chunks):
     assert resolved_on(facts, "--model", "tokengt").config.sampler.options.num_chunks == chunks
 
