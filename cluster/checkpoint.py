@@ -36,7 +36,7 @@ from storage.json_object import parse_object
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
 DATA = "labels, splits and features"  # their digest's name in a run's identity
-_LATER = (DATA, "evaluation", "micro_batches")  # which older checkpoints do not have
+_LATER = (DATA, "evaluation", "micro_batches", "seed")  # which older checkpoints do not have
 
 NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter

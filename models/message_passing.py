@@ -8,10 +8,12 @@ Shapes: n nodes, D width.
 
 from torch import Tensor, nn
 
+from models.dropout import MaskRows
 from models.features import NodeInput
 from models.graphs import Graphs
 from models.local_blocks import LocalLayer
 from models.options.message_passing import MessagePassingConfig
+from models.parallel.graph import ShardedGraph
 
 
 class MessagePassing(nn.Module):
@@ -27,12 +29,18 @@ class MessagePassing(nn.Module):
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=config.in_dim != config.width)
         self.head = nn.Linear(config.width, config.out_dim)
 
-    def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
-        """Returns [r, out_dim], the predictions of the roots (of all n nodes without roots). Raises ValueError for other features."""
+    def forward(self, graphs: Graphs | ShardedGraph, *, epoch: int = 0) -> Tensor:
+        """Returns [r, out_dim], the predictions of the roots (of all n nodes without roots). Raises ValueError for other features.
+
+        Where the graph is spread over workers, dropout's masks follow from the seed, the epoch and the rows' numbers, as GECO's.
+        """
         if graphs.x is None or graphs.x.shape[1] != self.config.in_dim:
             got = "none" if graphs.x is None else graphs.x.shape[1]
             raise ValueError(f"features must have {self.config.in_dim} columns, got {got}; set in_dim")
-        x_nD = self.input(graphs.x.to(self.head.weight.dtype))
-        for layer in self.layers:
-            x_nD = layer(x_nD, graphs.adjacency)
+        masks = None
+        if isinstance(graphs, ShardedGraph):
+            masks = MaskRows(self.config.seed, graphs.layout.first_row).of(epoch)
+        x_nD = self.input(graphs.x.to(self.head.weight.dtype), None if masks is None else masks.of(0))
+        for index, layer in enumerate(self.layers):
+            x_nD = layer(x_nD, graphs.adjacency, None if masks is None else masks.of(1 + index))
         return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])

@@ -180,7 +180,7 @@ class RunOptions:
     """Of options that nobody says. automatic: chosen for the graph, each with its reason; recipe: those of the model's default recipe. A recipe over
     one of ours says recipe."""
     parallel: Literal["data", "graph"] = "data"
-    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (GECO)."""
+    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (geco, sage, gcn, gat)."""
     require_baselines: bool = False
     """Exit with status 1 where the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
     track: tuple[Literal["mlflow", "wandb"], ...] = ()

@@ -28,7 +28,7 @@ class PredictConfig:
     relation: str | None = None
     """Of a run on links in a knowledge graph: the relation by which destinations are to be found ("inverse of …": by which nodes are found that end here)."""
     parallel: Literal["auto", "data", "graph"] = "auto"
-    """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
+    """graph: the whole graph is one batch, its nodes spread over the workers (of geco, sage, gcn, gat; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
     workers: int | None = None
     """Each with a CPU, or with a GPU; none: of a run scored on the full graph as many as it had, at most this machine's cores; else one for each

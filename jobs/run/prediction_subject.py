@@ -33,7 +33,7 @@ from jobs.run.node_task import fits_labels
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
-from jobs.run.registry import Inputs, sharding
+from jobs.run.registry import GRAPH_PARALLEL, Inputs, sharding
 from jobs.run.resolve import ResolvedRun, read_resolved
 from jobs.run.typed_nodes import NodeGraph, describe, predicted_nodes, typed_inputs
 from jobs.run.whole_graph import WholeGraphData
@@ -302,7 +302,7 @@ def _is_whole(run: ResolvedRun, parallel: str) -> bool:
     row = run.config.model.row("model", "nodes")
     if parallel == "graph" and (row is None or not row.graph_parallel):
         raise ConfigError(
-            f"--parallel graph: expected a run whose model can be spread over workers (geco), got one of {run.config.model.name}"
+            f"--parallel graph: expected a run whose model can be spread over workers ({GRAPH_PARALLEL}), got one of {run.config.model.name}"
         )
     return parallel == "graph"
 

@@ -87,9 +87,24 @@ MODELS: dict[Kind, dict[str, Row]] = {
         "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
         "grit": Row("models.options.grit:GRITConfig", "models.grit:GRIT"),
         "ppgt": Row("models.options.ppgt:PPGTConfig", "models.ppgt:PPGT"),
-        "sage": Row(f"{_MESSAGES}:SAGEConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
-        "gcn": Row(f"{_MESSAGES}:GCNConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
-        "gat": Row(f"{_MESSAGES}:GATConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
+        "sage": Row(
+            f"{_MESSAGES}:SAGEConfig",
+            "models.message_passing:MessagePassing",
+            layers_are_hops=True,
+            graph_parallel=True,
+        ),
+        "gcn": Row(
+            f"{_MESSAGES}:GCNConfig",
+            "models.message_passing:MessagePassing",
+            layers_are_hops=True,
+            graph_parallel=True,
+        ),
+        "gat": Row(
+            f"{_MESSAGES}:GATConfig",
+            "models.message_passing:MessagePassing",
+            layers_are_hops=True,
+            graph_parallel=True,
+        ),
         "rsage": Row(
             "models.options.relational:RSAGEConfig", "models.relational:RSAGE", layers_are_hops=True, takes_types=True
         ),
@@ -124,6 +139,8 @@ TASKS: dict[Kind, dict[str, Row]] = {
 }
 
 TABLES: dict[str, dict[Kind, dict[str, Row]]] = {"model": MODELS, "sampler": _SAMPLERS, "task": TASKS}
+
+GRAPH_PARALLEL = ", ".join(name for name, row in MODELS["nodes"].items() if row.graph_parallel)
 
 # What options are checked with before the data is known.
 PLACEHOLDERS: dict[Kind, Inputs] = {

@@ -21,7 +21,17 @@ from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tre
 from jobs.run.link_options import LinksOptions
 from jobs.run.link_samplers import scored_links, training_links
 from jobs.run.reader import Tree, build, shown, to_tree
-from jobs.run.registry import PLACEHOLDERS, Inputs, Kind, build_model, model_config, origin, sharding, stored_encoding
+from jobs.run.registry import (
+    GRAPH_PARALLEL,
+    PLACEHOLDERS,
+    Inputs,
+    Kind,
+    build_model,
+    model_config,
+    origin,
+    sharding,
+    stored_encoding,
+)
 from models.options.features import Features
 from models.parallel.shards import NUM_BLOCKS
 from samplers.messages import EdgeColumn
@@ -432,7 +442,7 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
         return None
     row = config.model.row("model", config.kind)
     if config.kind != "nodes" or row is None or not row.graph_parallel:
-        return f"--run.parallel graph: expected a model that can be spread over workers (geco), got {config.model.name}; set --model"
+        return f"--run.parallel graph: expected a model that can be spread over workers ({GRAPH_PARALLEL}), got {config.model.name}; set --model"
     usual = read_config(config_tree("nodes", {"model": config.model.name}))
     defaults = {
         "--sampler": (config.sampler, usual.sampler),
@@ -446,16 +456,17 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
     return f"--run.parallel graph: the whole graph is the one batch of an epoch; leave out {', '.join(useless)}"
 
 
-def _shards_sum_over_neighbors(config: RunConfig) -> str | None:
+def _shards_hear_their_neighbors(config: RunConfig) -> str | None:
     local = getattr(config.model.options, "local", None)
     if config.run.parallel != "graph" or local is None:
         return None
     if getattr(config.model.options, "block", "geco") == "hyena":
         return "--run.parallel graph: expected GECO's own block, hyena computes all nodes in one process; set --model.block geco"
-    if local.block in ("gat", "gated-gcn"):
-        return f"--run.parallel graph: expected a local block that sums over neighbors (lcb, gcn, sage, appnp), got {local.block}; set --model.local.block"
-    if local.norm == "batch":
-        return "--run.parallel graph: batch statistics would be those of a worker's nodes alone; set --model.local.norm layer or none"
+    if local.block == "gated-gcn":
+        return f"--run.parallel graph: expected a local block that keeps no row of an edge (lcb, gcn, sage, gat, appnp), got {local.block}; set --model.local.block"
+    norm = "model.local.norm" if config.model.name == "geco" else "model.norm"
+    if local.norm == "batch" and norm not in config.open:  # one that is open is chosen when the graph is known
+        return f"--run.parallel graph: batch statistics would be those of a worker's nodes alone; set --{norm} layer or none"
     return None
 
 
@@ -564,7 +575,7 @@ CHECKS = (
     _patience_needs_scores_that_choose,
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,
-    _shards_sum_over_neighbors,
+    _shards_hear_their_neighbors,
     _chunks_per_batch,
     _sums_can_be_corrected,
     _embeddings_fit_the_rest,

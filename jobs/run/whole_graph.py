@@ -20,9 +20,8 @@ from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.training_data import OpenData, TrainingData
 from jobs.run.memory_check import available_bytes, check_fits
 from jobs.run.model_inputs import PlannedShard, plan_shard
-from models.options.geco import GECOConfig
 from models.parallel.collectives import Peers
-from models.parallel.cost import inference_bytes, training_bytes
+from models.parallel.cost import ParallelConfig, inference_bytes, training_bytes
 from samplers.device_copy import map_tensors
 from samplers.minibatch import TorchBatch
 from samplers.options import FullGraphOptions
@@ -34,13 +33,13 @@ from storage.manifest import Manifest
 class ShardMemory:
     """What a worker's shard takes."""
 
-    model: GECOConfig
+    model: ParallelConfig
     num_nodes: int
     num_edges: int
     training: bool = True  # and not prediction, which keeps nothing for a backward pass
 
     @classmethod
-    def of(cls, manifest: Manifest, model: GECOConfig, *, training: bool = True) -> "ShardMemory":
+    def of(cls, manifest: Manifest, model: ParallelConfig, *, training: bool = True) -> "ShardMemory":
         return cls(model, manifest.num_nodes, manifest.num_edges, training)
 
     def worker_bytes(self, num_workers: int) -> int:
@@ -69,7 +68,7 @@ class ShardMemory:
         """Where memory is short."""
         if not self.training:
             return "use more --workers on more machines, or set --run.parallel data"
-        more = "" if self.model.recompute else "set --model.recompute yes, "
+        more = "" if getattr(self.model, "recompute", True) else "set --model.recompute yes, "
         return f"{more}use more --workers on more machines, lower --model.width or --model.num_layers, or set --run.parallel data"
 
 

@@ -11,7 +11,7 @@ from models.options.local import LocalOptions
 class MessagePassingConfig:
     """What GraphSAGE, GCN and GAT have in common. Raises ValueError on values that cannot work."""
 
-    GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim")
+    GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim", "seed")
     sharding: ClassVar = "rows"
     convolution: ClassVar[Literal["sage", "gcn", "gat"]]
     in_dim: int = 1
@@ -30,12 +30,16 @@ class MessagePassingConfig:
     """On the features."""
     scale_rows: bool = False
     """Each node's features divided by the sum of their absolute values, as for bags of words."""
+    seed: int = 0
+    """Of dropout's masks where the graph is spread over workers."""
 
     @property
     def local(self) -> LocalOptions:
         """Of each layer."""
         heads = getattr(self, "num_heads", 1)
-        return LocalOptions(self.convolution, "top", self.residual, self.norm, self.dropout, num_heads=heads)
+        return LocalOptions(
+            self.convolution, "top", self.residual, self.norm, self.dropout, num_heads=heads, top_layers=0
+        )
 
     def __post_init__(self) -> None:
         check_least(self, 0, "edge_dim")

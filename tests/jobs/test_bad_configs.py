@@ -168,7 +168,15 @@ ROWS = (
     Row("products_geco", "--model.dropout 2", ("dropout", "2")),
     Row("products_geco", "--run.parallel graph --sampler neighbor", ("--run.parallel graph", "--sampler")),
     Row(
-        "products_geco", "--run.parallel graph --model.local gat", ("lcb, gcn, sage", "got gat", "--model.local.block")
+        "products_geco",
+        "--run.parallel graph --model.local gated-gcn",
+        ("lcb, gcn, sage, gat", "got gated-gcn", "--model.local.block"),
+    ),
+    Row("products_geco", "--model gcn --run.parallel graph", ("--model.norm layer or none",)),
+    Row(
+        "products_geco",
+        "--model primphormer --run.parallel graph",
+        ("geco, sage, gcn, gat", "got primphormer", "--model"),
     ),
     Row("products_geco", "--run.parallel graph --model.local.norm batch", ("--model.local.norm",)),
     Row("train_nodes", "--model geco --model.local gin", ("'gin'", "gated-gcn"), 2),

@@ -1,4 +1,4 @@
-"""Graph-parallel training: the trainer's own steps on real processes, and what is refused before a run starts."""
+"""Graph-parallel training: the trainer's own steps of several models on real processes, and what is refused before a run starts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,17 @@ from tests.runs import node_run
 
 CPU = torch.device("cpu")
 EPOCHS = 3
+GECO = (
+    "--model.width 8 --model.num_layers 2 --model.input_dropout 0.1 --model.permutation dynamic --model.hops 2 "
+    "--model.recompute yes"
+)
+CLASSIC = "--model.width 8 --model.num_layers 2 --model.input_dropout 0.1 --model.dropout 0.3 --model.norm layer"
+WORDS = {
+    "geco": GECO,
+    "sage": f"--model sage {CLASSIC}",
+    "gcn": f"--model gcn {CLASSIC}",
+    "gat": f"--model gat {CLASSIC} --model.num_heads 2",
+}
 
 
 def stored(folder: Path) -> StoredGraph:
@@ -47,9 +58,8 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def resolved(graph: StoredGraph) -> ResolvedRun:
-    words = "--model.width 8 --model.num_layers 2 --model.input_dropout 0.1 --model.permutation dynamic --model.hops 2"
-    return node_run(graph, *words.split(), "--model.recompute", "yes", "--run.parallel", "graph")
+def resolved(graph: StoredGraph, model: str = "geco") -> ResolvedRun:
+    return node_run(graph, *WORDS[model].split(), "--run.parallel", "graph")
 
 
 def model_config(graph: StoredGraph) -> GECOConfig:
@@ -58,16 +68,17 @@ def model_config(graph: StoredGraph) -> GECOConfig:
     return config
 
 
-def whole_graph(graph: StoredGraph, *, training: bool = True) -> WholeGraphData:
-    run = resolved(graph)
-    memory = ShardMemory.of(graph.manifest, replace(run.model_config, recompute=False), training=training)
+def whole_graph(graph: StoredGraph, model: str = "geco", *, training: bool = True) -> WholeGraphData:
+    run = resolved(graph, model)
+    config = replace(run.model_config, recompute=False) if model == "geco" else run.model_config
+    memory = ShardMemory.of(graph.manifest, config, training=training)
     return WholeGraphData(StoredNodes.of(graph, verify=False), run.training, memory)
 
 
-def train_spec(graph: StoredGraph) -> TrainSpec:
-    run = resolved(graph)
+def train_spec(graph: StoredGraph, model: str) -> TrainSpec:
+    run = resolved(graph, model)
     return TrainSpec(
-        data=whole_graph(graph),
+        data=whole_graph(graph, model),
         build_model=run.build_model,
         task=Classification(graph.manifest.num_classes or 0, label_smoothing=0.1),
         model_config={},
@@ -79,9 +90,9 @@ def train_spec(graph: StoredGraph) -> TrainSpec:
     )
 
 
-def outcome(folder: Path, rank: int, size: int) -> dict[str, Any]:
+def outcome(folder: Path, rank: int, size: int, model: str) -> dict[str, Any]:
     """A few epochs as the trainer runs them, and then an evaluation with weights gone bad on one rank only."""
-    worker = Worker(train_spec(stored(folder)), RecordingReporter(), rank, size, CPU)
+    worker = Worker(train_spec(stored(folder), model), RecordingReporter(), rank, size, CPU)
     with worker.loader(worker.spec.sampler) as train, worker.loader(worker.spec.evaluation["valid"]) as valid:
         records = [worker.train_epoch(train, epoch)[0] for epoch in range(EPOCHS)]
         scores = worker._evaluate(worker.model, valid, "valid")["valid"].compute()
@@ -103,21 +114,22 @@ def outcome(folder: Path, rank: int, size: int) -> dict[str, Any]:
     }
 
 
-def one_rank(rank: int, folder: Path, size: int) -> None:
+def one_rank(rank: int, folder: Path, size: int, model: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
-    torch.save(outcome(folder, rank, size), folder / f"{rank}.pt")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{model}", rank=rank, world_size=size)
+    torch.save(outcome(folder, rank, size, model), folder / f"{model}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_workers_train_as_one_does(folder):
-    run_ranks(one_rank, (folder, 2), 2)
-    alone = outcome(folder, 0, 1)
+@pytest.mark.parametrize("model", list(WORDS))
+def test_two_workers_train_as_one_does(folder, model):
+    run_ranks(one_rank, (folder, 2, model), 2)
+    alone = outcome(folder, 0, 1, model)
     assert "the weights of model.head.weight are not finite" in alone["error"]
     for rank in range(2):
-        found = torch.load(folder / f"{rank}.pt", weights_only=True)
+        found = torch.load(folder / f"{model}-{rank}.pt", weights_only=True)
         for ours, theirs in zip(found["records"], alone["records"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
         assert found["scores"] == pytest.approx(alone["scores"], rel=1e-4)
@@ -153,6 +165,10 @@ def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
     graph = stored(folder)
     data = whole_graph(graph)
     data.memory.check(1)
+    whole_graph(graph, "gcn").memory.check(1)
+    monkeypatch.setattr(whole_graph_module, "available_bytes", lambda: 2**18)
+    with pytest.raises(ConfigError, match=r"free.*; use more --workers .* lower --model.width"):
+        whole_graph(graph, "gcn").memory.check(1)
     monkeypatch.setattr(whole_graph_module, "available_bytes", lambda: 2**20)
     for refused in (lambda: data.memory.check(1), data.open):
         with pytest.raises(

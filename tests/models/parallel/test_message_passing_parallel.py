@@ -1,0 +1,148 @@
+"""GraphSAGE, GCN and GAT with the graph's rows over 1, 2 and 4 real processes: outputs and gradients are those of one process, in float64."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.graphs import Graphs
+from models.message_passing import MessagePassing
+from models.options.message_passing import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
+from models.parallel.collectives import Peers, sum_gradients
+from models.parallel.cost import as_geco, num_parameters, sent_bytes
+from models.parallel.graph import ShardedGraph
+from models.parallel.halo import ShardedAdjacency
+from models.parallel.shards import Shards
+from tests.gloo_workers import SIZES, on_workers
+
+IN, OUT = 5, 3
+CLASSIC = {"in_dim": IN, "out_dim": OUT, "width": 6, "norm": "layer", "seed": 5}
+
+
+@dataclass(frozen=True)
+class Case:
+    config: MessagePassingConfig
+    num_nodes: int = 37
+    lopsided: bool = False  # the first and the last worker's shards are empty, where there are more than two
+
+
+def plain(config: type[MessagePassingConfig], **options: Any) -> MessagePassingConfig:
+    return config(**{**CLASSIC, "dropout": 0.0, **options})
+
+
+CASES = {
+    "sage": Case(plain(SAGEConfig)),
+    "gcn": Case(plain(GCNConfig, norm="none", residual="none", scale_rows=True)),
+    "gat": Case(plain(GATConfig, num_heads=3, residual="identity")),
+    "sage, empty shards": Case(plain(SAGEConfig), 23, lopsided=True),
+    "gat, empty shards": Case(plain(GATConfig, num_heads=2), 23, lopsided=True),
+    "fewer nodes than workers": Case(plain(GCNConfig), 3),
+    "dropout of sage": Case(plain(SAGEConfig, dropout=0.4, input_dropout=0.2)),
+    "dropout of gcn": Case(plain(GCNConfig, dropout=0.4)),
+    "dropout of gat": Case(plain(GATConfig, num_heads=2, dropout=0.4)),
+}
+
+
+def build(case: Case) -> MessagePassing:
+    torch.manual_seed(1)
+    model = MessagePassing(case.config).double()
+    with torch.no_grad():  # norms and biases away from their neutral start, so that tests see them
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def problem(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """(edges [2, E] by destination, features, targets): directed, with self-loops, multi-edges and a node without edges."""
+    n, generator = case.num_nodes, torch.Generator().manual_seed(2)
+    edges = torch.randint(0, n - 1, (2, 4 * n), generator=generator)
+    edges = torch.cat([edges, edges[:, :n]], dim=1)
+    edges = edges[:, torch.argsort(edges[1], stable=True)]
+    x, target = (torch.randn(n, k, dtype=torch.float64, generator=generator) for k in (IN, OUT))
+    return edges, x, target
+
+
+def shards_of(case: Case, size: int) -> Shards:
+    if not case.lopsided or size < 3:
+        return Shards.even(case.num_nodes, size)
+    inner = Shards.even(case.num_nodes, size - 2).bounds
+    return Shards((0, *inner, case.num_nodes))
+
+
+def outcome(model: MessagePassing, graphs: Graphs | ShardedGraph, target: Tensor) -> dict[str, Any]:
+    """The loss is a sum over rows, so that workers' parts add up."""
+    assert graphs.x is not None
+    y = model(graphs, epoch=3)
+    (y - target).square().sum().backward()
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert len(grads) == len(list(model.parameters())), "DDP waits for every parameter's gradient"
+    return {"y": y.detach(), "x": graphs.x.grad} | grads
+
+
+def one_process(case: Case) -> dict[str, Any]:
+    edges, x, target = problem(case)
+    node_ptr = torch.tensor([0, case.num_nodes])
+    return outcome(build(case), Graphs(node_ptr=node_ptr, edge_index=edges, x=x.requires_grad_()), target)
+
+
+def sharded(case: Case, peers: Peers) -> dict[str, Any]:
+    (edges, x, target), shards, model = problem(case), shards_of(case, peers.size), build(case)
+    start, stop = shards.range(peers.rank)
+    here = edges[:, (edges[1] >= start) & (edges[1] < stop)]
+    indptr = torch.zeros(stop - start + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(here[1] - start, minlength=stop - start).cumsum(0)
+    adjacency = ShardedAdjacency(indptr, here[0], shards, peers)
+    peers.sent_bytes.clear()
+    x_nF = x[start:stop].clone().requires_grad_()
+    result = outcome(model, ShardedGraph(shards, peers, adjacency, torch.arange(start, stop), x_nF), target[start:stop])
+    sum_gradients(list(model.parameters()), peers)
+    result |= {name: p.grad for name, p in model.named_parameters()}
+    result["sent"] = dict(peers.sent_bytes)
+    result["halo"] = (sum(adjacency.plan.send), adjacency.plan.num_halo)
+    return result
+
+
+def all_cases(peers: Peers) -> dict[str, Any]:
+    return {name: sharded(case, peers) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[int, list[Any]]:
+    return on_workers(all_cases)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", list(CASES))
+def test_outputs_and_gradients_equal_one_process(results, name, size):
+    # With dropout, one process that draws as the workers do.
+    expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
+    found = [by_case[name] for by_case in results[size]]
+    for key in ("y", "x"):
+        torch.testing.assert_close(torch.cat([f[key] for f in found]), expected[key], rtol=1e-10, atol=1e-10)
+    for key in expected.keys() - {"y", "x", "sent", "halo"}:
+        scale = max(1.0, float(expected[key].abs().max()))
+        for rank in range(size):
+            torch.testing.assert_close(found[rank][key], expected[key], rtol=1e-10, atol=1e-10 * scale, msg=key)
+
+
+def test_dropout_drops(results):
+    for name in ("sage", "gcn", "gat"):
+        case = CASES[f"dropout of {name}"]
+        without = replace(case, config=replace(case.config, dropout=0.0, input_dropout=0.0))
+        assert not torch.allclose(results[1][0][f"dropout of {name}"]["y"], one_process(without)["y"])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
+def test_bytes_sent_are_those_of_the_formula(results, name, size):
+    case = CASES[name]
+    for rank in range(size):
+        found = results[size][rank][name]
+        predicted = sent_bytes(case.config, Shards.even(case.num_nodes, size), rank, *found["halo"], element_size=8)
+        degrees = 0 if name == "gat" else 8 * found["halo"][0]  # once, with one channel
+        assert predicted["sequences"] == 0
+        assert found["sent"].get("halo", 0) == predicted["halo"] + degrees
+        assert found["sent"].get("gradients", 0) == predicted["gradients"]
+    assert num_parameters(as_geco(case.config)) == sum(p.numel() for p in build(case).parameters())
