@@ -51,9 +51,9 @@ def trains_and_reports(model, launcher, tmp_path):
     assert (tmp_path / "run" / "best" / "config.json").exists()
 
 
-def test_tokengt_default_is_the_preset_of_node_classification():
+def test_tokengts_default_recipe_is_the_preset_of_node_classification():
     facts = Facts(Inputs(node=Features(dim=9), out_dim=5, task="node"), {}, None)
-    resolved = resolve(config_of("--model", "tokengt", "--fit.seed", 3), facts)
+    resolved = resolve(config_of("--model", "tokengt", "--run.defaults", "recipe", "--fit.seed", 3), facts)
     assert resolved.encoding is not None
     want = node_classification(Features(dim=9), 5, encoding=resolved.encoding.name, seed=3)
     assert resolved.model_config == want
