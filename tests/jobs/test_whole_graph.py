@@ -18,7 +18,7 @@ from cluster.training_data import StoredNodes
 from jobs.run import memory_check
 from jobs.run import whole_graph as whole_graph_module
 from jobs.run.geco_classifier import GECOClassifier
-from jobs.run.resolve import ResolvedRun
+from jobs.run.resolve import CHECKS, ResolvedRun
 from jobs.run.whole_graph import ShardMemory, WholeGraphData
 from models.options.geco import GECOConfig
 from models.parallel.cost import inference_bytes, training_bytes
@@ -30,7 +30,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.forked_ranks import run_ranks
 from tests.recording_reporter import RecordingReporter
-from tests.runs import node_run
+from tests.runs import config_of, node_run
 
 CPU = torch.device("cpu")
 EPOCHS = 3
@@ -139,6 +139,14 @@ def test_two_workers_train_as_one_does(folder, model):
         )
         for name, tensor in alone["model"].items():
             torch.testing.assert_close(found["model"][name], tensor, rtol=0, atol=2e-5)
+
+
+def test_a_norm_that_nobody_says_is_none_of_batches(folder):
+    words = ("--model", "gcn", "--run.parallel", "graph")
+    assert all(check(config_of(*words)) is None for check in CHECKS)  # not chosen yet
+    assert node_run(stored(folder), *words).model_config.norm in ("layer", "none")
+    with pytest.raises(ConfigError, match=r"set --model\.norm layer or none"):
+        node_run(stored(folder), *words, "--model.norm", "batch")
 
 
 def test_one_worker_has_the_whole_graphs_logits_and_the_same_weights_serve_batches(folder):
