@@ -73,9 +73,8 @@ class PredictionFolder:
                 "another folder"
             )
         summary = self._read_json(SUMMARY)
-        if summary is not None and len(self.part_names()) < summary.get(
-            "parts", 0
-        ):  # one was lost since: it is made again
+        parts = 0 if summary is None else summary.get("parts", 0)
+        if len(self.part_names()) < parts:  # one was lost since: it is made again
             return None
         return summary
 

@@ -1,7 +1,7 @@
 """Runs the cases of a module on real gloo processes, started once per module."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,18 @@ def on_workers(body: Callable[[Peers], Any], sizes: Sequence[int] = SIZES) -> di
             size: [torch.load(Path(folder, f"{size}-{rank}.pt"), weights_only=True) for rank in range(size)]
             for size in sizes
         }
+
+
+def check_parts(parts: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]) -> None:
+    """Of ranks' results: outputs `y` and gradients `x` are together those expected, in float64, and every other tensor is on each rank."""
+    for key in ("y", "x"):
+        torch.testing.assert_close(torch.cat([part[key] for part in parts]), expected[key], rtol=1e-10, atol=1e-10)
+    for key, value in expected.items():
+        if key in ("y", "x") or not isinstance(value, torch.Tensor):
+            continue
+        scale = max(1.0, float(value.abs().max()))
+        for part in parts:
+            torch.testing.assert_close(part[key], value, rtol=1e-10, atol=1e-10 * scale, msg=key)
 
 
 def _worker(rank: int, body: Callable[[Peers], Any], folder: str, sizes: Sequence[int]) -> None:

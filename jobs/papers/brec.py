@@ -83,7 +83,7 @@ class BrecConfig:
     position: Literal["laplacian", "stable_expressive"] | None = None
     """primphormer's positions, instead of the preset's laplacian."""
     precision: Literal["float32", "float64"] = "float32"
-    """Of weights, walks and outputs. BREC's program has float32, in which rounding can hide how two graphs differ (six of CFI's pairs for ppgt)."""
+    """Of weights, walks and outputs. BREC's program has float32, in which rounding can hide how two graphs differ (five of CFI's pairs for ppgt)."""
     seed: int = 2022
     """Of relabelling and of the models."""
     device: str = "cpu"
@@ -313,10 +313,8 @@ def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
 def settings(config: BrecConfig) -> dict[str, Any]:
     """What makes two results comparable."""
     fields = asdict(config)
-    for name in ("spe_scales", "position"):  # results of before these were options stay comparable
-        if fields[name] is None:
-            del fields[name]
-    for name, default in (("training", "brec"), ("precision", "float32")):
+    # Results of before these were options stay comparable.
+    for name, default in (("spe_scales", None), ("position", None), ("training", "brec"), ("precision", "float32")):
         if fields[name] == default:
             del fields[name]
     if config.model == "ppgt":

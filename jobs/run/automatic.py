@@ -25,7 +25,7 @@ _FEW, _FEW_PER_CLASS = 0.2, 100  # share of the nodes that train, and how many o
 _FEW_NEIGHBORS = 10
 _ALIKE = 0.3  # adjusted homophily: of less, a mean over neighbors blurs
 _SET_STEPS = 1_000  # of a set of graphs, at least
-_SAMPLED_EVERY = 10
+_SAMPLED_EVERY = 10  # steps between two sampled scores, about
 _FEWEST_EDGES = 40  # between training nodes, in both directions, that tell it
 
 
@@ -420,10 +420,11 @@ def rule_paths(kind: str, model: str) -> tuple[str, ...]:
     """
     if kind != "nodes":
         return ("fit.epochs", "fit.warmup_epochs")
-    own = ("model.layer.local",) if model == "primphormer" else ()
     if model in _HAVE_RECIPES:
+        own = ("model.layer.local",) if model == "primphormer" else ()
         more = _MEASURED_FOR_THEM if model in _FEW_LABELS_AS_GECO else ()
         return tuple(path for path in RULES if path in (*_OF_ANY_MODEL, "fit.warmup_epochs", *more, *own))
-    if model == "geco":
-        return tuple(path for path in RULES if path not in ("model.residual", "model.norm", "model.layer.local"))
-    return tuple(path for path in RULES if path != "model.layer.local") if model in _CLASSIC else _OF_ANY_MODEL
+    if model not in ("geco", *_CLASSIC):
+        return _OF_ANY_MODEL
+    others = ("model.layer.local", *(("model.residual", "model.norm") if model == "geco" else ()))
+    return tuple(path for path in RULES if path not in others)

@@ -71,7 +71,14 @@ class Row:
     """It is trained full-graph too, sharded over the workers."""
 
 
-_MESSAGES = "models.options.message_passing"
+def _classic(options: str) -> Row:
+    return Row(
+        f"models.options.message_passing:{options}",
+        "models.message_passing:MessagePassing",
+        layers_are_hops=True,
+        graph_parallel=True,
+    )
+
 
 MODELS: dict[Kind, dict[str, Row]] = {
     "nodes": {
@@ -87,24 +94,9 @@ MODELS: dict[Kind, dict[str, Row]] = {
         "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
         "grit": Row("models.options.grit:GRITConfig", "models.grit:GRIT"),
         "ppgt": Row("models.options.ppgt:PPGTConfig", "models.ppgt:PPGT"),
-        "sage": Row(
-            f"{_MESSAGES}:SAGEConfig",
-            "models.message_passing:MessagePassing",
-            layers_are_hops=True,
-            graph_parallel=True,
-        ),
-        "gcn": Row(
-            f"{_MESSAGES}:GCNConfig",
-            "models.message_passing:MessagePassing",
-            layers_are_hops=True,
-            graph_parallel=True,
-        ),
-        "gat": Row(
-            f"{_MESSAGES}:GATConfig",
-            "models.message_passing:MessagePassing",
-            layers_are_hops=True,
-            graph_parallel=True,
-        ),
+        "sage": _classic("SAGEConfig"),
+        "gcn": _classic("GCNConfig"),
+        "gat": _classic("GATConfig"),
         "rsage": Row(
             "models.options.relational:RSAGEConfig", "models.relational:RSAGE", layers_are_hops=True, takes_types=True
         ),

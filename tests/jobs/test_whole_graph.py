@@ -129,16 +129,16 @@ def test_two_workers_train_as_one_does(folder, model):
     alone = outcome(folder, 0, 1, model)
     assert "the weights of model.head.weight are not finite" in alone["error"]
     for rank in range(2):
-        found = torch.load(folder / f"{model}-{rank}.pt", weights_only=True)
-        for ours, theirs in zip(found["records"], alone["records"], strict=True):
+        part = torch.load(folder / f"{model}-{rank}.pt", weights_only=True)
+        for ours, theirs in zip(part["records"], alone["records"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
-        assert found["scores"] == pytest.approx(alone["scores"], rel=1e-4)
-        # Both looked, because a look is a forward pass of all; the one that found it is named to both.
-        assert found["error"].startswith(
+        assert part["scores"] == pytest.approx(alone["scores"], rel=1e-4)
+        # Both looked, because a look is a forward pass of all; the one that part it is named to both.
+        assert part["error"].startswith(
             "evaluation of valid, rank 1, batch 1: a prediction is not finite; the weights of model.head.weight"
         )
         for name, tensor in alone["model"].items():
-            torch.testing.assert_close(found["model"][name], tensor, rtol=0, atol=2e-5)
+            torch.testing.assert_close(part["model"][name], tensor, rtol=0, atol=2e-5)
 
 
 def test_a_norm_that_nobody_says_is_none_of_batches(folder):

@@ -17,7 +17,7 @@ from models.parallel.halo import ShardedAdjacency
 from models.parallel.sequences import ShardedLayout
 from models.parallel.shards import Shards
 from models.propagation import Adjacency
-from tests.gloo_workers import SIZES, on_workers
+from tests.gloo_workers import SIZES, check_parts, on_workers
 
 SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)
 
@@ -175,13 +175,7 @@ def results() -> dict[int, list[Any]]:
 def test_outputs_and_gradients_equal_one_process(results, name, size):
     # With dropout, one process that draws as the workers do.
     expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
-    found = [by_case[name] for by_case in results[size]]
-    for key in ("y", "x"):
-        torch.testing.assert_close(torch.cat([f[key] for f in found]), expected[key], rtol=1e-10, atol=1e-10)
-    for key in expected.keys() - {"y", "x", "sent", "halo_sent", "halo_received"}:
-        scale = max(1.0, float(expected[key].abs().max()))
-        for rank in range(size):
-            torch.testing.assert_close(found[rank][key], expected[key], rtol=1e-10, atol=1e-10 * scale, msg=key)
+    check_parts([by_case[name] for by_case in results[size]], expected)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -15,7 +15,7 @@ from models.parallel.cost import as_geco, num_parameters, sent_bytes
 from models.parallel.graph import ShardedGraph
 from models.parallel.halo import ShardedAdjacency
 from models.parallel.shards import Shards
-from tests.gloo_workers import SIZES, on_workers
+from tests.gloo_workers import SIZES, check_parts, on_workers
 
 IN, OUT = 5, 3
 CLASSIC = {"in_dim": IN, "out_dim": OUT, "width": 6, "norm": "layer", "seed": 5}
@@ -118,13 +118,7 @@ def results() -> dict[int, list[Any]]:
 def test_outputs_and_gradients_equal_one_process(results, name, size):
     # With dropout, one process that draws as the workers do.
     expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
-    found = [by_case[name] for by_case in results[size]]
-    for key in ("y", "x"):
-        torch.testing.assert_close(torch.cat([f[key] for f in found]), expected[key], rtol=1e-10, atol=1e-10)
-    for key in expected.keys() - {"y", "x", "sent", "halo"}:
-        scale = max(1.0, float(expected[key].abs().max()))
-        for rank in range(size):
-            torch.testing.assert_close(found[rank][key], expected[key], rtol=1e-10, atol=1e-10 * scale, msg=key)
+    check_parts([by_case[name] for by_case in results[size]], expected)
 
 
 def test_dropout_drops(results):
@@ -139,10 +133,12 @@ def test_dropout_drops(results):
 def test_bytes_sent_are_those_of_the_formula(results, name, size):
     case = CASES[name]
     for rank in range(size):
-        found = results[size][rank][name]
-        predicted = sent_bytes(case.config, Shards.even(case.num_nodes, size), rank, *found["halo"], element_size=8)
-        degrees = 0 if name == "gat" else 8 * found["halo"][0]  # once, with one channel
+        sharded_run = results[size][rank][name]
+        predicted = sent_bytes(
+            case.config, Shards.even(case.num_nodes, size), rank, *sharded_run["halo"], element_size=8
+        )
+        degrees = 0 if name == "gat" else 8 * sharded_run["halo"][0]  # once, with one channel
         assert predicted["sequences"] == 0
-        assert found["sent"].get("halo", 0) == predicted["halo"] + degrees
-        assert found["sent"].get("gradients", 0) == predicted["gradients"]
+        assert sharded_run["sent"].get("halo", 0) == predicted["halo"] + degrees
+        assert sharded_run["sent"].get("gradients", 0) == predicted["gradients"]
     assert num_parameters(as_geco(case.config)) == sum(p.numel() for p in build(case).parameters())
