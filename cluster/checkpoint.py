@@ -36,7 +36,8 @@ from storage.json_object import parse_object
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
 DATA = "labels, splits and features"  # their digest's name in a run's identity
-_LATER = (DATA, "evaluation", "micro_batches", "seed")  # which older checkpoints do not have
+_LATER_IN_MODEL = ("seed",)  # which older checkpoints do not have: the classic models drew their dropout from no seed
+_LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 
 NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
@@ -317,13 +318,13 @@ def check_continues(
     state: TrainState, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int, where: str
 ) -> None:
     """Raises ConfigError naming what differs where a checkpoint is not of the run that is asked for."""
-    for kind, theirs, ours in (
-        ("another architecture", state.model_config, model_config),
-        ("another run", state.identity, identity),
+    for kind, theirs, ours, later in (
+        ("another architecture", state.model_config, model_config, _LATER_IN_MODEL),
+        ("another run", state.identity, identity, _LATER_IN_RUN),
     ):
         expected = json.loads(json.dumps(dict(ours), default=str))
         keys = (expected.keys() | theirs.keys()) - {
-            name for name in _LATER if name not in theirs or name not in expected
+            name for name in later if name not in theirs or name not in expected
         }
         differing = sorted(key for key in keys if expected.get(key) != theirs.get(key))
         if differing:
