@@ -36,7 +36,8 @@ from storage.json_object import parse_object
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
 DATA = "labels, splits and features"  # their digest's name in a run's identity
-_LATER_IN_MODEL = ("seed",)  # which older checkpoints do not have: the classic models drew their dropout from no seed
+# What older checkpoints do not have: the classic models a seed, GECO over many graphs a local block; weights tell of another by their shapes.
+_LATER_IN_MODEL = ("seed", "local")
 _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 
 NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them

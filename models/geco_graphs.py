@@ -14,6 +14,9 @@ place in the graph and the graph's size, one random order for each size. The mod
 Hybrid (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) in models/gps.py's layer. Pure
 (`layer.local="none"`): the paper's own layer, X' = LN(GECO(X, A) + X), X'' = LN(FFN(X') + X').
 
+With `config.local` a trained local block L (models/local_blocks.py) replaces the layer's message passing, as in
+models/primphormer.py: X' = L(X) + g ⊙ Drop(GECO(L(X), A)) in place of the layer (gate), or L alone before the layers (top).
+
 Shapes: B graphs, n nodes, N places, L length of the transform, D width, K order, T filter rows.
 """
 
@@ -29,7 +32,7 @@ from models.gps_ends import Readout, Stem
 from models.graphs import Graphs
 from models.hyena import ShortConvolution
 from models.layer_norm import LayerNorm
-from models.local_blocks import LocalBlock
+from models.local_blocks import EdgeStates, LocalBlock, LocalLayers
 from models.node_order import Order, node_order
 from models.options.geco_graphs import GECOGraphsConfig
 from models.segments import Grouping
@@ -188,13 +191,18 @@ class GECOGraphs(nn.Module):
         super().__init__()
         self.config = config
         self.stem = Stem(config)
-        self.operators = nn.ModuleList(GECOOperator(config) for _ in range(config.num_layers))
+        count = config.local.num_global(config.num_layers)
+        self.operators = nn.ModuleList(GECOOperator(config) for _ in range(count))
+        self.local = LocalLayers(
+            config.local, config.width, config.num_layers, edge_dim=0 if self.stem.edge is None else config.width
+        )
         self.layers = nn.ModuleList(
             PureLayer(config)
             if config.layer.local == "none"
-            else GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < config.num_layers)
-            for index in range(config.num_layers)
+            else GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < count)
+            for index in range(0 if self.local.gates else count)
         )
+        self.dropout = Dropout(config.layer.dropout)
         self.readout = Readout(config)
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
@@ -205,10 +213,17 @@ class GECOGraphs(nn.Module):
         x_nD, e_ED, position_nP = self.stem(graphs)
         convolutions, permutation = Convolutions(graphs), self.config.permutation
         order = graph_order(graphs, self.config.seed) if permutation == "static" else None
-        for index, (operator, layer) in enumerate(zip(self.operators, self.layers, strict=True)):
+        edges = EdgeStates(graphs, e_ED)
+        x_nD = self.local.in_front(x_nD, edges)
+        for index, operator in enumerate(self.operators):
+            if self.local.gates:
+                x_nD = self.local.layers[index](x_nD, edges)
             if permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
                 order = graph_order(graphs, self.config.seed, epoch=epoch + 1, layer=index)
             mixed_nD = operator(x_nD, graphs, convolutions, order)
-            x_nD, e_ED = layer(x_nD, e_ED, graphs, mixed_nD, position_nP)
+            if self.local.gates:
+                x_nD = x_nD + self.local.gates[index](self.dropout(mixed_nD))
+            else:
+                x_nD, e_ED = self.layers[index](x_nD, e_ED, graphs, mixed_nD, position_nP)
         return self.readout(x_nD, graphs)

@@ -24,7 +24,7 @@ from models.features import FeatureEncoder, NodeInput
 from models.graphs import Graphs
 from models.heads import FullWidthMLP, HalvingMLP, UnitReLU, read_out
 from models.options.geco_graphs import GECOGraphsConfig
-from models.options.gps import PositionOptions
+from models.options.gps import PositionOptions, reads_edges
 from models.options.primphormer import PrimphormerConfig
 from models.stable_expressive import StableExpressive
 
@@ -100,12 +100,12 @@ class Stem(nn.Module):
     def __init__(self, config: HybridConfig) -> None:
         super().__init__()
         width, own = config.width, config.width - config.position.channels
-        reads_edges = config.layer.local == "gated_gcn"
+        edges = reads_edges(config)
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
         self.node = None if config.node.empty else FeatureEncoder(config.node, own)
         self.node_constant = nn.Parameter(torch.randn(own)) if config.node.empty else None
-        self.edge = FeatureEncoder(config.edge, width) if reads_edges and not config.edge.empty else None
-        self.edge_constant = nn.Parameter(torch.randn(width)) if reads_edges and config.edge.empty else None
+        self.edge = FeatureEncoder(config.edge, width) if edges and not config.edge.empty else None
+        self.edge_constant = nn.Parameter(torch.randn(width)) if edges and config.edge.empty else None
         self.position = None if config.position.kind == "none" else PositionEncoder(config.position, width)
         self.gates = config.position.gates
 

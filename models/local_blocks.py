@@ -24,6 +24,7 @@ stand in front of it. Sums run over sorted lists, without atomics.
 Shapes: n nodes, E edges, F input channels, P features of an edge, D width, K heads of C = D / K channels.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -49,6 +50,46 @@ class EdgeLists(Propagation, Protocol):
 
     @property
     def edge_feature(self) -> Tensor | None: ...
+
+
+class HasEdges(Protocol):
+    """`models.graphs.Graphs`, or a worker's rows of one graph."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def adjacency(self) -> Propagation: ...
+
+    @property
+    def by_source(self) -> Grouping: ...
+
+    @property
+    def by_destination(self) -> Grouping: ...
+
+
+@dataclass(frozen=True)
+class EdgeStates:
+    """The edges of graphs with states [E, P] that a model has made of their features, in the order of `edge_index`."""
+
+    graphs: HasEdges
+    edge_feature: Tensor | None
+
+    @property
+    def num_nodes(self) -> int:
+        return self.graphs.num_nodes
+
+    @property
+    def by_source(self) -> Grouping:
+        return self.graphs.by_source
+
+    @property
+    def by_destination(self) -> Grouping:
+        return self.graphs.by_destination
+
+    def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
+        """Without the edges' states."""
+        return self.graphs.adjacency.propagate(x_nD, normalisation)
 
 
 class EdgeMap(nn.Module):
@@ -280,10 +321,10 @@ class LayerScale(nn.Module):
 class LocalLayers(nn.Module):
     """Local layers of a model whose stem makes node states [n, D], with a gate g each where they are joined by one. None with join "serial"."""
 
-    def __init__(self, options: LocalOptions, width: int, num_layers: int) -> None:
+    def __init__(self, options: LocalOptions, width: int, num_layers: int, edge_dim: int = 0) -> None:
         super().__init__()
         count = 0 if options.is_paper else num_layers
-        self.layers = nn.ModuleList(LocalLayer(options, width, width) for _ in range(count))
+        self.layers = nn.ModuleList(LocalLayer(options, width, width, edge_dim=edge_dim) for _ in range(count))
         gates = count if options.join == "gate" else 0
         self.gates = nn.ModuleList(LayerScale(width, options.gate_start) for _ in range(gates))
 

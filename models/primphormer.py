@@ -24,7 +24,7 @@ from models.dropout import Dropout
 from models.gps import GPSLayer
 from models.gps_ends import Readout, Stem
 from models.graphs import Graphs
-from models.local_blocks import LocalLayers
+from models.local_blocks import EdgeStates, LocalLayers
 from models.options.primphormer import PrimphormerConfig
 from models.options.tokengt import TokenGTConfig
 from models.primal_attention import PrimalAttention, VirtualNode
@@ -71,7 +71,9 @@ class Primphormer(nn.Module):
         self.stem = Stem(config)
         count = config.local.num_global(config.num_layers)
         self.attentions = nn.ModuleList(_attention(config, index) for index in range(count))
-        self.local = LocalLayers(config.local, config.width, config.num_layers)
+        self.local = LocalLayers(
+            config.local, config.width, config.num_layers, edge_dim=0 if self.stem.edge is None else config.width
+        )
         self.layers = nn.ModuleList(
             GPSLayer(
                 config.width,
@@ -94,10 +96,11 @@ class Primphormer(nn.Module):
         x_nD, e_ED, position_nP = self.stem(graphs)
         virtual: VirtualNode | None = None
         penalty = torch.zeros((), device=x_nD.device)
-        x_nD = self.local.in_front(x_nD, graphs.adjacency)
+        edges = EdgeStates(graphs, e_ED)
+        x_nD = self.local.in_front(x_nD, edges)
         for index, attention in enumerate(self.attentions):
             if self.local.gates:
-                x_nD = self.local.layers[index](x_nD, graphs.adjacency)
+                x_nD = self.local.layers[index](x_nD, edges)
             loss: Tensor | None = None
             if isinstance(attention, PrimalAttention):
                 mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)

@@ -8,6 +8,7 @@ from models.options.choices import Head, Normalisation, Permutation, Pool, Task
 from models.options.features import Features
 from models.options.geco import FilterConfig
 from models.options.gps import GPSOptions, PositionOptions, check_hybrid
+from models.options.local import LocalOptions
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class GECOGraphsConfig:
     skip: bool = False
     """Hyena's F_i ⊛ V + s ⊙ V; not in GECO's equations."""
     filter: FilterConfig = field(default_factory=FilterConfig)
+    local: LocalOptions = field(default_factory=LocalOptions)
+    """gate: every layer is L(H) + g ⊙ GECO(L(H), A); top: local layers between the encoders and `local.top_layers` layers."""
     layer: GPSOptions = field(default_factory=GPSOptions)
     """The hybrid layer. With local="none" the layer is GECO's own, and only dropout and activation are read."""
     position: PositionOptions = field(default_factory=PositionOptions)

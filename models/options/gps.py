@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from models.options.checks import check_choices, check_least, check_numeric, check_shares
 from models.options.choices import Local
+from models.options.local import READS_EDGES, check_joins
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,13 @@ class PositionOptions:
         return self.kind == "stable_laplacian"
 
 
+def reads_edges(config: Any) -> bool:
+    """Whether a PrimphormerConfig's or GECOGraphsConfig's model has states of edges: GatedGCN always, a trained local block of features that there are."""
+    if config.local.is_paper:
+        return config.layer.local == "gated_gcn"
+    return config.local.block in READS_EDGES and not config.edge.empty
+
+
 def check_hybrid(config: Any) -> None:
     """Checks that PrimphormerConfig and GECOGraphsConfig share: encoders and head, and a local block that fits them and the features."""
     check_least(config, 1, "out_dim", "head_layers", "width", "num_layers")
@@ -82,8 +90,16 @@ def check_hybrid(config: Any) -> None:
             "set a smaller position dim"
         )
     local = config.layer.local
-    if local != "gated_gcn" and not config.edge.empty:
-        raise ValueError("edge features are read by GatedGCN only; set edge to Features(), or local to gated_gcn")
+    if not (config.edge.empty or reads_edges(config)):
+        raise ValueError(
+            f"edge features need layer.local gated_gcn, or a local block that reads them ({', '.join(READS_EDGES)}) with join gate or top, "
+            f"got {local} and {config.local.block} with join {config.local.join}; set one of them, or edge to Features()"
+        )
     if local != "gated_gcn" and config.position.gates:
         raise ValueError("a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind")
     check_numeric(config, "input_dropout", "scale_rows")
+    check_joins(config)
+    if not config.local.is_paper and local != "none":
+        raise ValueError(
+            f"the local block is {config.local.block}, got another in the layer, {local}; set layer.local to none"
+        )

@@ -8,7 +8,7 @@ from models.options.checks import check_choices, check_heads, check_least, check
 from models.options.choices import Head, Pool, Task
 from models.options.features import Features
 from models.options.gps import GPSOptions, PositionOptions, check_hybrid
-from models.options.local import LocalOptions, check_joins
+from models.options.local import LocalOptions
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,6 @@ class PrimphormerConfig:
         check_least(self, 1, "num_heads")
         check_hybrid(self)
         check_heads(self)
-        check_joins(self)
-        if not self.local.is_paper and self.layer.local != "none":
-            raise ValueError(
-                f"the local block is {self.local.block}, got another in the layer, {self.layer.local}; set layer.local to none"
-            )
         if self.attention == "none" and (self.layer.local == "none" or not self.local.is_paper):
             raise ValueError(
                 "without attention every layer is its message passing alone, and there is none; set layer.local to gated_gcn or gcn"

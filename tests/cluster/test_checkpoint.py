@@ -249,8 +249,10 @@ def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_sam
         check(identity(**{DATA: "a"}), identity(**{DATA: "b"}))
     with pytest.raises(ConfigError, match="ema_decay"):
         check(identity(), identity(ema_decay="0.9"))
-    # Classic models of before had no seed among their options.
-    check_continues(STATE, {**STATE.model_config, "seed": 1}, STATE.identity, 99, "run")
+    # Classic models of before had no seed among their options, and GECO over many graphs no local block.
+    check_continues(STATE, {**STATE.model_config, "seed": 1, "local": {}}, STATE.identity, 99, "run")
+    with pytest.raises(ConfigError, match=r"another run \(seed: '1' there, None here"):
+        check(identity(seed="1"), identity())
 
 
 def test_the_best_weights_are_kept_whole(tmp_path, saved):

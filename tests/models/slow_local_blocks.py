@@ -131,9 +131,10 @@ def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDG
     return torch.stack(rows)
 
 
-def slow_local(layer, block: str, x: Tensor, edges: Tensor = EDGES) -> Tensor:
-    """LocalLayer in evaluation: ReLU(Norm(Conv(H) + Res(H)))."""
-    after = SLOW[block](layer.convolution, x, edges)
+def slow_local(layer, block: str, x: Tensor, edges: Tensor = EDGES, e: Tensor | None = None) -> Tensor:
+    """LocalLayer in evaluation: ReLU(Norm(Conv(H) + Res(H))), where edge k has the state e[k], if it has any."""
+    conv = layer.convolution
+    after = SLOW[block](conv, x, edges) if e is None else slow_with_edges(block, conv, x, e, edges)
     if layer.residual is not None:
         after = after + layer.residual(x)
     return torch.relu(layer.norm(after))

@@ -238,5 +238,5 @@ def test_bad_configs(options: dict, message: str) -> None:
 
 
 def test_edge_features_without_a_reader_are_refused() -> None:
-    with pytest.raises(ValueError, match="edge features are read by GatedGCN only"):
+    with pytest.raises(ValueError, match=r"edge features need layer\.local gated_gcn, or a local block"):
         GECOGraphs(config("none", edge=Features(categories=(3,))))

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from models.geco import GECO
+from models.geco_graphs import Convolutions, GECOGraphs
 from models.graphs import Graphs
 from models.local_blocks import LocalLayer, make_convolution
 from models.node_order import node_order
 from models.options.features import Features
 from models.options.geco import FilterConfig, GECOConfig
+from models.options.geco_graphs import GECOGraphsConfig
 from models.options.gps import GPSOptions
 from models.options.local import READS_EDGES, LocalOptions
 from models.options.ppgt import PPGTConfig
@@ -258,6 +260,21 @@ def other(name: str, local: LocalOptions, **options) -> nn.Module:
             **options,
         )
         model: nn.Module = Primphormer(config)
+    elif name == "geco-graphs":
+        model = GECOGraphs(
+            GECOGraphsConfig(
+                node=node,
+                width=8,
+                num_layers=2,
+                head="graphgym",
+                task="node",
+                local=local,
+                layer=GPSOptions(local="none"),
+                filter=FilterConfig(inner_width=8),
+                skip=True,
+                **options,
+            )
+        )
     elif name == "ppgt":
         model = PPGT(
             PPGTConfig(
@@ -283,7 +300,7 @@ def other(name: str, local: LocalOptions, **options) -> nn.Module:
 OTHERS = ["primphormer", "ppgt", "softmax", "performer"]
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [*OTHERS, "geco-graphs"])  # whose nodes have an order, by their ids
 @pytest.mark.parametrize("join", ["gate", "top"])
 def test_a_graph_does_not_see_its_batch_mates(name, join):
     model, graphs = other(name, LocalOptions("sage", join, "linear", "batch")), two_graphs()  # in evaluation
@@ -302,7 +319,7 @@ def test_the_other_models_follow_the_order_of_the_nodes(name, join):
     torch.testing.assert_close(model(moved), model(graphs)[order], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["geco", "primphormer", "softmax", "performer"])
+@pytest.mark.parametrize("name", ["geco", "geco-graphs", "primphormer", "softmax", "performer"])
 @pytest.mark.parametrize("top_layers", [0, 1])
 def test_without_global_layers_no_node_hears_one_that_it_is_not_joined_to(name, top_layers):
     local = LocalOptions("gcn", "top", "linear", "layer", top_layers=top_layers)
@@ -335,6 +352,50 @@ def test_primphormer_on_top_is_its_formula():
         h = slow_local(layer, "gcn", h)
     (attention,), (layer,) = model.attentions, model.layers
     h = layer(h, None, graphs, attention(h, graphs).x_nD)[0]
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("block", READS_EDGES)
+def test_local_blocks_over_graphs_read_the_states_of_edges(block):
+    """Of edges in any order, and of categories: GECO's and Primphormer's stems make states of them."""
+    graphs = replace(alone(two_graphs(), 0), edge_attr=torch.tensor([[0], [2], [1], [1], [0], [2]]))
+    kinds = Features(categories=(3,))
+    local = LocalOptions(block, "gate", "linear", "layer", num_heads=2)
+    model = other("geco-graphs", local, permutation="none", edge=kinds)
+    h, e, _ = model.stem(graphs)
+    for index, operator in enumerate(model.operators):
+        h = slow_local(model.local.layers[index], block, h, e=e)
+        h = h + model.local.gates[index].scale_D * operator(h, graphs, Convolutions(graphs), None)
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+    model = other("primphormer", replace(local, join="top"), edge=kinds)
+    h, e, _ = model.stem(graphs)
+    for layer in model.local.layers:
+        h = slow_local(layer, block, h, e=e)
+    (attention,), (layer,) = model.attentions, model.layers
+    h = layer(h, None, graphs, attention(h, graphs).x_nD)[0]
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+@each_block
+def test_gated_geco_over_graphs_is_its_formula(block):
+    model = other("geco-graphs", LocalOptions(block, "gate", "linear", "layer", num_heads=2), permutation="none")
+    graphs = alone(two_graphs(), 0)
+    h = model.stem(graphs)[0]
+    for index, operator in enumerate(model.operators):
+        h = slow_local(model.local.layers[index], block, h)
+        h = h + model.local.gates[index].scale_D * operator(h, graphs, Convolutions(graphs), None)
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+def test_geco_over_graphs_on_top_is_its_formula():
+    model = other("geco-graphs", LocalOptions("gcn", "top", "linear", "layer"), permutation="none")
+    graphs = alone(two_graphs(), 0)
+    h = model.stem(graphs)[0]
+    for layer in model.local.layers:
+        h = slow_local(layer, "gcn", h)
+    (operator,), (layer,) = model.operators, model.layers
+    h = layer(h, None, graphs, operator(h, graphs, Convolutions(graphs), None))[0]
     torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
 
 
