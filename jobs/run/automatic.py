@@ -8,11 +8,14 @@ they are taken in the table's order, and each sees what was said and what the ru
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, lcm
 from typing import Any
 
+from jobs.run.reader import to_tree
+from models.options.local import LocalOptions
 from samplers.options import DEFAULT_CHUNKS
 from samplers.plans import num_chunk_batches, num_root_batches
+from storage.descriptions import counted
 from storage.errors import ConfigError
 from storage.graph_set_manifest import GraphSetManifest
 from storage.manifest import Manifest
@@ -211,6 +214,10 @@ def _by_kind(few: Any, alike: Any, other: Any, by_heart: Any) -> Rule:
     return lambda at: Choice((few, alike, other, by_heart)[at.kind], at.why)
 
 
+def _always(value: Any) -> Rule:
+    return lambda at: Choice(value, "on every graph")
+
+
 def _num_layers(at: Setting) -> Choice:
     if _hops(at):
         return Choice(_hops(at), f"one layer for each of the {_hops(at)} hops that are sampled")
@@ -231,14 +238,17 @@ def _hops(at: Setting) -> int:
 
 def _block(at: Setting) -> Choice:
     # One layer that hears ten steps far has few weights to learn from few labels. GAT keeps a few numbers a head for every edge.
-    if _hops(at) or at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
-        return Choice("gcn", at.why)
+    if at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
+        return Choice("gcn", "its sums over neighbors can be corrected for a chunk")
+    if _hops(at):
+        return Choice("gcn", f"{counted(_hops(at), 'hop')} of sampled neighbors")
     if at.kind == 0:
         # PageRank steps hear no single edge.
         return Choice("gcn" if at["data.edge_features"] else "appnp", at.why)
     if at["model.local.join"] == "top":
         return Choice("sage", at.why)
-    return Choice("gat" if at.kind == 1 and _is_small(at) else "gcn", at.why)
+    fits = at["model.width"] is None or not at["model.width"] % at["model.local.num_heads"]
+    return Choice("gat" if at.kind == 1 and _is_small(at) and fits else "gcn", at.why)
 
 
 def _is_small(at: Setting) -> bool:
@@ -254,16 +264,29 @@ def _layer_local(at: Setting) -> Choice:
     # Primphormer's own: of this and the block beside the layer there is one.
     if at["model.local.join"] != "serial":
         return Choice("none", "neighbors are heard by --model.local")
+    if at["data.edge_features"]:
+        return Choice("gated_gcn", "it reads features of edges")
     return Choice(at.recipe["model.layer.local"], "the paper's layers")
 
 
 def _join(at: Setting) -> Choice:
     if at["model.layer.local"] not in (None, "none") or at["model.attention"] == "none":
         return Choice("serial", "the paper's layers hear neighbors")
+    if at["model"] == "geco" and (at["model.block"], at["model.jump"], at["model.norm"]) != ("geco", "last", "post"):
+        return Choice("serial", "what is said of block, jump or norm is of the paper's layers")
+    if at.keeps_recipe:
+        asks = _asks_for_local_blocks(at)
+        return Choice("gate", "something is said of --model.local") if asks else _as_in_recipe("model.local.join", at)
     if at.kind != 2 or _hops(at) or not _is_small(at):
         return Choice("gate", at.why)
     # Gates in many layers learn such a graph by heart.
     return _by_degree(at, "top", "gate")
+
+
+def _asks_for_local_blocks(at: Setting) -> bool:
+    """Whether something is said of them that only a trained block has."""
+    values = to_tree(LocalOptions())
+    return any(at[f"model.local.{name}"] not in (None, value) for name, value in values.items() if name != "join")
 
 
 def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
@@ -273,12 +296,16 @@ def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
 
 
 def _width(at: Setting) -> Choice:
-    graph = at.graph
-    if at.kind == 0:
-        return Choice(64, at.why)
-    # On small graphs a width of 128 validates no better than 64, and takes 2.3 times as long (a step on Amazon-Photo).
-    width = 64 if _is_small(at) else (128 if at.kind >= 2 else 256)
-    return Choice(width, f"{at.why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges")
+    graph, width, why = at.graph, 64, at.why
+    if at.keeps_recipe:
+        width, why = at.recipe["model.width"], _as_in_recipe("model.width", at).reason
+    elif at.kind > 0:
+        # On small graphs a width of 128 validates no better than 64, and takes 2.3 times as long (a step on Amazon-Photo).
+        width = 64 if _is_small(at) else (128 if at.kind >= 2 else 256)
+        why = f"{why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges"
+    heads = at["model.local.num_heads"] if at["model.local.block"] == "gat" else 1
+    heads = lcm(heads, at["model.num_heads"] or 1)
+    return Choice(ceil(width / heads) * heads, why if width % heads == 0 else f"{why}, a multiple of {heads} heads")
 
 
 def _num_chunks(at: Setting) -> Choice:
@@ -319,8 +346,10 @@ def _epochs(at: Setting) -> Choice:
 
 
 def _warmup_epochs(at: Setting) -> Choice:
+    if at["model"] not in (*_FOR_WHOM, *_HAVE_RECIPES) and not at.graph.is_set:
+        return Choice(at["fit.epochs"] // 10, f"a tenth of {at['fit.epochs']:,} epochs")
     if not at.keeps_recipe:
-        return Choice(0, at.why)
+        return Choice(0, "the rate is constant")
     epochs, of_recipe = at["fit.epochs"], at.recipe["fit.epochs"]
     share = at.recipe["fit.warmup_epochs"] / of_recipe
     return Choice(min(round(share * epochs), epochs // 10), f"the recipe's share of {epochs:,} epochs")
@@ -328,13 +357,14 @@ def _warmup_epochs(at: Setting) -> Choice:
 
 def _eval_every(at: Setting) -> Choice:
     each = steps_per_epoch(at) or 1
-    if at.keeps_recipe and at["evaluation.how"] == "sampled":
+    if at["evaluation.how"] == "sampled":
         # Each scored node costs its own subgraph, as a training node does.
         return Choice(
-            ceil(_SAMPLED_EVERY / each), f"about {_SAMPLED_EVERY} steps between sampled scores, {each:,} in an epoch"
+            ceil(_SAMPLED_EVERY / each),
+            f"about {_SAMPLED_EVERY} steps between sampled scores, {counted(each, 'step')} in an epoch",
         )
     # A validation takes a third of a whole-graph step's time.
-    return Choice((1, 2, 2, 2)[at.kind] if each == 1 else 1, f"{each:,} steps in an epoch")
+    return Choice((1, 2, 2, 2)[at.kind] if each == 1 else 1, f"{counted(each, 'step')} in an epoch")
 
 
 def _patience(at: Setting) -> Choice:
@@ -344,7 +374,9 @@ def _patience(at: Setting) -> Choice:
         return Choice(None, "scores are estimates, which choose no epoch")
     # A schedule that ends with the epochs still improves late.
     least = 10 if at.keeps_recipe else 5
-    return Choice(max(least, ceil(steps / each)), f"about {steps} steps without a better score")
+    wanted = ceil(steps / each)
+    told = f"about {steps} steps" if wanted >= least else f"the fewest, {each:,} steps each,"
+    return Choice(max(least, wanted), f"{told} without a better score")
 
 
 def _local(rule: Rule, paper: Any) -> Rule:
@@ -376,11 +408,11 @@ RULES: Mapping[str, Rule] = {
     "model.norm": _norm,
     "model.dropout": _DROPOUT,
     "model.input_dropout": _by_kind(0.5, 0.0, 0.0, 0.0),
-    "task.label_smoothing": _by_kind(0.0, 0.0, 0.0, 0.0),
-    "fit.optimizer": _by_kind("adam", "adam", "adam", "adam"),
+    "task.label_smoothing": _always(0.0),
+    "fit.optimizer": _always("adam"),
     "fit.learning_rate": _by_kind(0.01, 0.005, 0.01, 0.01),
     "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0, 5e-4),
-    "fit.schedule": _by_kind("constant", "constant", "constant", "constant"),
+    "fit.schedule": _always("constant"),
     "fit.epochs": _epochs,
     "fit.warmup_epochs": _warmup_epochs,
     "fit.eval_every": _eval_every,
@@ -388,8 +420,9 @@ RULES: Mapping[str, Rule] = {
 }
 _CLASSIC = ("gcn", "gat", "sage")
 _HAVE_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
-_OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.eval_every", "fit.patience")
-_BESIDE_A_RECIPE = (*_OF_ANY_MODEL, "fit.warmup_epochs", "model.layer.local")
+_FOR_WHOM = ("geco", *_CLASSIC)  # the rules were chosen
+_OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.warmup_epochs", "fit.eval_every", "fit.patience")
+_BESIDE_A_RECIPE = (*_OF_ANY_MODEL, "model.layer.local", "model.local.join", "model.width")
 _FEW_LABELS_AS_GECO = ("tokengt", "primphormer")
 _MEASURED_FOR_THEM = (
     "model.local.join",
@@ -423,8 +456,8 @@ def rule_paths(kind: str, model: str) -> tuple[str, ...]:
     if model in _HAVE_RECIPES:
         own = ("model.layer.local",) if model == "primphormer" else ()
         more = _MEASURED_FOR_THEM if model in _FEW_LABELS_AS_GECO else ()
-        return tuple(path for path in RULES if path in (*_OF_ANY_MODEL, "fit.warmup_epochs", *more, *own))
-    if model not in ("geco", *_CLASSIC):
+        return tuple(path for path in RULES if path in (*_OF_ANY_MODEL, *more, *own))
+    if model not in _FOR_WHOM:
         return _OF_ANY_MODEL
     others = ("model.layer.local", *(("model.residual", "model.norm") if model == "geco" else ()))
     return tuple(path for path in RULES if path not in others)

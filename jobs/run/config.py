@@ -7,8 +7,9 @@ one for each model, over which a recipe that is named, a resumed run's values, a
 jobs/run/automatic.py has a rule for are left open where neither of these says them, and `jobs.run.resolve` chooses them for the graph.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from textwrap import fill
@@ -23,6 +24,7 @@ from jobs.run.reader import (
     UsageError,
     Words,
     build,
+    convert,
     leaves,
     merge,
     option_lines,
@@ -173,7 +175,7 @@ class RunOptions:
 
     dir: str | None = None
     """Where the run is kept: a path that all nodes write, or a URL such as s3://bucket/runs/mine; the default is runs/<job>-<time>."""
-    resume: str | None = None
+    resume: Literal["auto"] | str | None = None
     """A run's directory, to continue it; its own options are the defaults of the others. auto: --run.dir's run, where there is one, else a new
     one there, so that the same command may be started again and again."""
     defaults: Literal["automatic", "recipe"] = "automatic"
@@ -324,11 +326,12 @@ def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunCon
         options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
         left_open |= not_said
         try:
-            parts[group] = Component(name, build(options_type, options, f"{group}.", given))
+            made = _build_open(options_type, options, f"{group}.", given, not_said)
         except UsageError as error:
             raise UsageError(
                 f"{error} (of --{group} {name})" if "unknown option" in str(error) else str(error)
             ) from None
+        parts[group] = Component(name, made)
     for group, options_type in classes.items():
         value = tree.pop(group, {})
         options = dict(value) if isinstance(value, Mapping) else {HEAD: value}
@@ -367,6 +370,34 @@ def _take_open(
             tree = rest
             found.add(path)
     return tree, found
+
+
+def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, Any], left_open: Collection[str]) -> Any:
+    """The options of a component. Where what is said does not go with the defaults of what is left open, these have others until they are chosen."""
+    try:
+        return build(options_type, said, path, given)
+    except UsageError:
+        raise
+    except ConfigError:
+        others = {
+            name: value for name, value in _until_chosen(options_type, said).items() if f"{path}{name}" in left_open
+        }
+        if not others:
+            raise
+        for name, value in others.items():
+            for part in reversed(name.split(".")):
+                value = {part: value}
+            said = merge(said, value)
+        return build(options_type, said, path, given)
+
+
+def _until_chosen(options_type: type, said: Tree) -> Tree:
+    """Values by their paths that go with any local block, and with the heads that are said."""
+    heads, known = 64, leaves(options_type)
+    for name in ("num_heads", "local.num_heads"):
+        value = take(options_type, said, name)[0] if name in known else MISSING
+        heads = heads if value is MISSING else math.lcm(heads, max(1, convert(value, int, name)))
+    return {"local.join": "gate", "layer.local": "none", "width": heads}
 
 
 def _kind(value: Any) -> Kind:
@@ -502,7 +533,9 @@ def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig
     try:
         tree = {name: value for name, value in saved_tree(run, advice).items() if name != "resolved"}
         # A run chose once: what a newer version would choose beside it is the recipe's.
-        return read_config(config_tree("nodes", {"run": {"defaults": "recipe"}}, tree), allow_import=allow_import)
+        saved = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}), allow_import=allow_import)
+        defaults = tree.get("run", {}).get("defaults", "recipe")
+        return replace(saved, run=replace(saved.run, defaults=defaults))
     except UsageError as error:
         raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
 

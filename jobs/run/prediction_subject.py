@@ -127,7 +127,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             f"{graph.url}: expected split set {split_set}, as the run had it, got a graph with {manifest.num_split_sets}; "
             "ingest it with a split, be it one that names no node"
         )
-    is_whole = _is_whole(trained, options.parallel)
+    is_whole = spreads_graph(trained, options.parallel)
     if isinstance(graph, TypedGraph):
         inputs = typed_inputs(graph.manifest, manifest, config)
         inputs = replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
@@ -295,7 +295,7 @@ def _is_of_ray(run: ResolvedRun) -> bool:
     return run.workers.launcher == "ray"
 
 
-def _is_whole(run: ResolvedRun, parallel: str) -> bool:
+def spreads_graph(run: ResolvedRun, parallel: str) -> bool:
     """Whether the batch is the whole graph, spread over the workers; `auto`: where the run was trained so."""
     if parallel == "auto":
         return run.is_full_graph
@@ -304,6 +304,8 @@ def _is_whole(run: ResolvedRun, parallel: str) -> bool:
         raise ConfigError(
             f"--parallel graph: expected a run whose model can be spread over workers ({GRAPH_PARALLEL}), got one of {run.config.model.name}"
         )
+    if parallel == "graph" and getattr(run.config.model.options, "block", None) == "hyena":
+        raise ConfigError("--parallel graph: hyena computes all nodes in one process; leave it out")
     return parallel == "graph"
 
 

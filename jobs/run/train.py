@@ -73,7 +73,10 @@ def train(config: RunConfig) -> "FinishedRun":
     from jobs.run.finished_run import read_run
 
     if config.run.resume == AUTO:
-        layers, said = automatic_resume(config.kind, [], without(config.open, config.tree()), allow_import=True)
+        # These the run has from when it began, where nobody says them now.
+        unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if config.options().get(path) is None]
+        said = without([*config.open, *unsaid], config.tree())
+        layers, said = automatic_resume(config.kind, [], said, allow_import=True)
         config = read_config(config_tree(config.kind, *layers, said))
     if config.run.dir is None and config.run.resume is None:
         config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))

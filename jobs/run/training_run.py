@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -262,8 +262,8 @@ def train_and_score(
     `described`: the summary's entries on the data; `baselines` may wait for them; `of_baselines`: what is to be recorded of them then.
     """
     config = resolved.config
-    if config.run.resume is not None and not resolved.chosen:
-        resolved = replace(resolved, chosen=_choices_that_hold(run_dir, config))
+    if config.run.resume is not None:
+        resolved = replace(resolved, chosen=(*_choices_that_hold(run_dir, config, resolved.chosen), *resolved.chosen))
     spec = TrainSpec(
         data=data,
         build_model=resolved.build_model,
@@ -317,14 +317,17 @@ def train_and_score(
     return summary
 
 
-def _choices_that_hold(run_dir: RunPlace, config: RunConfig) -> tuple[str, ...]:
-    """What the run chose when it began, without what was said since."""
+def _choices_that_hold(run_dir: RunPlace, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
+    """What the run chose when it began, without what was said or chosen since."""
     values = config.options()
     told = saved_tree(run_dir.url, "start one without --run.resume").get("resolved", {}).get("chosen", ())
+    again = {line.partition(" ")[0] for line in newer}
     return tuple(
         line
         for line in told
-        if (path := line.partition(" ")[0][2:]) in values and line.startswith(f"--{path} {shown(values[path])}: ")
+        if (flag := line.partition(" ")[0]) not in again
+        and flag[2:] in values
+        and line.startswith(f"{flag} {shown(values[flag[2:]])}: ")
     )
 
 

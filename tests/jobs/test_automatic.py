@@ -357,3 +357,62 @@ def test_a_block_whose_sums_can_be_corrected_is_chosen_for_chunks_that_are():
 
 def test_a_whole_graph_step_is_not_validated_each_time():
     assert [resolved_on(facts).config.fit.eval_every for facts in (CITATIONS, SHOP, GRID, LARGE)] == [1, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "expected"),
+    [
+        (CITATIONS, "--model geco --model.local.residual identity", {"model.local.join": "gate"}),
+        (CITATIONS, "--model tokengt --model.local.dropout 0.3", {"model.local.join": "gate"}),
+        (CITATIONS, "--model primphormer --model.local.block sage", {"model.layer.local": "none"}),
+        (CITATIONS, "--model primphormer --model.local.join gate", {"model.layer.local": "none"}),
+        (
+            SHOP,
+            "--model primphormer --model.local.block gcn",
+            {"model.local.join": "gate", "model.layer.local": "none"},
+        ),
+        (SHOP, "--model tokengt --model.local.dropout 0.3", {"model.local.join": "gate", "model.local.block": "lcb"}),
+        (CITATIONS, "--model gat --model.num_heads 6", {"model.width": 66}),
+        (SHOP, "--model tokengt --model.num_heads 5", {"model.width": 65}),
+        (SHOP, "--model.width 50", {"model.local.block": "gcn"}),
+        (SHOP, "--model.local.num_heads 3", {"model.local.block": "gat", "model.width": 66}),
+        (SHOP, "--model.jump sum", {"model.local.join": "serial", "model.local.block": "lcb"}),
+        (SHOP, "--model.norm pre", {"model.local.join": "serial"}),
+        (GRID, "--model.block hyena", {"model.local.join": "serial", "model.local.dropout": 0.0}),
+        (SHOP, "--model primphormer --data.edge_features", {"model.layer.local": "gated_gcn"}),
+    ],
+)
+def test_choices_go_with_what_is_said(facts, words, expected):
+    values = resolved_on(facts, *words.split()).config.options()
+    assert {path: values[path] for path in expected} == expected
+
+
+def test_what_is_said_and_does_not_go_together_is_refused_whatever_is_open():
+    words = "--model tokengt --model.local.join serial --model.local.block gcn"
+    with pytest.raises(ConfigError, match=r"set --model\.local\.join to gate or top"):
+        config_of(*words.split())
+
+
+def test_no_norm_over_a_batch_is_chosen_for_a_graph_that_is_spread_over_workers():
+    words = ["--run.parallel", "graph", "--workers", 2]
+    assert resolved_on(GRID, "--model", "gcn", *words).config.model.options.norm == "layer"
+    assert resolved_on(GRID, *words).config.model.options.local.norm == "layer"
+    assert resolved_on(GRID, "--model", "gcn").config.model.options.norm == "batch"
+
+
+def test_a_model_of_ones_own_is_not_warmed_up_all_along(tmp_path, monkeypatch):
+    lines = ["from dataclasses import dataclass", "@dataclass(frozen=True)", "class Own:", "    width: int = 8"]
+    lines += ["    def build(self, inputs):", "        raise NotImplementedError"]
+    (tmp_path / "ones_own_model.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    facts = replace(LARGE, num_train=1_200_000)
+    fit = resolved_on(facts, "--model", "ones_own_model:Own", "--sampler", "neighbor", "--workers", 1).config.fit
+    assert (fit.epochs, fit.warmup_epochs) == (1, 0)
+    fit = resolved_on(SHOP, "--model", "ones_own_model:Own", "--workers", 1).config.fit
+    assert (fit.epochs, fit.warmup_epochs) == (500, 50)
+
+
+def test_sampled_scores_are_rare_for_the_classic_models_too():
+    words = ["--model", "gcn", "--evaluation", "sampled", "--sampler", "node2subgraph"]
+    fit = resolved_on(CITATIONS, *words, "--sampler.batch_size", 256, "--workers", 1).config.fit
+    assert fit.eval_every == 10

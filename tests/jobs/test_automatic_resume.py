@@ -13,7 +13,7 @@ import pytest
 from cluster.checkpoints import checkpoints_of
 from cluster.run_place import RunPlace
 from jobs import predict, replay, report, train_nodes
-from jobs.run.train import automatic_resume, config
+from jobs.run.train import automatic_resume, config, train
 from storage.errors import ConfigError
 from tests.job_in_process import run_job
 from tests.s3_server import s3_bucket
@@ -156,7 +156,18 @@ def test_workers_of_ray_train_into_s3_and_go_on(bucket, workplace):
 def test_auto_needs_a_directory_and_begins_where_there_is_no_run(tmp_path):
     with pytest.raises(ConfigError, match=r"expected --run\.dir beside --run\.resume auto"):
         automatic_resume("nodes", [], {"run": {"resume": "auto"}}, allow_import=False)
-    said = config("--run.resume", "auto", "--run.dir", str(tmp_path / "new")).tree()
-    _, begun = automatic_resume("nodes", [], {"run": said["run"]}, allow_import=False)
+    said = config("--run.resume", "auto", "--run.dir", str(tmp_path / "new"))
+    assert said.run.resume == "auto"
+    _, begun = automatic_resume("nodes", [], {"run": said.tree()["run"]}, allow_import=False)
     assert begun["run"]["dir"] == str(tmp_path / "new")
     assert "resume" not in begun["run"]
+
+
+def test_python_goes_on_with_a_run_as_it_began(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*WORDS, "--data.nodes", "300", "--run.dir", "run", "--fit.epochs"]
+    train(config(*words, 2, "--fit.micro_batches", 2))
+    train(config(*words, 3).changed(("run.resume", "auto")))  # does not say the micro-batches
+    assert [line[0] for line in losses(RunPlace("run"))] == [0, 1, 2]
+    with pytest.raises(ConfigError, match="seed: 0 there, 5 here"):
+        train(config(*words, 3, "--fit.seed", 5))

@@ -116,3 +116,10 @@ def test_an_automatic_run_and_its_baseline_end_beside_each_other(tmp_path):
     assert more.returncode == 0, more.stderr
     again = json.loads((tmp_path / "run" / "config.json").read_text())
     assert again["model"] == saved["model"]
+    # Also the record of it, beside what a resume chooses.
+    more = run_job(train_nodes.main, ["--run.resume", "run", "--fit.steps", str(4 * summary["epochs"])], tmp_path)
+    assert more.returncode == 0, more.stderr
+    record = json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["chosen"]
+    flags = [line.partition(" ")[0] for line in record]
+    assert len(set(flags)) == len(flags)
+    assert {"--model.num_layers", "--fit.epochs"} <= set(flags)

@@ -23,7 +23,7 @@ from jobs import predict
 from jobs.run.finished_run import read_run
 from jobs.run.geco_classifier import GECOClassifier
 from jobs.run.predict_options import PredictConfig
-from jobs.run.prediction_subject import node_subject
+from jobs.run.prediction_subject import node_subject, spreads_graph
 from jobs.run.resolve import ResolvedRun
 from models.options.geco import GECOConfig
 from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions, full_evaluation
@@ -495,3 +495,12 @@ def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules
     assert all(name.startswith("000-") for name in names)
     assert not list((tmp_path / "out").glob("part-*"))
     assert not (tmp_path / "out" / SUMMARY).exists()
+
+
+def test_a_hyena_is_not_spread_over_workers(tmp_path):
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=60)), str(tmp_path / "graph"), IngestOptions(num_partitions=1))
+    words = ("--run.defaults", "recipe", "--model.block", "hyena")
+    run = runs.node_run(open_graph(str(tmp_path / "graph")), *words)
+    assert not spreads_graph(run, "auto")
+    with pytest.raises(ConfigError, match="hyena computes all nodes in one process"):
+        spreads_graph(run, "graph")

@@ -133,7 +133,7 @@ def test_two_workers_train_as_one_does(folder, model):
         for ours, theirs in zip(part["records"], alone["records"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
         assert part["scores"] == pytest.approx(alone["scores"], rel=1e-4)
-        # Both looked, because a look is a forward pass of all; the one that part it is named to both.
+        # Both looked, because a look is a forward pass of all; the one that found it is named to both.
         assert part["error"].startswith(
             "evaluation of valid, rank 1, batch 1: a prediction is not finite; the weights of model.head.weight"
         )
