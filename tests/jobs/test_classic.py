@@ -99,7 +99,7 @@ def test_an_automatic_run_and_its_baseline_end_beside_each_other(tmp_path):
     words += " --workers.launcher process"
     done = run_job(train_nodes.main, words.split(), tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "chosen --model.num_layers" in done.stdout
+    assert any(line.startswith("chosen ") and " --model.num_layers " in line for line in done.stdout.splitlines())
     assert "warning: 8 optimizer steps in all" in done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     classic = json.loads((tmp_path / "run" / "baselines" / "gcn-0" / "summary.json").read_text())

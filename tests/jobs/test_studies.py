@@ -12,10 +12,8 @@ from jobs.run.registry import PLACEHOLDERS, build_model
 from jobs.sweeps.plan import ARM, SweepOptions, plan_sweep
 from storage.errors import ConfigError
 from storage.importers.data_sets import DATA_SETS
-from storage.ingest import ingest as ingest_graph
-from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.job_in_process import run_job
-from tests.raw_layouts import write_set
+from tests.raw_layouts import ogb_nodes, write_set
 
 STUDIES = sorted(str(path.relative_to(RECIPES)) for path in (RECIPES / "studies").glob("*.yaml"))
 # Recipes that a study's head says to give it too.
@@ -63,12 +61,14 @@ def test_an_arm_with_the_recipes_own_value_is_the_recipe():
 
 def _stored(recipe, tmp_path):
     name = recipe.split("/")[1].removesuffix(".yaml").replace("_", "-")
-    stored = tmp_path / "stored"
-    if name not in DATA_SETS:  # OGB's: a random graph in their place
-        ingest_graph(SyntheticGraph(SyntheticOptions(300, 6, num_classes=4, feature_dim=8)), str(stored))
-        return stored
-    write_set(name, tmp_path)
-    done = run_job(ingest.main, [name, str(stored), "--root", str(tmp_path)])
+    stored, root = tmp_path / "stored", "--root"
+    if name in DATA_SETS:
+        write_set(name, tmp_path)
+    else:
+        pytest.importorskip("ogb")
+        name, root = f"ogbn-{name}", "--ogb-root"
+        ogb_nodes(name, tmp_path)
+    done = run_job(ingest.main, [name, str(stored), root, str(tmp_path)])
     assert done.returncode == 0, done.stderr
     return stored
 
