@@ -30,7 +30,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from models.batch_norm import RowBatchNorm
+from models.batch_norm import AllRows, RowBatchNorm
 from models.dropout import Dropout, MaskRows
 from models.layer_norm import LayerNorm
 from models.options.choices import Normalisation
@@ -78,6 +78,10 @@ class EdgeStates:
     @property
     def num_nodes(self) -> int:
         return self.graphs.num_nodes
+
+    @property
+    def all_rows(self) -> AllRows | None:
+        return self.graphs.adjacency.all_rows
 
     @property
     def by_source(self) -> Grouping:
@@ -304,7 +308,9 @@ class LocalLayer(nn.Module):
         h_nD = self.convolution(x_nF, adjacency)
         if self.residual is not None:
             h_nD = h_nD + self.residual(x_nF)
-        return self.dropout(torch.relu(self.norm(h_nD)), rows)
+        # Batch statistics are those of all workers' rows.
+        h_nD = self.norm(h_nD, adjacency.all_rows) if isinstance(self.norm, RowBatchNorm) else self.norm(h_nD)
+        return self.dropout(torch.relu(h_nD), rows)
 
 
 class LayerScale(nn.Module):

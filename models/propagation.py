@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
+from models.batch_norm import AllRows
 from models.options.choices import Normalisation
 from models.segments import Grouping, at_least_float32
 
@@ -44,6 +45,11 @@ class Propagation(Protocol):
     @property
     def num_nodes(self) -> int: ...
 
+    @property
+    def all_rows(self) -> AllRows | None:
+        """Where other workers have the other rows of the graph: all of them."""
+        ...
+
     def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor: ...
 
 
@@ -58,6 +64,8 @@ class Adjacency:
     `symmetric=True` promises A = Aᵀ (every edge is there both ways, with the same weight), which spares the transpose;
     `transposed` hands over one that the caller already has.
     """
+
+    all_rows: AllRows | None = None
 
     def __init__(
         self,

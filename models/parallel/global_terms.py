@@ -32,6 +32,11 @@ class ShardedNodes:
         self._shards, self._peers, self._device = shards, peers, device
         self.num_graphs = 1
 
+    @property
+    def total(self) -> int:
+        """N."""
+        return self._shards.total
+
     @cached_property
     def size_B(self) -> Tensor:
         """int64 [1]: N."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from models.options.choices import Normalisation
 from models.parallel.collectives import Arriving, Peers
+from models.parallel.global_terms import ShardedNodes
 from models.parallel.shards import Shards
 from models.propagation import Propagate, SourceLists, check_propagation, power_or_zero, sum_rows
 from models.segments import Grouping
@@ -169,6 +170,7 @@ class ShardedAdjacency:
         """Raises ValueError where the arrays are not those of the worker's range."""
         _check(indptr, source_id, shards, peers)
         self.peers, self._symmetric, self.edge_feature = peers, symmetric, edge_feature
+        self.all_rows = ShardedNodes(shards, peers, indptr.device)
         self.halo = Halo(source_id, shards, peers)
         self.num_nodes, self.num_edges = self.halo.num_nodes, source_id.numel()
         self._rows = SourceLists(indptr.to(self.halo.row_E.dtype), self.halo.row_E, edge_weight)

@@ -393,11 +393,11 @@ def test_what_is_said_and_does_not_go_together_is_refused_whatever_is_open():
         config_of(*words.split())
 
 
-def test_no_norm_over_a_batch_is_chosen_for_a_graph_that_is_spread_over_workers():
+def test_no_norm_over_a_batch_is_chosen_for_gecos_graph_that_is_spread_over_workers():
     words = ["--run.parallel", "graph", "--workers", 2]
-    assert resolved_on(GRID, "--model", "gcn", *words).config.model.options.norm == "layer"
     assert resolved_on(GRID, *words).config.model.options.local.norm == "layer"
-    assert resolved_on(GRID, "--model", "gcn").config.model.options.norm == "batch"
+    assert resolved_on(GRID).config.model.options.local.norm == "batch"
+    assert resolved_on(GRID, "--model", "gcn", *words).config.model.options.norm == "batch"
 
 
 def test_a_model_of_ones_own_is_not_warmed_up_all_along(tmp_path, monkeypatch):

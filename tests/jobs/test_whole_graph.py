@@ -43,7 +43,7 @@ WORDS = {
     "geco": GECO,
     "sage": f"--model sage {CLASSIC}",
     "gcn": f"--model gcn {CLASSIC}",
-    "gat": f"--model gat {CLASSIC} --model.num_heads 2",
+    "gat": f"--model gat {CLASSIC} --model.num_heads 2 --model.norm batch",
 }
 
 
@@ -127,26 +127,28 @@ def one_rank(rank: int, folder: Path, size: int, model: str) -> None:
 def test_two_workers_train_as_one_does(folder, model):
     run_ranks(one_rank, (folder, 2, model), 2)
     alone = outcome(folder, 0, 1, model)
+    # A bias in front of a batch norm has no gradient but rounding, which AdamW makes a step of; the running mean follows it.
+    drifting = ("convolution.bias", "running_mean") if model == "gat" else ()
     assert "the weights of model.head.weight are not finite" in alone["error"]
     for rank in range(2):
         part = torch.load(folder / f"{model}-{rank}.pt", weights_only=True)
         for ours, theirs in zip(part["records"], alone["records"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
-        assert part["scores"] == pytest.approx(alone["scores"], rel=1e-4)
+        assert part["scores"] == pytest.approx(alone["scores"], rel=2e-3 if drifting else 1e-4)
         # Both looked, because a look is a forward pass of all; the one that found it is named to both.
         assert part["error"].startswith(
             "evaluation of valid, rank 1, batch 1: a prediction is not finite; the weights of model.head.weight"
         )
-        for name, tensor in alone["model"].items():
+        for name in (name for name in alone["model"] if not name.endswith(drifting)):
+            tensor = alone["model"][name]
             torch.testing.assert_close(part["model"][name], tensor, rtol=0, atol=2e-5)
 
 
-def test_a_norm_that_nobody_says_is_none_of_batches(folder):
-    words = ("--model", "gcn", "--run.parallel", "graph")
+def test_gecos_norm_is_none_of_batches(folder):
+    words = ("--run.parallel", "graph")
     assert all(check(config_of(*words)) is None for check in CHECKS)  # not chosen yet
-    assert node_run(stored(folder), *words).model_config.norm in ("layer", "none")
-    with pytest.raises(ConfigError, match=r"set --model\.norm layer or none"):
-        node_run(stored(folder), *words, "--model.norm", "batch")
+    with pytest.raises(ConfigError, match=r"set --model\.local\.norm layer or none"):
+        node_run(stored(folder), *words, "--model.local.join", "gate", "--model.local.norm", "batch")
 
 
 def test_one_worker_has_the_whole_graphs_logits_and_the_same_weights_serve_batches(folder):

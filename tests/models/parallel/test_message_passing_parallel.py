@@ -39,6 +39,8 @@ CASES = {
     "sage, empty shards": Case(plain(SAGEConfig), 23, lopsided=True),
     "gat, empty shards": Case(plain(GATConfig, num_heads=2), 23, lopsided=True),
     "fewer nodes than workers": Case(plain(GCNConfig), 3),
+    "batch norm": Case(plain(SAGEConfig, norm="batch")),
+    "batch norm, empty shards": Case(plain(GCNConfig, norm="batch"), 23, lopsided=True),
     "dropout of sage": Case(plain(SAGEConfig, dropout=0.4, input_dropout=0.2)),
     "dropout of gcn": Case(plain(GCNConfig, dropout=0.4)),
     "dropout of gat": Case(plain(GATConfig, num_heads=2, dropout=0.4)),
@@ -78,7 +80,7 @@ def outcome(model: MessagePassing, graphs: Graphs | ShardedGraph, target: Tensor
     (y - target).square().sum().backward()
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert len(grads) == len(list(model.parameters())), "DDP waits for every parameter's gradient"
-    return {"y": y.detach(), "x": graphs.x.grad} | grads
+    return {"y": y.detach(), "x": graphs.x.grad, **dict(model.named_buffers())} | grads
 
 
 def one_process(case: Case) -> dict[str, Any]:
@@ -99,6 +101,7 @@ def sharded(case: Case, peers: Peers) -> dict[str, Any]:
     result = outcome(model, ShardedGraph(shards, peers, adjacency, torch.arange(start, stop), x_nF), target[start:stop])
     sum_gradients(list(model.parameters()), peers)
     result |= {name: p.grad for name, p in model.named_parameters()}
+    result |= {name: buffer for name, buffer in model.named_buffers()}
     result["sent"] = dict(peers.sent_bytes)
     result["halo"] = (sum(adjacency.plan.send), adjacency.plan.num_halo)
     return result
@@ -129,7 +132,7 @@ def test_dropout_drops(results):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "batch norm"])
 def test_bytes_sent_are_those_of_the_formula(results, name, size):
     case = CASES[name]
     for rank in range(size):
@@ -141,4 +144,5 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         assert predicted["sequences"] == 0
         assert sharded_run["sent"].get("halo", 0) == predicted["halo"] + degrees
         assert sharded_run["sent"].get("gradients", 0) == predicted["gradients"]
+        assert sharded_run["sent"].get("sums", 0) == predicted["sums"]
     assert num_parameters(as_geco(case.config)) == sum(p.numel() for p in build(case).parameters())
