@@ -138,6 +138,12 @@ def test_its_parameters(recipe, tmp_path_factory):
     assert _count(config, set_inputs(info, out_dim)) == COUNTS[recipe]
 
 
+def test_the_parameters_of_a_recipe_of_ours_for_molecules():
+    inputs = Inputs(node=Features(categories=ATOMS.categories), edge=Features(categories=BONDS.categories))
+    count = _count(read_config(config_tree("graphs", read_recipe("primphormer/molhiv.yaml"))), inputs)
+    assert _says((RECIPES / "primphormer/molhiv.yaml").read_text(), count)
+
+
 @pytest.mark.parametrize("recipe", NODES)
 def test_its_parameters_on_nodes(recipe):
     _, dim, num_classes, count = NODES[recipe]
