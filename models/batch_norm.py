@@ -5,6 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from models.segments import at_least_float32
+
 
 class AllRows(Protocol):
     """Rows of which each worker has some, and the means over all of them; `models.parallel.global_terms.ShardedNodes`."""
@@ -31,11 +33,13 @@ class RowBatchNorm(nn.BatchNorm1d):
             )
         if not self.training or all_rows is None:
             return super().forward(x_nD)
-        mean_1D = all_rows.mean(x_nD)
-        x_nD = x_nD - all_rows.spread(mean_1D)
-        var_1D = all_rows.mean(x_nD.square())
-        self._remember(mean_1D, var_1D * all_rows.total / (all_rows.total - 1))
-        return x_nD * all_rows.spread((var_1D + self.eps).rsqrt()) * self.weight + self.bias
+        with torch.autocast(x_nD.device.type, enabled=False):
+            wide_nD = at_least_float32(x_nD)
+            mean_1D = all_rows.mean(wide_nD)
+            wide_nD = wide_nD - all_rows.spread(mean_1D)
+            var_1D = all_rows.mean(wide_nD.square())
+            self._remember(mean_1D, var_1D * all_rows.total / (all_rows.total - 1))
+            return (wide_nD * all_rows.spread((var_1D + self.eps).rsqrt()) * self.weight + self.bias).to(x_nD.dtype)
 
     @torch.no_grad()
     def _remember(self, mean_1D: Tensor, var_1D: Tensor) -> None:

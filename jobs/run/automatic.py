@@ -264,13 +264,13 @@ def _layer_local(at: Setting) -> Choice:
     # Primphormer's own: of this and the block beside the layer there is one.
     if at["model.local.join"] != "serial":
         return Choice("none", "neighbors are heard by --model.local")
-    if at["data.edge_features"]:
-        return Choice("gated_gcn", "it reads features of edges")
+    if at["data.edge_features"] or _gates_edges(at):
+        return Choice("gated_gcn", "it reads features of edges, and positions between their ends")
     return Choice(at.recipe["model.layer.local"], "the paper's layers")
 
 
 def _join(at: Setting) -> Choice:
-    if at["model.layer.local"] not in (None, "none") or at["model.attention"] == "none":
+    if at["model.layer.local"] not in (None, "none") or at["model.attention"] == "none" or _gates_edges(at):
         return Choice("serial", "the paper's layers hear neighbors")
     if at["model"] == "geco" and (at["model.block"], at["model.jump"], at["model.norm"]) != ("geco", "last", "post"):
         return Choice("serial", "what is said of block, jump or norm is of the paper's layers")
@@ -283,8 +283,12 @@ def _join(at: Setting) -> Choice:
     return _by_degree(at, "top", "gate")
 
 
+def _gates_edges(at: Setting) -> bool:
+    return at["model.position.kind"] == "stable_laplacian"
+
+
 def _asks_for_local_blocks(at: Setting) -> bool:
-    """Whether something is said of them that only a trained block has."""
+    """Whether something of them is not its default."""
     values = to_tree(LocalOptions())
     return any(at[f"model.local.{name}"] not in (None, value) for name, value in values.items() if name != "join")
 
@@ -375,7 +379,7 @@ def _patience(at: Setting) -> Choice:
     # A schedule that ends with the epochs still improves late.
     least = 10 if at.keeps_recipe else 5
     wanted = ceil(steps / each)
-    told = f"about {steps} steps" if wanted >= least else f"the fewest, {each:,} steps each,"
+    told = f"about {steps} steps" if wanted >= least else f"the fewest validations, one each {each:,} steps,"
     return Choice(max(least, wanted), f"{told} without a better score")
 
 

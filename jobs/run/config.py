@@ -283,10 +283,7 @@ class RunConfig:
         """With other values by their paths: `changed(("fit.epochs", 3))`."""
         tree = self.tree()
         for path, value in flags:
-            over: Any = value
-            for name in reversed(path.split(".")):
-                over = {name: over}
-            tree = lay_over(tree, over)
+            tree = lay_over(tree, nested(path, value))
         return read_config(tree)
 
 
@@ -378,26 +375,33 @@ def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, A
         return build(options_type, said, path, given)
     except UsageError:
         raise
-    except ConfigError:
-        others = {
-            name: value for name, value in _until_chosen(options_type, said).items() if f"{path}{name}" in left_open
-        }
-        if not others:
-            raise
-        for name, value in others.items():
-            for part in reversed(name.split(".")):
-                value = {part: value}
-            said = merge(said, value)
-        return build(options_type, said, path, given)
+    except ConfigError as error:
+        for others in _until_chosen(options_type, said):
+            try:
+                trial = said
+                for name, value in others.items():
+                    if f"{path}{name}" in left_open:
+                        trial = merge(trial, nested(name, value))
+                return build(options_type, trial, path, given)
+            except ConfigError:
+                continue
+        raise error from None
 
 
-def _until_chosen(options_type: type, said: Tree) -> Tree:
-    """Values by their paths that go with any local block, and with the heads that are said."""
+def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
+    """Values by their paths: a width that goes with the heads that are said, and also what goes with any local block."""
     heads, known = 64, leaves(options_type)
     for name in ("num_heads", "local.num_heads"):
         value = take(options_type, said, name)[0] if name in known else MISSING
         heads = heads if value is MISSING else math.lcm(heads, max(1, convert(value, int, name)))
-    return {"local.join": "gate", "layer.local": "none", "width": heads}
+    return [{"width": heads}, {"local.join": "gate", "layer.local": "none", "width": heads}]
+
+
+def nested(path: str, value: Any) -> Tree:
+    """The tree that says this of the option with this path."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
 
 
 def _kind(value: Any) -> Kind:
@@ -532,6 +536,8 @@ def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig
     """The configuration of a run's directory. Raises FormatError where it is not one."""
     try:
         tree = {name: value for name, value in saved_tree(run, advice).items() if name != "resolved"}
+        if _split(tree.get("task", {}))[0] == "links":  # of 0.2, where nothing heard them
+            tree = without(["fit.steps"], tree)
         # A run chose once: what a newer version would choose beside it is the recipe's.
         saved = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}), allow_import=allow_import)
         defaults = tree.get("run", {}).get("defaults", "recipe")

@@ -407,7 +407,7 @@ def _links_fit_the_rest(config: RunConfig) -> str | None:
     if config.run.parallel == "graph":
         return "--run.parallel graph: expected a task on nodes, got links; leave it out"
     if config.fit.steps is not None:
-        return f"steps: a run on links counts epochs, got --fit.steps {config.fit.steps}; set --fit.epochs"
+        return f"steps: a run on links counts epochs, got --fit.steps {config.fit.steps}; leave it out and set --fit.epochs"
     if config.baseline.models:
         return f"baseline: expected classification of nodes, got links and {' '.join(config.baseline.models)}; leave out --baseline"
     if getattr(sampler, "batch_size", None) != getattr(type(sampler), "batch_size", None):

@@ -18,7 +18,7 @@ class GECOGraphsConfig:
     GIVEN: ClassVar = ("node", "edge", "out_dim", "task", "seed")
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
-    """Read by GatedGCN only."""
+    """Read by GatedGCN, or a trained local block that reads them."""
     out_dim: int = 1
     task: Task = "graph"
     width: int = 64

@@ -96,7 +96,9 @@ def check_hybrid(config: Any) -> None:
             f"got {local} and {config.local.block} with join {config.local.join}; set one of them, or edge to Features()"
         )
     if local != "gated_gcn" and config.position.gates:
-        raise ValueError("a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind")
+        raise ValueError(
+            "a stable_laplacian encoding gates GatedGCN's edges; set layer.local to gated_gcn, or another kind"
+        )
     check_numeric(config, "input_dropout", "scale_rows")
     check_joins(config)
     if not config.local.is_paper and local != "none":

@@ -173,7 +173,6 @@ ROWS = (
         "--run.parallel graph --model.local gated-gcn",
         ("lcb, gcn, sage, gat", "got gated-gcn", "--model.local.block"),
     ),
-    Row("products_geco", "--model gcn --run.parallel graph", ("--model.norm layer or none",)),
     Row(
         "products_geco",
         "--model primphormer --run.parallel graph",

@@ -233,7 +233,7 @@ def test_it_fits_a_few_graphs(local: str) -> None:
 def test_bad_configs(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**options)
-    with pytest.raises(ValueError, match="set local to gated_gcn"):
+    with pytest.raises(ValueError, match=r"set layer\.local to gated_gcn"):
         config("none", position=PositionOptions("stable_laplacian"))
 
 

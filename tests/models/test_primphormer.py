@@ -248,7 +248,7 @@ def test_it_fits_a_few_graphs(local: str) -> None:
         ({"task": "edge"}, "task must be one of graph, node, link"),
         ({"pool": "attention"}, "pool must be one of"),
         ({"head_dropout": 1.0}, "head_dropout must lie in"),
-        ({"local": "gcn", "kind": "stable_laplacian"}, "set local to gated_gcn"),
+        ({"local": "gcn", "kind": "stable_laplacian"}, r"set layer\.local to gated_gcn"),
     ],
 )
 def test_bad_configs(options: dict, message: str) -> None:

@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.batch_norm import RowBatchNorm
 from models.graphs import Graphs
 from models.message_passing import MessagePassing
 from models.options.message_passing import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
 from models.parallel.collectives import Peers, sum_gradients
 from models.parallel.cost import as_geco, num_parameters, sent_bytes
+from models.parallel.global_terms import ShardedNodes
 from models.parallel.graph import ShardedGraph
 from models.parallel.halo import ShardedAdjacency
 from models.parallel.shards import Shards
@@ -146,3 +148,16 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         assert sharded_run["sent"].get("gradients", 0) == predicted["gradients"]
         assert sharded_run["sent"].get("sums", 0) == predicted["sums"]
     assert num_parameters(as_geco(case.config)) == sum(p.numel() for p in build(case).parameters())
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 1e-2)])
+def test_a_batch_norm_over_all_rows_is_torchs(dtype, close):
+    rows = 30 + torch.randn(500, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = rows.to(dtype)
+    ours, torchs = (RowBatchNorm(6).to(torch.promote_types(dtype, torch.float32)).train() for _ in range(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found, expected = ours(rows, ShardedNodes(Shards.even(500, 1), Peers())), torchs(rows)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=close, atol=close)
+    for name, buffer in torchs.named_buffers():
+        torch.testing.assert_close(dict(ours.named_buffers())[name], buffer, rtol=1e-5, atol=1e-6)
