@@ -350,10 +350,10 @@ def _epochs(at: Setting) -> Choice:
 
 
 def _warmup_epochs(at: Setting) -> Choice:
-    if at["model"] not in (*_FOR_WHOM, *_HAVE_RECIPES) and not at.graph.is_set:
+    if at["model"] not in (*_CHOSEN_FOR, *_HAVE_RECIPES) and not at.graph.is_set:
         return Choice(at["fit.epochs"] // 10, f"a tenth of {at['fit.epochs']:,} epochs")
     if not at.keeps_recipe:
-        return Choice(0, "the rate is constant")
+        return Choice(0, "none was needed with these rates")
     epochs, of_recipe = at["fit.epochs"], at.recipe["fit.epochs"]
     share = at.recipe["fit.warmup_epochs"] / of_recipe
     return Choice(min(round(share * epochs), epochs // 10), f"the recipe's share of {epochs:,} epochs")
@@ -424,7 +424,7 @@ RULES: Mapping[str, Rule] = {
 }
 _CLASSIC = ("gcn", "gat", "sage")
 _HAVE_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
-_FOR_WHOM = ("geco", *_CLASSIC)  # the rules were chosen
+_CHOSEN_FOR = ("geco", *_CLASSIC)  # the rules were measured with these
 _OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.warmup_epochs", "fit.eval_every", "fit.patience")
 _BESIDE_A_RECIPE = (*_OF_ANY_MODEL, "model.layer.local", "model.local.join", "model.width")
 _FEW_LABELS_AS_GECO = ("tokengt", "primphormer")
@@ -461,7 +461,7 @@ def rule_paths(kind: str, model: str) -> tuple[str, ...]:
         own = ("model.layer.local",) if model == "primphormer" else ()
         more = _MEASURED_FOR_THEM if model in _FEW_LABELS_AS_GECO else ()
         return tuple(path for path in RULES if path in (*_OF_ANY_MODEL, *more, *own))
-    if model not in _FOR_WHOM:
+    if model not in _CHOSEN_FOR:
         return _OF_ANY_MODEL
     others = ("model.layer.local", *(("model.residual", "model.norm") if model == "geco" else ()))
     return tuple(path for path in RULES if path not in others)
