@@ -62,7 +62,7 @@ def test_tokengts_default_recipe_is_the_preset_of_node_classification():
 BAD = [
     ("primphormer", ["--model.width", "15", "--model.num_heads", "2"], "num_heads"),
     ("primphormer", ["--model.eta", "-1"], "eta"),
-    ("tokengt", ["--model.num_heads", "7"], "num_heads"),
+    ("tokengt", ["--model.num_heads", "7", "--model.width", "64"], "num_heads"),
     ("tokengt", ["--model.dropout", "1"], "dropout"),
     ("ppgt", ["--sampler", "neighbor"], "set --sampler node2subgraph or ppr, and --evaluation sampled"),
     ("grit", ["--sampler", "random-partition"], "GRIT takes one subgraph per root, got random-partition"),
