@@ -213,7 +213,7 @@ class GECOGraphs(nn.Module):
         x_nD, e_ED, position_nP = self.stem(graphs)
         convolutions, permutation = Convolutions(graphs), self.config.permutation
         order = graph_order(graphs, self.config.seed) if permutation == "static" else None
-        edges = EdgeStates(graphs, e_ED)
+        edges = graphs.adjacency if self.stem.edge is None else EdgeStates(graphs, e_ED)
         x_nD = self.local.in_front(x_nD, edges)
         for index, operator in enumerate(self.operators):
             if self.local.gates:

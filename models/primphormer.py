@@ -96,7 +96,7 @@ class Primphormer(nn.Module):
         x_nD, e_ED, position_nP = self.stem(graphs)
         virtual: VirtualNode | None = None
         penalty = torch.zeros((), device=x_nD.device)
-        edges = EdgeStates(graphs, e_ED)
+        edges = graphs.adjacency if self.stem.edge is None else EdgeStates(graphs, e_ED)
         x_nD = self.local.in_front(x_nD, edges)
         for index, attention in enumerate(self.attentions):
             if self.local.gates:

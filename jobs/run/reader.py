@@ -224,8 +224,8 @@ def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
     """The first of the types that the value is of; none is tried last, and words are tried as text last."""
     if type(None) in kinds:
         word = value[0] if isinstance(value, Words) and len(value) == 1 else value
-        of_its_own = [word for kind in kinds if get_origin(kind) is Literal and word in get_args(kind)]
-        if not of_its_own and (word is None or (isinstance(word, str) and word.lower() in _NOTHING)):
+        is_own_word = any(get_origin(kind) is Literal and word in get_args(kind) for kind in kinds)
+        if not is_own_word and (word is None or (isinstance(word, str) and word.lower() in _NOTHING)):
             return None
     others = sorted((kind for kind in kinds if kind is not type(None)), key=lambda kind: kind is str)
     for kind in others:

@@ -21,7 +21,7 @@ def test_it_reads_and_comes_back(path):
 
 
 def _has_preset(path):
-    if path.startswith(("defaults/nodes", "baselines/", "jobs/")) or path == "primphormer/molhiv.yaml":  # of no paper
+    if path.startswith(("defaults/nodes", "baselines/", "jobs/")) or path == "primphormer/molhiv.yaml":  # of ours
         return False
     return read_recipe(path).get("kind") == "graphs" or path.startswith(("ppgt/", "primphormer/"))
 
