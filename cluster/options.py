@@ -79,6 +79,10 @@ class TrainOptions:
             },
         )
 
+    def num_warmup_steps(self, steps_per_epoch: int) -> int:
+        """Optimizer steps until the rate is at its peak."""
+        return self.warmup_epochs * steps_per_epoch if self.warmup_steps is None else self.warmup_steps
+
 
 _CPU_WORKERS = 2  # where nobody says how many
 

@@ -199,7 +199,8 @@ class Worker:
             valid_loader = stack.enter_context(self.split_loader(self.spec.evaluation["valid"]))
             valid = KeptBatches(valid_loader, self.spec.loader.kept_bytes)
             if self.rank == 0:
-                self.reporter.push({"kind": "planned", "steps": train.num_steps * options.epochs})
+                steps, warmup = train.num_steps * options.epochs, options.num_warmup_steps(train.num_steps)
+                self.reporter.push({"kind": "planned", "steps": steps, "warmup_steps": warmup})
             for epoch in range(self.next_epoch, options.epochs):
                 if self.is_out_of_patience:  # resumed where it had stopped
                     break
@@ -385,11 +386,10 @@ class Worker:
     def _set_rates(self, step: int, steps_per_epoch: int) -> None:
         """Sets the learning rates of optimizer step `step`, counted from the run's start."""
         options = self.options
-        warmup = options.warmup_epochs * steps_per_epoch if options.warmup_steps is None else options.warmup_steps
         self.rate_factor = rate_factor(
             step,
             options.epochs * steps_per_epoch,
-            warmup,
+            options.num_warmup_steps(steps_per_epoch),
             options.schedule,
             floor=options.min_learning_rate / options.learning_rate,
             power=options.power,

@@ -34,6 +34,9 @@ class Graphs:
     degree: Tensor | None = None  # int64 [n]: …the degrees that stand for those of these edges (`samplers.minibatch`)
     max_nodes: int | None = None  # N, if the caller knows it (avoids waiting for the device)
     max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
+    in_ptr: Tensor | None = (
+        None  # int64 [n + 1]: promises that edges ascend in destination, node v's being [in_ptr[v], in_ptr[v + 1])
+    )
 
     @cached_property
     def num_graphs(self) -> int:
@@ -75,27 +78,33 @@ class Graphs:
     @cached_property
     def by_destination(self) -> Grouping:
         """The edges, grouped by the node they enter."""
-        return Grouping(self.edge_index[1], self.num_nodes)
+        return Grouping(self.edge_index[1], self.num_nodes, self.in_ptr)
 
     @cached_property
     def adjacency(self) -> Adjacency:
         """The in-edges of every node, and its transpose, for `propagate`."""
         (in_ptr, in_edge), (out_ptr, out_edge) = self.by_destination.lists, self.by_source.lists
-        of_in, of_out = (
-            (None, None)
-            if self.edge_coefficient is None
-            else (self.edge_coefficient[in_edge], self.edge_coefficient[out_edge])
-        )
-        out_lists = (out_ptr, self.edge_index[1][out_edge], of_out)
-        features = None if self.edge_attr is None else self.edge_attr[in_edge]
+        is_sorted = self.by_destination.is_sorted
+
+        def by_destination(rows_E: Tensor | None) -> Tensor | None:
+            return rows_E if rows_E is None or is_sorted else rows_E[in_edge]
+
+        of_out = None if self.edge_coefficient is None else self.edge_coefficient[out_edge]
         return Adjacency(
             in_ptr,
-            self.edge_index[0][in_edge],
-            of_in,
-            transposed=out_lists,
+            self.edge_index[0] if is_sorted else self.edge_index[0][in_edge],
+            by_destination(self.edge_coefficient),
+            transposed=(out_ptr, self.edge_index[1][out_edge], of_out),
             degree=self.degree,
-            edge_feature=features,
+            edge_feature=by_destination(self.edge_attr),
         )
+
+    def with_rows(self, **rows: Any) -> "Graphs":
+        """The same edges with other rows or roots: what is known of the edges stays known."""
+        made = replace(self, **rows)
+        known = {name: value for name, value in vars(self).items() if name not in self.__dataclass_fields__}
+        vars(made).update(known)
+        return made
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Graphs":
         def moved(value: Any) -> Any:

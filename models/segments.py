@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+_INT32_MAX = 2**31 - 1
+
 
 class Grouping:
     """E rows, each in one of S groups, with the lists of rows per group (built on first use, one stable sort)."""
@@ -41,9 +43,11 @@ class Grouping:
         """(ptr [S + 1], row [E]): group s holds the rows row[ptr[s]:ptr[s + 1]]."""
         if self._ptr is not None:
             return self._ptr, torch.arange(self.group_E.numel(), device=self.group_E.device)
-        sorted_E, row_E = torch.sort(self.group_E, stable=True)
+        # Half as many bytes are sorted in two thirds of the time.
+        group_E = self.group_E.int() if self.num_groups < _INT32_MAX else self.group_E
+        sorted_E, row_E = torch.sort(group_E, stable=True)
         # searchsorted needs no wait for the device, which bincount does.
-        bounds = torch.arange(self.num_groups + 1, device=self.group_E.device, dtype=self.group_E.dtype)
+        bounds = torch.arange(self.num_groups + 1, device=group_E.device, dtype=group_E.dtype)
         return torch.searchsorted(sorted_E, bounds), row_E
 
     @cached_property

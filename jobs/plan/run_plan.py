@@ -24,7 +24,7 @@ from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes, own_bytes
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import choose_run_dir, few_steps, known_resources
+from jobs.run.training_run import choose_run_dir, known_resources, step_warnings
 from storage.descriptions import counted
 from storage.errors import GraphmillError
 from storage.ordered_map import num_cores
@@ -128,7 +128,7 @@ class Plan:
             else f" at most: {fit.patience} validations in a row without a better one end them"
         )
         self.add("steps", f"{told} in {counted(fit.epochs, 'epoch')}{early}")
-        if (warning := few_steps(each * fit.epochs)) is not None:
+        for warning in step_warnings(each * fit.epochs, fit.num_warmup_steps(each)):
             self.add("warning", warning)
 
     def add_batch(self, tried: Tried, unit: str) -> None:

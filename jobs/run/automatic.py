@@ -220,7 +220,7 @@ def _always(value: Any) -> Rule:
 
 def _num_layers(at: Setting) -> Choice:
     if _hops(at):
-        return Choice(_hops(at), f"one layer for each of the {_hops(at)} hops that are sampled")
+        return Choice(_hops(at), f"one local layer for each of the {_hops(at)} hops that are sampled")
     if at.kind == 2:
         return _by_degree(at, 8, 4)
     if at.kind == 0:

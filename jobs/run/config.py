@@ -431,9 +431,17 @@ def _all_flags(kind: Kind, parts: Mapping[str, Any]) -> list[str]:
     return flags
 
 
+_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # what counts in place of what
+
+
 def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`under` with the values of `over`; another model, sampler or task drops the options of the one before."""
+    """`under` with the values of `over`; another model, sampler or task drops the options of the one before, and epochs drop steps."""
     under = dict(under)
+    fit = over.get("fit")
+    if isinstance(fit, Mapping):
+        under = without(
+            [f"fit.{steps}" for epochs, steps in _STEPS.items() if epochs in fit and steps not in fit], under
+        )
     for group in _COMPONENTS:
         name = _split(over[group])[0] if group in over else None
         if name is not None and group in under:

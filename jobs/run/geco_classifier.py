@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from jobs.run.model_inputs import coefficients, shard_graph
+from jobs.run.model_inputs import KeptEdges, coefficients, shard_graph
 from models.geco import GECO, param_groups
 from models.options.geco import GECOConfig
 from models.propagation import Adjacency
@@ -18,18 +18,12 @@ class GECOClassifier(nn.Module):
         super().__init__()
         self.model = GECO(config)
         self._filter_learning_rate = config.filter_learning_rate
+        self._adjacency = KeptEdges(_adjacency)
 
     def forward(self, batch: TorchBatch) -> Tensor:
         """Logits [num_roots, num_classes]; of a shard a collective call."""
         if batch.shard is None:
-            adjacency = Adjacency(
-                batch.indptr,
-                batch.indices,
-                coefficients(batch),
-                degree=batch.degree,
-                edge_feature=batch.edge_feature,
-            )
-            logits = self.model(batch.x, adjacency, node_id_N=batch.node_id, epoch=batch.epoch)
+            logits = self.model(batch.x, self._adjacency(batch), node_id_N=batch.node_id, epoch=batch.epoch)
         else:
             graph = shard_graph(batch)
             ids, layout = graph.all_node_ids, graph.layout
@@ -47,3 +41,9 @@ class GECOClassifier(nn.Module):
 
     def param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
         return param_groups(self.model, learning_rate, weight_decay, self._filter_learning_rate)
+
+
+def _adjacency(batch: TorchBatch) -> Adjacency:
+    return Adjacency(
+        batch.indptr, batch.indices, coefficients(batch), degree=batch.degree, edge_feature=batch.edge_feature
+    )

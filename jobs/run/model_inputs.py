@@ -6,7 +6,7 @@ whole graph becomes a `models.parallel.graph.ShardedGraph`: then the forward pas
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from samplers.device_copy import tensor_bytes
 from samplers.graph_batches import TorchGraphBatch
 from samplers.minibatch import TorchBatch
 from samplers.typed_batch import TypedBatch
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,15 +71,61 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
     return Graphs(
         node_ptr=batch.node_id.new_tensor([0, num_nodes]) if batch.graph_ptr is None else batch.graph_ptr,
         edge_index=torch.stack([batch.indices.long(), destination]),
-        x=batch.x,
         edge_attr=batch.edge_feature,
-        node_id=batch.node_id,
-        root_index=batch.root_index,
-        encodings=getattr(batch, "encodings", None) or {},
         edge_coefficient=coefficients(batch),
         degree=batch.degree,
         max_nodes=num_nodes if whole else None,
+        in_ptr=batch.indptr,
+        **_rows(batch),
     )
+
+
+class KeptEdges(Generic[Made]):
+    """What is made of a batch's edges, kept where two batches in a row have the same: each step on a whole graph, and its scores.
+
+    Of other batches only the lists are kept, until the next one. `again` gives what was made the rows of another batch.
+    """
+
+    def __init__(
+        self, make: Callable[[TorchBatch], Made], again: Callable[[Made, TorchBatch], Made] = lambda made, _: made
+    ) -> None:
+        self._make, self._again = make, again
+        self._edges: tuple[Tensor | None, ...] | None = None
+        self._made: Made | None = None
+
+    def __call__(self, batch: TorchBatch) -> Made:
+        edges = (
+            batch.indptr,
+            batch.indices,
+            batch.graph_ptr,
+            coefficients(batch),
+            batch.degree,
+            batch.edge_feature,
+        )
+        if self._edges is None or not all(map(_same, edges, self._edges)):
+            self._edges, self._made = edges, None
+            return self._make(batch)
+        self._made = self._make(batch) if self._made is None else self._again(self._made, batch)
+        return self._made
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and torch.equal(a, b))
+
+
+class NodeBatchGraphs:
+    """`node_batch_graphs`, with the edges of a whole graph made once."""
+
+    def __init__(self) -> None:
+        self._kept = KeptEdges(node_batch_graphs, lambda graphs, batch: graphs.with_rows(**_rows(batch)))
+
+    def __call__(self, batch: TorchBatch) -> Graphs | ShardedGraph:
+        return self._kept(batch) if batch.shard is None else node_batch_graphs(batch)
+
+
+def _rows(batch: TorchBatch) -> dict[str, Any]:
+    encodings = getattr(batch, "encodings", None) or {}
+    return {"x": batch.x, "node_id": batch.node_id, "root_index": batch.root_index, "encodings": encodings}
 
 
 def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:

@@ -185,12 +185,12 @@ def options_class(group: str, kind: Kind, name: str, *, allow_import: bool = Tru
 
 def build_model(component: Component, kind: Kind, inputs: Inputs, relational: RelationalConfig | None = None) -> Any:
     """The module that the trainer takes: a batch in, a StepOutput out. `relational`: of a typed graph, the layers before the model."""
-    from jobs.run.model_inputs import OverGraphs, OverPairs, graph_batch_graphs, node_batch_graphs, plain, with_penalty
+    from jobs.run.model_inputs import NodeBatchGraphs, OverGraphs, OverPairs, graph_batch_graphs, plain, with_penalty
 
     if inputs.node_dims:
         return _build_typed_model(component, inputs, relational or RelationalConfig())
     row = component.row("model", kind)
-    to_graphs = node_batch_graphs if kind == "nodes" else graph_batch_graphs
+    to_graphs = NodeBatchGraphs() if kind == "nodes" else graph_batch_graphs
     if row is None:
         made = component.options.build(inputs)
     else:

@@ -213,8 +213,9 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
         elif record["kind"] == "step" and record["step"] < record["num_steps"]:
             step, num_steps = record["step"], record["num_steps"]
             show(record["epoch"] + step / num_steps, f"step {step} of {num_steps}")
-        elif record["kind"] == "planned" and (warning := few_steps(int(record["steps"]))) is not None:
-            print(f"\nwarning: {warning}", file=sys.stderr)
+        elif record["kind"] == "planned":
+            for warning in step_warnings(record["steps"], record["warmup_steps"]):
+                print(f"\nwarning: {warning}", file=sys.stderr)
         elif record["kind"] == "stopping":
             again = "; Ctrl-C once more ends at once" if record["signal"] == signal.SIGINT else ""
             print(
@@ -235,11 +236,18 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
     return on_record
 
 
-def few_steps(num_steps: int) -> str | None:
-    """What to say of a run of so few optimizer steps; None: they are enough."""
-    if num_steps >= FEWEST_STEPS:
-        return None
-    return f"{num_steps:,} optimizer steps in all, and most models need {FEWEST_STEPS} at least; set more --fit.epochs, or smaller batches"
+def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
+    """What to say of a run of so many optimizer steps."""
+    warnings = []
+    if num_steps < FEWEST_STEPS:
+        warnings.append(
+            f"{num_steps:,} optimizer steps in all, and most models need {FEWEST_STEPS} at least; set more --fit.epochs, or smaller batches"
+        )
+    if num_warmup_steps >= num_steps:
+        warnings.append(
+            f"the warm-up of {num_warmup_steps:,} optimizer steps is no shorter than the run of {num_steps:,}; set a shorter --fit.warmup_epochs, or more --fit.epochs"
+        )
+    return warnings
 
 
 def train_and_score(

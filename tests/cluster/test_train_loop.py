@@ -439,8 +439,8 @@ def test_all_ranks_stop_by_rank_0s_score(tmp_path):
 
 
 def test_a_run_says_how_many_steps_it_will_take(reports):
-    _, reporter, _ = run_alone(spec(micro_batches=2), reports)
-    assert {"kind": "planned", "steps": 9} in reporter.records
+    _, reporter, _ = run_alone(spec(micro_batches=2, warmup_epochs=2), reports)
+    assert {"kind": "planned", "steps": 9, "warmup_steps": 6} in reporter.records
 
 
 class Overflowing(Pooled):

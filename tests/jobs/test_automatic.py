@@ -251,6 +251,17 @@ def test_steps_become_whole_epochs(steps, workers):
     assert chosen["fit.epochs"].value == -(-steps // 4)
 
 
+def test_epochs_that_are_said_stand_in_place_of_a_recipes_steps():
+    def fit(recipe, **said):
+        return read_config(config_tree("nodes", read_recipe(recipe), {"fit": said})).fit
+
+    assert (fit("baselines/gcn.yaml").steps, fit("baselines/gcn.yaml", learning_rate=0.1).steps) == (500, 500)
+    assert (fit("baselines/gcn.yaml", epochs=12).epochs, fit("baselines/gcn.yaml", epochs=12).steps) == (12, None)
+    assert fit("baselines/gcn.yaml", epochs=12, steps=9).steps == 9
+    molhiv = read_config(config_tree("graphs", read_recipe("primphormer/molhiv.yaml"), {"fit": {"warmup_epochs": 2}}))
+    assert molhiv.fit.num_warmup_steps(100) == 200
+
+
 def test_steps_of_a_sampler_that_does_not_count_its_batches_are_refused():
     with pytest.raises(ConfigError, match=r"set --fit\.epochs"):
         choose((), {"fit.steps": 9, "sampler": "mine:Own"}, SHOP, 1)

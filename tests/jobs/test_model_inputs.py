@@ -3,12 +3,21 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from cluster.tasks import StepOutput
 from jobs.run.geco_classifier import GECOClassifier
-from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, typed_batch_graphs, with_penalty
+from jobs.run.model_inputs import (
+    KeptEdges,
+    NodeBatchGraphs,
+    OverGraphs,
+    graph_batch_graphs,
+    node_batch_graphs,
+    typed_batch_graphs,
+    with_penalty,
+)
 from models.geco import NodeGECO
 from models.options.geco import GECOConfig
 from models.options.relational import RelationalConfig, RSAGEConfig
@@ -48,6 +57,82 @@ def test_edges_point_from_source_to_destination():
     assert graphs.root_index.tolist() == [0, 3]
     assert graphs.node_id.tolist() == [10, 11, 12, 20, 21]
     assert graphs.padding.num_places == 5
+
+
+@pytest.mark.parametrize("graph_ptr", [None, np.array([0, 3, 5])])
+@pytest.mark.parametrize("is_corrected", [False, True])
+def test_in_edges_in_their_lists_are_the_same_graph_as_edges_in_any_order(graph_ptr, is_corrected):
+    corrected = {"edge_coefficient": np.arange(1.0, 5.0, dtype=np.float32), "degree": np.array([4, 8, 0, 2, 1])}
+    feature = np.arange(8, dtype=np.float32).reshape(4, 2)
+    batch = replace(minibatch(graph_ptr), edge_feature=feature, **(corrected if is_corrected else {}))
+    graphs = node_batch_graphs(to_torch(batch))
+    order = torch.tensor([2, 0, 3, 1])
+    rows = {
+        name: value[order] for name in ("edge_attr", "edge_coefficient") if (value := getattr(graphs, name)) is not None
+    }
+    mixed = replace(graphs, in_ptr=None, edge_index=graphs.edge_index[:, order], **rows)
+    assert graphs.by_destination.is_sorted
+    assert not mixed.by_destination.is_sorted
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    for transposed in (False, True):
+        # Where two edges enter a node, their order may be another.
+        for own, other in zip(graphs.adjacency.rows(transposed), mixed.adjacency.rows(transposed), strict=True):
+            assert (own is None) == (other is None)
+            assert own is None or torch.equal(own.sort().values, other.sort().values)
+        torch.testing.assert_close(
+            graphs.adjacency.multiply(x, "mean", transposed), mixed.adjacency.multiply(x, "mean", transposed)
+        )
+    assert torch.equal(graphs.adjacency.edge_feature, graphs.edge_attr)
+    assert torch.equal(
+        mixed.adjacency.by_destination.sum(mixed.adjacency.edge_feature),
+        graphs.adjacency.by_destination.sum(graphs.edge_attr),
+    )
+
+
+def test_edges_that_come_again_are_made_once():
+    made = []
+
+    def make(batch):
+        made.append(batch)
+        return len(made)
+
+    first, other = to_torch(minibatch()), to_torch(replace(minibatch(), indices=np.array([1, 0, 1, 4], np.int32)))
+    again = to_torch(replace(minibatch(), epoch=4, root_index=np.array([1])))
+    weighed = to_torch(replace(minibatch(), edge_coefficient=np.ones(4, np.float32), degree=np.ones(5, np.int64)))
+    subgraphs = to_torch(minibatch(np.array([0, 3, 5])))
+    featured = to_torch(replace(minibatch(), edge_feature=np.ones((4, 1), np.float32)))
+    kept = KeptEdges(make)
+    # The first of a row keeps nothing: a minibatch's edges seldom come again.
+    assert [kept(batch) for batch in (first, again, first, again)] == [1, 2, 2, 2]
+    assert [kept(batch) for batch in (other, first, weighed, first, subgraphs, first, featured)] == [
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
+    assert [kept(batch) for batch in (featured, featured)] == [10, 10]
+
+
+def test_a_whole_graph_has_each_batchs_rows_and_its_edges_once():
+    graphs_of = NodeBatchGraphs()
+    batches = [
+        to_torch(
+            replace(minibatch(), epoch=epoch, root_index=np.array([epoch]), feature=np.full((5, 2), epoch, np.float32))
+        )
+        for epoch in range(4)
+    ]
+    seen = []
+    for batch in batches:
+        graphs = graphs_of(batch)
+        assert graphs.root_index.tolist() == [batch.epoch]
+        assert torch.equal(graphs.x, batch.x)
+        plain = node_batch_graphs(batch)
+        assert torch.equal(graphs.adjacency.propagate(graphs.x), plain.adjacency.propagate(plain.x))
+        seen.append(graphs.adjacency)
+    assert [one is seen[1] for one in seen] == [False, True, True, True]
 
 
 def test_corrected_sums_reach_the_models():

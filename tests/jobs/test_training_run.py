@@ -4,7 +4,7 @@ import pytest
 
 from cluster.run_place import RunPlace
 from jobs.run.progress import progress
-from jobs.run.training_run import few_steps, follow, print_end
+from jobs.run.training_run import follow, print_end, step_warnings
 
 SUMMARY = {
     "metric": "accuracy",
@@ -23,13 +23,24 @@ SUMMARY = {
 }
 
 
-@pytest.mark.parametrize(("num_steps", "warned"), [(40, True), (199, True), (200, False), (5000, False)])
-def test_few_steps_are_warned_of_in_one_line(num_steps, warned, capsys):
-    assert (few_steps(num_steps) is not None) is warned
+@pytest.mark.parametrize(
+    ("num_steps", "num_warmup_steps", "warned"),
+    [
+        (40, 0, ["40 optimizer steps in all"]),
+        (199, 50, ["199 optimizer steps in all"]),
+        (200, 199, []),
+        (5000, 0, []),
+        (5000, 5000, ["the warm-up of 5,000 optimizer steps is no shorter than the run of 5,000"]),
+        (40, 60, ["40 optimizer steps in all", "the warm-up of 60 optimizer steps is no shorter than the run of 40"]),
+    ],
+)
+def test_few_steps_and_a_long_warm_up_are_warned_of_in_one_line_each(num_steps, num_warmup_steps, warned, capsys):
+    said = step_warnings(num_steps, num_warmup_steps)
+    assert [line.startswith(start) for line, start in zip(said, warned, strict=True)] == [True] * len(warned)
     with progress("training") as bar:
-        follow(bar, 4, "accuracy", "nodes")({"kind": "planned", "steps": num_steps})
-    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
-    assert warnings == ([f"warning: {few_steps(num_steps)}"] if warned else [])
+        follow(bar, 4, "accuracy", "nodes")({"kind": "planned", "steps": num_steps, "warmup_steps": num_warmup_steps})
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert shown == [f"warning: {line}" for line in said]
 
 
 def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path):
