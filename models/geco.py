@@ -28,12 +28,14 @@ reads L(X) alone.
 Shapes: N nodes, E edges, D width, K order.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from models.batch_norm import computing_again
 from models.dropout import Dropout, MaskRows
 from models.features import NodeInput
 from models.filters import ImplicitFilter
@@ -281,7 +283,10 @@ class GECO(nn.Module):
     def _run(self, layer: nn.Module, x_ND: Tensor, *others: Any) -> Tensor:
         if not (self.config.recompute and torch.is_grad_enabled()):
             return layer(x_ND, *others)
-        return checkpoint(layer, x_ND, *others, use_reentrant=False)  # with the same draws of dropout
+        # With the same draws of dropout.
+        return checkpoint(
+            layer, x_ND, *others, use_reentrant=False, context_fn=lambda: (nullcontext(), computing_again(layer))
+        )
 
     def _order(self, node_id_N: Tensor, epoch: int, layer: int) -> Order:
         return Order.of(node_order(node_id_N, self.config.seed, epoch=epoch, layer=layer))

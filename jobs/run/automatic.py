@@ -389,8 +389,6 @@ def _local(rule: Rule, paper: Any) -> Rule:
 
 
 def _norm(at: Setting) -> Choice:
-    if at.kind == 2 and at["run.parallel"] == "graph" and at["model"] == "geco":
-        return Choice("layer", "a norm of each row, as layers may be computed again in the backward pass")
     if at.kind == 0:
         return _by_degree(at, "none", "layer")
     return Choice((None, "layer", "batch", "layer")[at.kind], at.why)

@@ -466,10 +466,6 @@ def _shards_hear_their_neighbors(config: RunConfig) -> str | None:
         return "--run.parallel graph: expected GECO's own block, hyena computes all nodes in one process; set --model.block geco"
     if local.block == "gated-gcn":
         return f"--run.parallel graph: expected a local block that keeps no row of an edge (lcb, gcn, sage, gat, appnp), got {local.block}; set --model.local.block"
-    is_open = "model.local.norm" in config.open  # it is chosen when the graph is known
-    if config.model.name == "geco" and local.norm == "batch" and not is_open:
-        # Layers may be computed again in the backward pass, where batches would count twice.
-        return "--run.parallel graph: expected GECO with a norm of each row, got batch; set --model.local.norm layer or none"
     return None
 
 

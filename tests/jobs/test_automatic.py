@@ -412,9 +412,9 @@ def test_what_is_said_and_does_not_go_together_is_refused_whatever_is_open():
         config_of(*words.split())
 
 
-def test_no_norm_over_a_batch_is_chosen_for_gecos_graph_that_is_spread_over_workers():
+def test_a_graph_that_is_spread_over_workers_has_the_norm_that_it_has_in_one_process():
     words = ["--run.parallel", "graph", "--workers", 2]
-    assert resolved_on(GRID, *words).config.model.options.local.norm == "layer"
+    assert resolved_on(GRID, *words).config.model.options.local.norm == "batch"
     assert resolved_on(GRID).config.model.options.local.norm == "batch"
     assert resolved_on(GRID, "--model", "gcn", *words).config.model.options.norm == "batch"
 

@@ -178,7 +178,6 @@ ROWS = (
         "--model primphormer --run.parallel graph",
         ("geco, sage, gcn, gat", "got primphormer", "--model"),
     ),
-    Row("products_geco", "--run.parallel graph --model.local.norm batch", ("--model.local.norm",)),
     Row("train_nodes", "--model geco --model.local gin", ("'gin'", "gated-gcn"), 2),
     Row(
         "train_nodes",

@@ -18,7 +18,7 @@ from cluster.training_data import StoredNodes
 from jobs.run import memory_check
 from jobs.run import whole_graph as whole_graph_module
 from jobs.run.geco_classifier import GECOClassifier
-from jobs.run.resolve import CHECKS, ResolvedRun
+from jobs.run.resolve import ResolvedRun
 from jobs.run.whole_graph import ShardMemory, WholeGraphData
 from models.options.geco import GECOConfig
 from models.parallel.cost import inference_bytes, training_bytes
@@ -30,7 +30,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.forked_ranks import run_ranks
 from tests.recording_reporter import RecordingReporter
-from tests.runs import config_of, node_run
+from tests.runs import node_run
 
 CPU = torch.device("cpu")
 EPOCHS = 3
@@ -41,6 +41,7 @@ GECO = (
 CLASSIC = "--model.width 8 --model.num_layers 2 --model.input_dropout 0.1 --model.dropout 0.3 --model.norm layer"
 WORDS = {
     "geco": GECO,
+    "geco-batch-norm": f"{GECO} --model.local.join gate --model.local.block sage --model.local.norm batch",
     "sage": f"--model sage {CLASSIC}",
     "gcn": f"--model gcn {CLASSIC}",
     "gat": f"--model gat {CLASSIC} --model.num_heads 2",
@@ -143,13 +144,6 @@ def test_two_workers_train_as_one_does(folder, model):
         for name in (name for name in alone["model"] if not name.endswith(drifting)):
             tensor = alone["model"][name]
             torch.testing.assert_close(part["model"][name], tensor, rtol=0, atol=2e-5)
-
-
-def test_gecos_norm_is_none_of_batches(folder):
-    words = ("--run.parallel", "graph")
-    assert all(check(config_of(*words)) is None for check in CHECKS)  # not chosen yet
-    with pytest.raises(ConfigError, match=r"set --model\.local\.norm layer or none"):
-        node_run(stored(folder), *words, "--model.local.join", "gate", "--model.local.norm", "batch")
 
 
 def test_one_worker_has_the_whole_graphs_logits_and_the_same_weights_serve_batches(folder):

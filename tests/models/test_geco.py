@@ -15,6 +15,7 @@ from models.geco import GECO, GlobalBlock, param_groups
 from models.local_blocks import LocalBlock
 from models.node_order import node_order
 from models.options.geco import FilterConfig, GECOConfig, node_classification
+from models.options.local import LocalOptions
 from models.propagation import Adjacency
 
 SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)
@@ -423,12 +424,13 @@ def test_preset_overrides_field_by_field():
     assert GECOConfig(in_dim=7, out_dim=2).filter.scale == "none"
 
 
-def test_recomputing_layers_changes_no_number_and_keeps_less():
-    """With dropout: the second computation draws what the first drew."""
+@pytest.mark.parametrize("local", [LocalOptions(), LocalOptions("gcn", "gate", "linear", "batch")])
+def test_recomputing_layers_changes_no_number_and_keeps_less(local):
+    """With dropout: the second computation draws what the first drew. A batch counts once in running statistics."""
     x, edges = torch.randn(40, 5, dtype=torch.float64), random_edges(40, 200, 3)
     adjacency, found = adjacency_of(edges, 40), []
     for recompute in (False, True):
-        model = build(config(num_layers=3, dropout=0.4, recompute=recompute)).train()
+        model = build(config(num_layers=3, dropout=0.4, recompute=recompute, local=local)).train()
         kept = 0
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -441,7 +443,7 @@ def test_recomputing_layers_changes_no_number_and_keeps_less():
             y = model(x, adjacency)
         after = torch.rand(())
         y.square().sum().backward()
-        found.append((kept, [y.detach(), after, *(p.grad for p in model.parameters())]))
+        found.append((kept, [y.detach(), after, *model.buffers(), *(p.grad for p in model.parameters())]))
     (plain, expected), (less, values) = found
     # What is drawn again is the same to the bit; sums of gradients may be taken in another order.
     for a, b in zip(expected, values, strict=True):

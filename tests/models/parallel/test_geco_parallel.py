@@ -53,6 +53,10 @@ CASES = {
     "gated lcb": Case(26, {"local": LocalOptions("lcb", "gate", "linear"), "hops": 2, "propagation": "gcn"}),
     "gated gat": Case(24, {"local": LocalOptions("gat", "gate", "linear", num_heads=2), "recompute": True}),
     "gat in front, empty shards": Case(23, {"local": LocalOptions("gat", "top", num_heads=3)}, lopsided=True),
+    "gated gcn, batch norm": Case(33, {"local": LocalOptions("gcn", "gate", "linear", "batch"), "recompute": True}),
+    "sage in front, batch norm, empty shards": Case(
+        23, {"local": LocalOptions("sage", "top", "identity", "batch")}, lopsided=True
+    ),
     "sage in front": Case(22, {"local": LocalOptions("sage", "top", "identity", "none", top_layers=2), "skip": True}),
     "encodings": Case(17, {"encoding_dim": 2, "permutation": "dynamic"}),
     "fewer channels than workers": Case(19, {"width": 3, "skip": True}),
@@ -124,7 +128,7 @@ def outcome(model: GECO, x: torch.Tensor, y: torch.Tensor, target: torch.Tensor)
     assert x.grad is not None
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert len(grads) == len(list(model.parameters())), "DDP waits for every parameter's gradient"
-    return {"y": y.detach(), "x": x.grad} | grads
+    return {"y": y.detach(), "x": x.grad, **dict(model.named_buffers())} | grads
 
 
 def one_process(case: Case) -> dict[str, torch.Tensor]:
@@ -179,7 +183,7 @@ def test_outputs_and_gradients_equal_one_process(results, name, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["dynamic, hops", "recomputed", "gated gcn", "sage in front"])
+@pytest.mark.parametrize("name", ["dynamic, hops", "recomputed", "gated gcn", "gated gcn, batch norm", "sage in front"])
 def test_bytes_sent_are_those_of_the_formula(results, name, size):
     case = CASES[name]
     config = build(case).config
