@@ -35,15 +35,13 @@ class RowBatchNorm(nn.BatchNorm1d):
             return nn.functional.batch_norm(
                 x_nD, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
+        if not self.training or (all_rows is None and self.counts):
+            return super().forward(x_nD)
         if all_rows is None:
-            if self.training and not self.counts:
-                # Into copies: a second computation has to keep as many tensors for the backward pass as the first.
-                mean_D, var_D, momentum = self._running()
-                kept = mean_D.clone(), var_D.clone()
-                return nn.functional.batch_norm(x_nD, *kept, self.weight, self.bias, True, momentum, self.eps)
-            return super().forward(x_nD)
-        if not self.training:
-            return super().forward(x_nD)
+            # Into copies: a second computation has to keep as many tensors for the backward pass as the first.
+            mean_D, var_D, momentum = self._running()
+            kept = mean_D.clone(), var_D.clone()
+            return nn.functional.batch_norm(x_nD, *kept, self.weight, self.bias, True, momentum, self.eps)
         with torch.autocast(x_nD.device.type, enabled=False):
             wide_nD = at_least_float32(x_nD)
             mean_1D = all_rows.mean(wide_nD)
