@@ -21,6 +21,11 @@ class AllRows(Protocol):
     def spread(self, x_1D: Tensor) -> Tensor: ...
 
 
+def normalise(norm: nn.Module, x_nD: Tensor, all_rows: AllRows | None) -> Tensor:
+    """`norm` of rows, which for a batch norm are some of `all_rows`."""
+    return norm(x_nD, all_rows) if isinstance(norm, RowBatchNorm) else norm(x_nD)
+
+
 class RowBatchNorm(nn.BatchNorm1d):
     """BatchNorm1d over [n, D]; fewer than two rows have no variance and are normalised by the running statistics.
 

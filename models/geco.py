@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.batch_norm import computing_again
+from models.batch_norm import computing_again, normalise
 from models.dropout import Dropout, MaskRows
 from models.features import NodeInput
 from models.filters import ImplicitFilter
@@ -151,11 +151,12 @@ class GECOLayer(nn.Module):
             mixed_ND = self.out(self.glob(h_NC, order, layout))
             return mixed_ND if self.past_gates is None else mixed_ND + self.past_gates(h_NC)
 
+        all_rows = adjacency.all_rows
         if self.pre_norm:
-            x_ND = x_ND + self.dropout(mix(self.norm_1(x_ND)), mixed)
-            return x_ND + self.dropout(self.ffn(self.norm_2(x_ND), inner), after)
-        x_ND = self.norm_1(self.dropout(mix(x_ND), mixed) + x_ND)
-        return self.norm_2(self.dropout(self.ffn(x_ND, inner), after) + x_ND)
+            x_ND = x_ND + self.dropout(mix(normalise(self.norm_1, x_ND, all_rows)), mixed)
+            return x_ND + self.dropout(self.ffn(normalise(self.norm_2, x_ND, all_rows), inner), after)
+        x_ND = normalise(self.norm_1, self.dropout(mix(x_ND), mixed) + x_ND, all_rows)
+        return normalise(self.norm_2, self.dropout(self.ffn(x_ND, inner), after) + x_ND, all_rows)
 
 
 class GatedLayer(nn.Module):

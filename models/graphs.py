@@ -34,9 +34,6 @@ class Graphs:
     degree: Tensor | None = None  # int64 [n]: …the degrees that stand for those of these edges (`samplers.minibatch`)
     max_nodes: int | None = None  # N, if the caller knows it (avoids waiting for the device)
     max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
-    in_ptr: Tensor | None = (
-        None  # int64 [n + 1]: promises that edges ascend in destination, node v's being [in_ptr[v], in_ptr[v + 1])
-    )
 
     @cached_property
     def num_graphs(self) -> int:
@@ -78,7 +75,7 @@ class Graphs:
     @cached_property
     def by_destination(self) -> Grouping:
         """The edges, grouped by the node they enter."""
-        return Grouping(self.edge_index[1], self.num_nodes, self.in_ptr)
+        return Grouping(self.edge_index[1], self.num_nodes)
 
     @cached_property
     def adjacency(self) -> Adjacency:
@@ -98,6 +95,11 @@ class Graphs:
             degree=self.degree,
             edge_feature=by_destination(self.edge_attr),
         )
+
+    def ascending(self, in_ptr: Tensor) -> "Graphs":
+        """The same, with the promise that edges ascend in destination: those into node v are [in_ptr[v], in_ptr[v + 1]), of int64 [n + 1]."""
+        vars(self)["by_destination"] = Grouping(self.edge_index[1], self.num_nodes, in_ptr)
+        return self
 
     def with_rows(self, **rows: Any) -> "Graphs":
         """The same edges with other rows or roots: what is known of the edges stays known."""

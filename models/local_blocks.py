@@ -30,7 +30,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from models.batch_norm import AllRows, RowBatchNorm
+from models.batch_norm import AllRows, RowBatchNorm, normalise
 from models.dropout import Dropout, MaskRows
 from models.layer_norm import LayerNorm
 from models.options.choices import Normalisation
@@ -308,9 +308,7 @@ class LocalLayer(nn.Module):
         h_nD = self.convolution(x_nF, adjacency)
         if self.residual is not None:
             h_nD = h_nD + self.residual(x_nF)
-        # Batch statistics are those of all workers' rows.
-        h_nD = self.norm(h_nD, adjacency.all_rows) if isinstance(self.norm, RowBatchNorm) else self.norm(h_nD)
-        return self.dropout(torch.relu(h_nD), rows)
+        return self.dropout(torch.relu(normalise(self.norm, h_nD, adjacency.all_rows)), rows)
 
 
 class LayerScale(nn.Module):

@@ -431,17 +431,9 @@ def _all_flags(kind: Kind, parts: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # what counts in place of what
-
-
 def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`under` with the values of `over`; another model, sampler or task drops the options of the one before, and epochs drop steps."""
+    """`under` with the values of `over`; another model, sampler or task drops the options of the one before."""
     under = dict(under)
-    fit = over.get("fit")
-    if isinstance(fit, Mapping):
-        under = without(
-            [f"fit.{steps}" for epochs, steps in _STEPS.items() if epochs in fit and steps not in fit], under
-        )
     for group in _COMPONENTS:
         name = _split(over[group])[0] if group in over else None
         if name is not None and group in under:
@@ -451,11 +443,23 @@ def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return merge(under, over)
 
 
+_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # what counts in place of what
+
+
+def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
+    """A recipe with what somebody says over it; epochs that are said drop its steps, of the warm-up too."""
+    fit = said.get("fit")
+    if isinstance(fit, Mapping):
+        dropped = [f"fit.{steps}" for epochs, steps in _STEPS.items() if epochs in fit and steps not in fit]
+        recipe = without(dropped, recipe)
+    return lay_over(recipe, said)
+
+
 def config_tree(kind: Kind, *layers: Mapping[str, Any]) -> Tree:
     """The layers over the default recipe of the model that they name."""
     said: Tree = {}
     for layer in layers:
-        said = lay_over(said, layer)
+        said = _say_over(said, layer)
     kind = _kind(said.get("kind", kind))
     name = _split(said.get("model", {}))[0] or _FIRST_MODEL[kind]
     default = f"defaults/{kind}-{name}.yaml"
@@ -497,7 +501,7 @@ def read_recipe(path: str) -> Tree:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected names and values, got {type(tree).__name__}")
     base = tree.pop("base", None)
-    return lay_over(read_recipe(base), tree) if base else tree
+    return _say_over(read_recipe(base), tree) if base else tree
 
 
 def saved_tree(run: str, advice: str) -> Tree:

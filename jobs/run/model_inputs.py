@@ -4,7 +4,7 @@ A minibatch lists, per node, the sources of its in-edges; `models.graphs.Graphs`
 whole graph becomes a `models.parallel.graph.ShardedGraph`: then the forward pass is a collective call of all ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -68,16 +68,16 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
         torch.arange(num_nodes, device=batch.node_id.device), batch.indptr.diff(), output_size=len(batch.indices)
     )
     whole = batch.graph_ptr is None
-    return Graphs(
+    graphs = Graphs(
         node_ptr=batch.node_id.new_tensor([0, num_nodes]) if batch.graph_ptr is None else batch.graph_ptr,
         edge_index=torch.stack([batch.indices.long(), destination]),
         edge_attr=batch.edge_feature,
         edge_coefficient=coefficients(batch),
         degree=batch.degree,
         max_nodes=num_nodes if whole else None,
-        in_ptr=batch.indptr,
         **_rows(batch),
     )
+    return graphs.ascending(batch.indptr)
 
 
 class KeptEdges(Generic[Made]):
@@ -87,40 +87,62 @@ class KeptEdges(Generic[Made]):
     """
 
     def __init__(
-        self, make: Callable[[TorchBatch], Made], again: Callable[[Made, TorchBatch], Made] = lambda made, _: made
+        self, make: Callable[[TorchBatch], Made], again: Callable[[Made, TorchBatch], Made] | None = None
     ) -> None:
         self._make, self._again = make, again
-        self._edges: tuple[Tensor | None, ...] | None = None
+        self._edges: tuple[Tensor | None, ...] = ()
         self._made: Made | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy: nothing is kept yet."""
+        return {**vars(self), "_edges": (), "_made": None}
 
     def __call__(self, batch: TorchBatch) -> Made:
         edges = (
-            batch.indptr,
             batch.indices,
+            batch.indptr,
             batch.graph_ptr,
             coefficients(batch),
             batch.degree,
             batch.edge_feature,
         )
-        if self._edges is None or not all(map(_same, edges, self._edges)):
+        if not _are_same(edges, self._edges):
             self._edges, self._made = edges, None
             return self._make(batch)
-        self._made = self._make(batch) if self._made is None else self._again(self._made, batch)
-        return self._made
+        made = self._made
+        if made is None:
+            made = self._make(batch)
+        elif self._again is not None:
+            made = self._again(made, batch)
+        self._made = made
+        return made
 
 
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    return a is b or (a is not None and b is not None and torch.equal(a, b))
+def _are_same(edges: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
+    """Whether all are equal; where shapes tell, no device is waited for."""
+    if list(map(_form, edges)) != list(map(_form, others)):
+        return False
+    return all(
+        a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in zip(edges, others, strict=True)
+    )
+
+
+def _form(tensor: Tensor | None) -> Any:
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
 
 class NodeBatchGraphs:
     """`node_batch_graphs`, with the edges of a whole graph made once."""
 
     def __init__(self) -> None:
-        self._kept = KeptEdges(node_batch_graphs, lambda graphs, batch: graphs.with_rows(**_rows(batch)))
+        self._kept = KeptEdges(node_batch_graphs, _with_rows)
 
     def __call__(self, batch: TorchBatch) -> Graphs | ShardedGraph:
         return self._kept(batch) if batch.shard is None else node_batch_graphs(batch)
+
+
+def _with_rows(graphs: Any, batch: TorchBatch) -> Any:
+    return graphs.with_rows(**_rows(batch))
 
 
 def _rows(batch: TorchBatch) -> dict[str, Any]:

@@ -245,7 +245,7 @@ def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
         )
     if num_warmup_steps >= num_steps:
         warnings.append(
-            f"the warm-up of {num_warmup_steps:,} optimizer steps is no shorter than the run of {num_steps:,}; set a shorter --fit.warmup_epochs, or more --fit.epochs"
+            f"the warm-up of {num_warmup_steps:,} optimizer steps is no shorter than the run of {num_steps:,}; set a shorter warm-up, or more --fit.epochs"
         )
     return warnings
 

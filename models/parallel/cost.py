@@ -45,7 +45,7 @@ def sent_bytes(
 
     L is the number of global layers. sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W²; halo: the channels that all
     layers propagate (L · h · D of the paper's) a row, there and back, where of a symmetric graph the rows that are sent are the same both ways, but for GAT. With `recompute` the way there is
-    gone twice, and so are the sums of batch norms.
+    gone twice. sums: of batch norms, likewise.
     """
     config = as_geco(config)
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]
@@ -67,12 +67,14 @@ def sent_bytes(
 
 
 def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) -> int:
-    """Batch norm's mean and variance over all rows: sums of the blocks of rows here, and back the gradient of each, summed by a ring."""
-    if config.local.is_paper or config.local.norm != "batch":
+    """Batch norm's mean and variance over all rows: sums of the blocks of rows here, and back the gradient of each, summed by a ring. The
+    paper's layer has two norms, a local one has one."""
+    if config.local.norm != "batch":
         return 0
+    num_norms = config.num_layers * (2 if config.local.is_paper else 1)
     others, width = rows.num_workers - 1, config.width * element_size
     there = len(rows.blocks(rank)) * others * width
-    return 2 * config.num_layers * ((2 if config.recompute else 1) * there + 2 * others * width // rows.num_workers)
+    return 2 * num_norms * ((2 if config.recompute else 1) * there + 2 * others * width // rows.num_workers)
 
 
 def _halo_channels(config: GECOConfig) -> tuple[int, int]:

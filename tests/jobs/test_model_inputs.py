@@ -1,5 +1,7 @@
 """Batches become graphs with the right edge direction, roots and subgraphs."""
 
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +21,9 @@ from jobs.run.model_inputs import (
     with_penalty,
 )
 from models.geco import NodeGECO
+from models.message_passing import MessagePassing
 from models.options.geco import GECOConfig
+from models.options.message_passing import GCNConfig
 from models.options.relational import RelationalConfig, RSAGEConfig
 from models.propagation import Adjacency
 from models.relational import RSAGE, OverTypes
@@ -70,18 +74,19 @@ def test_in_edges_in_their_lists_are_the_same_graph_as_edges_in_any_order(graph_
     rows = {
         name: value[order] for name in ("edge_attr", "edge_coefficient") if (value := getattr(graphs, name)) is not None
     }
-    mixed = replace(graphs, in_ptr=None, edge_index=graphs.edge_index[:, order], **rows)
+    mixed = replace(graphs, edge_index=graphs.edge_index[:, order], **rows)
     assert graphs.by_destination.is_sorted
     assert not mixed.by_destination.is_sorted
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     for transposed in (False, True):
-        # Where two edges enter a node, their order may be another.
-        for own, other in zip(graphs.adjacency.rows(transposed), mixed.adjacency.rows(transposed), strict=True):
-            assert (own is None) == (other is None)
-            assert own is None or torch.equal(own.sort().values, other.sort().values)
         torch.testing.assert_close(
             graphs.adjacency.multiply(x, "mean", transposed), mixed.adjacency.multiply(x, "mean", transposed)
         )
+    turned = replace(graphs, edge_index=graphs.edge_index.flip(0), degree=None)
+    whole = replace(graphs, degree=None)
+    torch.testing.assert_close(
+        turned.adjacency.multiply(x, "sum", False), whole.adjacency.multiply(x, "sum", True), rtol=1e-6, atol=1e-6
+    )
     assert torch.equal(graphs.adjacency.edge_feature, graphs.edge_attr)
     assert torch.equal(
         mixed.adjacency.by_destination.sum(mixed.adjacency.edge_feature),
@@ -116,23 +121,55 @@ def test_edges_that_come_again_are_made_once():
     assert [kept(batch) for batch in (featured, featured)] == [10, 10]
 
 
-def test_a_whole_graph_has_each_batchs_rows_and_its_edges_once():
+@pytest.mark.parametrize("name", ["graphs", "geco"])
+def test_kept_edges_are_those_of_the_batch(name):
+    """Two graphs in turns, with other rows and roots each time: as of a reader, or of a model, that has seen no batch."""
+    torch.manual_seed(0)
+    model = GECOClassifier(GECOConfig(in_dim=2, out_dim=3, width=8, num_layers=1)).eval()
+    fresh = deepcopy(model)
+
+    def heard(graphs):
+        return graphs.adjacency.propagate(graphs.x)[graphs.root_index], graphs.node_id
+
     graphs_of = NodeBatchGraphs()
-    batches = [
-        to_torch(
-            replace(minibatch(), epoch=epoch, root_index=np.array([epoch]), feature=np.full((5, 2), epoch, np.float32))
+    for epoch, graph in enumerate("AABBAABA"):
+        batch = to_torch(
+            replace(
+                minibatch(),
+                epoch=epoch,
+                indices=np.array([1, 0, 2, 4] if graph == "A" else [3, 0, 4, 2], np.int32),
+                root_index=np.array([epoch % 5, 1]),
+                node_id=np.arange(5) + epoch,
+                feature=np.random.default_rng(epoch).random((5, 2), np.float32),
+            )
         )
-        for epoch in range(4)
-    ]
-    seen = []
-    for batch in batches:
-        graphs = graphs_of(batch)
-        assert graphs.root_index.tolist() == [batch.epoch]
-        assert torch.equal(graphs.x, batch.x)
-        plain = node_batch_graphs(batch)
-        assert torch.equal(graphs.adjacency.propagate(graphs.x), plain.adjacency.propagate(plain.x))
-        seen.append(graphs.adjacency)
+        if name == "geco":
+            assert torch.equal(model(batch), deepcopy(fresh)(batch))
+        else:
+            for found, expected in zip(heard(graphs_of(batch)), heard(node_batch_graphs(batch)), strict=True):
+                assert torch.equal(found, expected)
+
+
+def test_what_is_known_of_a_whole_graph_stays_known():
+    graphs_of, batch = NodeBatchGraphs(), to_torch(minibatch())
+    seen = [graphs_of(replace(batch, epoch=epoch)).adjacency for epoch in range(4)]
     assert [one is seen[1] for one in seen] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["gcn", "geco"])
+def test_a_copy_of_a_model_has_its_weights_and_nothing_of_its_batches(name):
+    batch = to_torch(minibatch())
+    if name == "geco":
+        model = GECOClassifier(GECOConfig(in_dim=2, out_dim=3, width=8, num_layers=1)).eval()
+    else:
+        model = OverGraphs(MessagePassing(GCNConfig(in_dim=2, out_dim=3, width=8)), NodeBatchGraphs()).eval()
+    size = len(pickle.dumps(model))
+    expected = [model(batch) for _ in range(3)][-1]
+    assert len(pickle.dumps(model)) == size
+    found = deepcopy(model)(batch)
+    if name == "gcn":
+        found, expected = found.prediction, expected.prediction
+    assert torch.equal(found, expected)
 
 
 def test_corrected_sums_reach_the_models():

@@ -53,6 +53,10 @@ CASES = {
     "gated lcb": Case(26, {"local": LocalOptions("lcb", "gate", "linear"), "hops": 2, "propagation": "gcn"}),
     "gated gat": Case(24, {"local": LocalOptions("gat", "gate", "linear", num_heads=2), "recompute": True}),
     "gat in front, empty shards": Case(23, {"local": LocalOptions("gat", "top", num_heads=3)}, lopsided=True),
+    "the paper's layer, batch norm": Case(
+        29, {"local": LocalOptions(norm="batch"), "norm": "pre", "recompute": True}, lopsided=True
+    ),
+    "serial sage, batch norm": Case(31, {"local": LocalOptions("sage", "serial", "linear", "batch")}),
     "gated gcn, batch norm": Case(33, {"local": LocalOptions("gcn", "gate", "linear", "batch"), "recompute": True}),
     "sage in front, batch norm, empty shards": Case(
         23, {"local": LocalOptions("sage", "top", "identity", "batch")}, lopsided=True
@@ -183,7 +187,10 @@ def test_outputs_and_gradients_equal_one_process(results, name, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["dynamic, hops", "recomputed", "gated gcn", "gated gcn, batch norm", "sage in front"])
+@pytest.mark.parametrize(
+    "name",
+    ["dynamic, hops", "recomputed", "gated gcn", "gated gcn, batch norm", "serial sage, batch norm", "sage in front"],
+)
 def test_bytes_sent_are_those_of_the_formula(results, name, size):
     case = CASES[name]
     config = build(case).config
