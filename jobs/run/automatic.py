@@ -389,12 +389,19 @@ def _local(rule: Rule, paper: Any) -> Rule:
 
 
 def _norm(at: Setting) -> Choice:
-    if at.kind == 0:
-        return _by_degree(at, "none", "layer")
-    return Choice((None, "layer", "batch", "layer")[at.kind], at.why)
+    if at.kind in (0, 2):
+        return _by_degree(at, ("none", None, "batch")[at.kind], "layer")
+    return Choice("layer", at.why)
 
 
-_DROPOUT = _by_kind(0.5, 0.5, 0.2, 0.5)
+def _dropout(at: Setting) -> Choice:
+    return _by_degree(at, 0.2, 0.5) if at.kind == 2 else Choice(0.5, at.why)
+
+
+def _learning_rate(at: Setting) -> Choice:
+    return _by_degree(at, 0.01, 0.003) if at.kind == 2 else Choice((0.01, 0.005, None, 0.01)[at.kind], at.why)
+
+
 _RESIDUAL = _by_kind("none", "linear", "linear", "linear")
 RULES: Mapping[str, Rule] = {
     "sampler.num_chunks": _num_chunks,
@@ -405,14 +412,14 @@ RULES: Mapping[str, Rule] = {
     "model.width": _width,
     "model.local.residual": _local(_RESIDUAL, "none"),
     "model.local.norm": _local(_norm, "layer"),
-    "model.local.dropout": _local(_DROPOUT, 0.0),
+    "model.local.dropout": _local(_dropout, 0.0),
     "model.residual": _RESIDUAL,
     "model.norm": _norm,
-    "model.dropout": _DROPOUT,
+    "model.dropout": _dropout,
     "model.input_dropout": _by_kind(0.5, 0.0, 0.0, 0.0),
     "task.label_smoothing": _always(0.0),
     "fit.optimizer": _always("adam"),
-    "fit.learning_rate": _by_kind(0.01, 0.005, 0.01, 0.01),
+    "fit.learning_rate": _learning_rate,
     "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0, 5e-4),
     "fit.schedule": _always("constant"),
     "fit.epochs": _epochs,

@@ -262,6 +262,12 @@ def test_epochs_that_are_said_stand_in_place_of_a_recipes_steps():
     assert molhiv.fit.num_warmup_steps(100) == 200
 
 
+def test_what_a_run_chooses_of_the_warm_up_leaves_steps_that_are_said():
+    fit = resolved_on(SHOP, "--fit.warmup_steps", 100).config.fit
+    assert (fit.warmup_steps, fit.num_warmup_steps(7)) == (100, 100)
+    assert resolved_on(SHOP, "--fit.warmup_epochs", 3).config.fit.num_warmup_steps(7) == 21
+
+
 def test_steps_of_a_sampler_that_does_not_count_its_batches_are_refused():
     with pytest.raises(ConfigError, match=r"set --fit\.epochs"):
         choose((), {"fit.steps": 9, "sampler": "mine:Own"}, SHOP, 1)
@@ -345,6 +351,17 @@ def test_the_four_kinds_of_graphs():
 def test_blocks_that_were_compared_on_small_graphs_stay_there(facts, block, join, layers, width):
     model = resolved_on(facts).config.model.options
     assert (model.local.block, model.local.join, model.num_layers, model.width) == (block, join, layers, width)
+
+
+@pytest.mark.parametrize(
+    ("edges", "norm", "dropout", "rate"), [(78_804, "batch", 0.2, 0.01), (1_038_000, "layer", 0.5, 0.003)]
+)
+@pytest.mark.parametrize("model", ["geco", "gcn"])
+def test_unlike_neighbors_that_are_many_ask_for_slow_steps_and_much_dropout(model, edges, norm, dropout, rate):
+    config = resolved_on(replace(GRID, num_edges=edges), "--model", model).config
+    options = config.model.options
+    assert (options.local.norm, options.dropout, options.local.dropout) == (norm, dropout, dropout)
+    assert config.fit.learning_rate == rate
 
 
 @pytest.mark.parametrize(("edges", "norm"), [(20_000, "none"), (40_000, "layer")])
