@@ -166,10 +166,10 @@ def test_a_copy_of_a_model_has_its_weights_and_nothing_of_its_batches(name):
     size = len(pickle.dumps(model))
     expected = [model(batch) for _ in range(3)][-1]
     assert len(pickle.dumps(model)) == size
-    found = deepcopy(model)(batch)
+    predicted = deepcopy(model)(batch)
     if name == "gcn":
-        found, expected = found.prediction, expected.prediction
-    assert torch.equal(found, expected)
+        predicted, expected = predicted.prediction, expected.prediction
+    assert torch.equal(predicted, expected)
 
 
 def test_corrected_sums_reach_the_models():

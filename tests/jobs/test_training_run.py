@@ -39,8 +39,8 @@ def test_few_steps_and_a_long_warm_up_are_warned_of_in_one_line_each(num_steps, 
     assert [line.startswith(start) for line, start in zip(said, warned, strict=True)] == [True] * len(warned)
     with progress("training") as bar:
         follow(bar, 4, "accuracy", "nodes")({"kind": "planned", "steps": num_steps, "warmup_steps": num_warmup_steps})
-    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
-    assert shown == [f"warning: {line}" for line in said]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert warnings == [f"warning: {line}" for line in said]
 
 
 def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path):
