@@ -209,9 +209,22 @@ def num_batches(at: Setting) -> int | None:
     return None
 
 
+@dataclass(frozen=True)
+class _ByDegree:
+    """A value where nodes have few neighbors, and one where they have many."""
+
+    few: Any
+    many: Any
+
+
 def _by_kind(few: Any, alike: Any, other: Any, by_heart: Any) -> Rule:
-    """A rule that looks at nothing but the kind of graph."""
-    return lambda at: Choice((few, alike, other, by_heart)[at.kind], at.why)
+    """A rule that looks at the kind of graph, and at its mean degree where a value is `_ByDegree`."""
+
+    def rule(at: Setting) -> Choice:
+        value = (few, alike, other, by_heart)[at.kind]
+        return _by_degree(at, value.few, value.many) if isinstance(value, _ByDegree) else Choice(value, at.why)
+
+    return rule
 
 
 def _always(value: Any) -> Rule:
@@ -388,21 +401,9 @@ def _local(rule: Rule, paper: Any) -> Rule:
     return lambda at: Choice(paper, "the paper's layers") if at["model.local.join"] == "serial" else rule(at)
 
 
-def _norm(at: Setting) -> Choice:
-    if at.kind in (0, 2):
-        return _by_degree(at, ("none", None, "batch")[at.kind], "layer")
-    return Choice("layer", at.why)
-
-
-def _dropout(at: Setting) -> Choice:
-    return _by_degree(at, 0.2, 0.5) if at.kind == 2 else Choice(0.5, at.why)
-
-
-def _learning_rate(at: Setting) -> Choice:
-    return _by_degree(at, 0.01, 0.003) if at.kind == 2 else Choice((0.01, 0.005, None, 0.01)[at.kind], at.why)
-
-
 _RESIDUAL = _by_kind("none", "linear", "linear", "linear")
+_NORM = _by_kind(_ByDegree("none", "layer"), "layer", _ByDegree("batch", "layer"), "layer")
+_DROPOUT = _by_kind(0.5, 0.5, _ByDegree(0.2, 0.5), 0.5)
 RULES: Mapping[str, Rule] = {
     "sampler.num_chunks": _num_chunks,
     "model.local.join": _join,
@@ -411,15 +412,15 @@ RULES: Mapping[str, Rule] = {
     "model.num_layers": _num_layers,
     "model.width": _width,
     "model.local.residual": _local(_RESIDUAL, "none"),
-    "model.local.norm": _local(_norm, "layer"),
-    "model.local.dropout": _local(_dropout, 0.0),
+    "model.local.norm": _local(_NORM, "layer"),
+    "model.local.dropout": _local(_DROPOUT, 0.0),
     "model.residual": _RESIDUAL,
-    "model.norm": _norm,
-    "model.dropout": _dropout,
+    "model.norm": _NORM,
+    "model.dropout": _DROPOUT,
     "model.input_dropout": _by_kind(0.5, 0.0, 0.0, 0.0),
     "task.label_smoothing": _always(0.0),
     "fit.optimizer": _always("adam"),
-    "fit.learning_rate": _learning_rate,
+    "fit.learning_rate": _by_kind(0.01, 0.005, _ByDegree(0.01, 0.003), 0.01),
     "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0, 5e-4),
     "fit.schedule": _always("constant"),
     "fit.epochs": _epochs,
