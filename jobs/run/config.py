@@ -447,9 +447,15 @@ _STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # what counts in 
 
 
 def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
-    """A recipe with what somebody says over it; epochs that are said drop its steps, of the warm-up too."""
+    """A recipe with what somebody says over it; epochs that are said drop its steps, of the warm-up too. Raises ConfigError for flags that say both."""
     fit = said.get("fit")
     if isinstance(fit, Mapping):
+        for epochs, steps in _STEPS.items():
+            both = [fit.get(epochs), fit.get(steps)]
+            if all(isinstance(value, Words) and value not in (["none"], ["auto"]) for value in both):
+                raise ConfigError(
+                    f"{steps}: expected --fit.{epochs} or --fit.{steps}, got both; an epoch's steps depend on the sampler: leave one out"
+                )
         dropped = [f"fit.{steps}" for epochs, steps in _STEPS.items() if epochs in fit and steps not in fit]
         recipe = without(dropped, recipe)
     return lay_over(recipe, said)

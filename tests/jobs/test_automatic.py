@@ -262,6 +262,14 @@ def test_epochs_that_are_said_stand_in_place_of_a_recipes_steps():
     assert molhiv.fit.num_warmup_steps(100) == 200
 
 
+@pytest.mark.parametrize("what", ["", "warmup_"])
+def test_epochs_and_steps_are_not_said_at_once(what):
+    both = (f"--fit.{what}epochs", 12, f"--fit.{what}steps")
+    with pytest.raises(ConfigError, match=rf"expected --fit\.{what}epochs or --fit\.{what}steps, got both"):
+        config_of(*both, 9)
+    assert getattr(config_of(*both, "none").fit, f"{what}epochs") == 12
+
+
 def test_what_a_run_chooses_of_the_warm_up_leaves_steps_that_are_said():
     fit = resolved_on(SHOP, "--fit.warmup_steps", 100).config.fit
     assert (fit.warmup_steps, fit.num_warmup_steps(7)) == (100, 100)
