@@ -22,6 +22,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,6 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     out = _out(options)
     together = _together(plan, configs)
     from jobs.run.child_process import end_tagged, new_tag
-    from jobs.run.config import BaselineOptions
     from jobs.sweeps.classic import Classic, train_beside
     from jobs.sweeps.scaling import ScalingClock
     from jobs.sweeps.search import FILE, Search, saved_attributes, status_of
@@ -114,7 +114,9 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
         runner.run(iter(missing), on_end)
         if models:
             print(f"the baseline {' '.join(models)} beside them (--baseline none leaves it out)", flush=True)
-            classic = train_beside(configs, BaselineOptions(models), out, tag, options.trial_timeout_s)
+            classic = train_beside(
+                configs, replace(configs[0].baseline, models=models), out, tag, options.trial_timeout_s
+            )
     except BaseException:  # mostly Ctrl-C or SIGTERM: however it ends, it can be continued
         print(f"\nto continue: python jobs/sweep.py --resume {shlex.quote(str(out))}", file=sys.stderr)
         raise

@@ -29,10 +29,6 @@ def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
     return graph if isinstance(graph, StoredGraph) else graph.nodes(predicted_type(graph, config.node_type))
 
 
-def predicted_manifest(graph: NodeGraph, config: RunConfig) -> Manifest:
-    return predicted_nodes(graph, config).manifest
-
-
 def predicted_type(graph: TypedGraph, named: str | None) -> str:
     """The type that a task names, or the only one with labels and splits. Raises ConfigError where that is not one."""
     if named is not None:

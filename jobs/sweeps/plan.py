@@ -67,7 +67,7 @@ class SweepOptions:
     prune_after: int = 1
     """Epochs that every trial gets before it may be stopped."""
     baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
-    """Classic models trained after the trials, by their frozen recipes (recipes/baselines): once for each graph, split and seed. none: leave them out."""
+    """Classic models trained after the trials, by their frozen recipes (recipes/baselines): once for each graph, split and seed; after the --, --baseline.configurations says how many configurations of each. none: leave them out."""
     at_once: int | None = None
     """Trials that run together; the default is as many as cores and GPUs hold, and one where scaling is measured."""
     cpus: int | None = None
@@ -164,6 +164,10 @@ class SweepPlan:
             config = read_config(config_tree(self.options.kind, under, self.recipe, said))
             if config.run.dir is not None or config.run.resume is not None:
                 raise ConfigError("the sweep sets --run.dir and --run.resume of every trial itself; leave them out")
+            if config.baseline.models:
+                raise ConfigError(
+                    "models: the sweep trains classic models once, beside its trials; set --baseline before the --"
+                )
             if values.get(SCALING) == "strong":
                 config = _shared_batch(config)
             if self.measures_scaling:

@@ -72,7 +72,7 @@ def write_pages(
     options = plan.options
     better = "lower" if lower_is_better(metric) else "higher"
     about = {
-        "begins from": options.recipe or "the model's defaults",
+        "begins from": options.recipe or (f"the study {options.study}" if options.study else "the model's defaults"),
         "grid": "; ".join(f"{path}={','.join(values)}" for path, values in plan.axes.items()) or "none",
         "drawn": "; ".join(options.draw) or "nothing",
         "metric": f"{metric}, the best of each trial's epochs; {better} is better",

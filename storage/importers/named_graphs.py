@@ -1,6 +1,6 @@
 """Public data sets of one graph, from the files that their publishers give; `storage.importers.data_sets` lists them.
 
-The edges, features, labels and splits are those of PyG's class for the set, which the tests compare. That class is not used: it unpickles, and
+The edges, features, labels and splits are those of PyG's class for the set, which the tests compare (but for Chameleon and Crocodile: its class gives their visits). That class is not used: it unpickles, and
 writes a copy of what it has read. Here nothing is unpickled (`storage.importers.plain_pickle`), and nothing is written.
 """
 

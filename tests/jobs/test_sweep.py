@@ -168,6 +168,7 @@ BAD = [
     ({"grid": ("run.dir=a,b",)}, "the sweep sets --run.dir and --run.resume"),
     ({**ONE, "after": "--run.dir here"}, "the sweep sets --run.dir and --run.resume"),
     ({**ONE, "after": "--run.resume=there"}, "the sweep sets --run.dir and --run.resume"),
+    ({**ONE, "after": "--baseline gcn"}, "set --baseline before the --"),
     ({**ONE, "after": "--no-such-flag"}, "unknown option --no_such_flag"),
     ({**ONE, "after": "stray"}, "unexpected 'stray'"),
     ({**ONE, "after": "--model.width 4"}, "--model.width is tried, and stands after --"),
@@ -448,13 +449,12 @@ def test_a_classic_model_is_trained_beside_the_trials_for_each_seed_and_split(pr
         )
     )
     words = ["--grid", "model.width=8,16", "--seeds", "0", "1", "--cpus", "4", "--out", "out"]
-    assert run_sweep(*words, "--baseline", "gcn", "sage") == 0
+    assert run_sweep(*words, "--baseline", "gcn", "sage", "--", "--baseline.configurations", "4") == 0
     said = capsys.readouterr().out
     assert "baseline gcn: valid 0.8000 ± 0.0000, test 0.4000 ± 0.0000 (2 runs)" in said
     assert "baseline sage: valid 0.8000" in said
-    assert (
-        len(list(Path("out").glob("beside-*/baselines/*/summary.json"))) == 12
-    )  # two seeds, two models, three configurations
+    trained = list(Path("out").glob("beside-*/baselines/*/summary.json"))
+    assert len(trained) == 2 * 2 * 4  # seeds, models, configurations
     assert "GCN: 0.8000" in Path("out/sweep.html").read_text()
     # They are trained once.
     program("sys.exit(3)")
