@@ -166,7 +166,7 @@ class SweepPlan:
                 raise ConfigError("the sweep sets --run.dir and --run.resume of every trial itself; leave them out")
             if config.baseline.models:
                 raise ConfigError(
-                    "models: the sweep trains classic models once, beside its trials; set --baseline before the --"
+                    "baseline: the sweep trains classic models once, beside its trials; set --baseline before the --"
                 )
             if values.get(SCALING) == "strong":
                 config = _shared_batch(config)
