@@ -78,6 +78,16 @@ NODES = {
     "tokengt/chameleon": ("chameleon", 128, 5, 1_255_429),
     "tokengt/crocodile": ("crocodile", 128, 5, 1_255_429),
 }
+# Where a published cosine ends (GRIT: the released code's default for every cosine; PPGT: its tables and released files).
+LOWEST_RATES = {
+    **{f"grit/{name}": 1e-6 for name in ("zinc", "zinc_full", "mnist", "cifar10", "pattern", "cluster")},
+    **{f"grit/{name}": 1e-6 for name in ("peptides_func", "peptides_struct")},
+    **{f"ppgt/{name}": 7e-5 for name in ("zinc", "zinc_full", "mnist")},
+    **{f"ppgt/{name}": 1e-4 for name in ("cifar10", "pattern", "cluster", "pascalvoc_sp")},
+    **{f"ppgt/{name}": 1e-4 for name in ("peptides_func", "peptides_struct")},
+    "ppgt/pcqm4mv2_base": 1e-5,
+    "ppgt/arxiv": 1e-6,
+}
 ALL_COUNTS = COUNTS | {recipe: count for recipe, (*_, count) in NODES.items()}
 
 
@@ -108,6 +118,13 @@ def test_the_guide_lists_them():
 def test_its_head_says_its_parameters(recipe):
     lines = (RECIPES / f"{recipe}.yaml").read_text().splitlines()
     assert _says("\n".join(line for line in lines if line.startswith("#")), ALL_COUNTS[recipe])
+
+
+@pytest.mark.parametrize("recipe", ALL_COUNTS)
+def test_its_lowest_rate_is_the_published_one(recipe):
+    kind = "nodes" if recipe in NODES else "graphs"
+    config = read_config(config_tree(kind, read_recipe(f"{recipe}.yaml")))
+    assert config.fit.min_learning_rate == LOWEST_RATES.get(recipe, 0.0)
 
 
 @cache

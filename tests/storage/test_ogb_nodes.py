@@ -89,6 +89,30 @@ def test_reads_the_real_binary_layout(tmp_path):
     np.testing.assert_array_equal(np.delete(chunk.label, 3), np.delete(truth["label"], 3))
 
 
+def test_proteins_have_112_answers_a_node_and_features_of_edges_alone(tmp_path):
+    folder = tmp_path / "ogbn_proteins"
+    truth = write_graph(folder)
+    (folder / "raw/node-feat.csv.gz").unlink()
+    rng = np.random.default_rng(9)
+    label = rng.integers(0, 2, (NUM_NODES, 112))
+    edge_feature = rng.random((len(truth["edge"]), 8)).astype(np.float32).round(3)
+    write_csv(folder / "raw/node-label.csv.gz", label)
+    write_csv(folder / "raw/edge-feat.csv.gz", edge_feature)
+    write_csv(folder / "raw/node_species.csv.gz", np.full(NUM_NODES, 9606))
+    for part, rows in {"train": range(20), "valid": range(20, 25), "test": range(25, NUM_NODES)}.items():
+        write_csv(folder / f"split/species/{part}.csv.gz", np.array(rows))
+    graph = ogb_graph("ogbn-proteins", tmp_path, download=False)
+    assert not is_directed("ogbn-proteins")
+    check_graph(graph, truth, directed=False)
+    assert (graph.info.num_classes, graph.info.feature_dim, graph.info.edge_feature_dim) == (112, 0, 8)
+    chunk = next(graph.nodes(1000))
+    assert chunk.label.dtype == np.int8
+    np.testing.assert_array_equal(chunk.label, label)
+    of_edge = dict(zip(map(tuple, truth["edge"].tolist()), edge_feature, strict=True))
+    for src, dst, feature in zip(graph.src.tolist(), graph.dst.tolist(), graph.edge_feature, strict=True):
+        np.testing.assert_allclose(feature, of_edge.get((src, dst), of_edge.get((dst, src))), rtol=1e-6)
+
+
 class Evil:
     """Creates a file where it is unpickled."""
 
@@ -204,7 +228,6 @@ def test_truncated_file_is_one_line(tmp_path):
     [
         ("ogbn-shops", ConfigError, "ogbn-products"),
         ("ogbn-mag", DataError, "several node types"),
-        ("ogbn-proteins", DataError, "112 labels"),
     ],
 )
 def test_sets_of_another_kind_are_refused(tmp_path, name, error, match):
