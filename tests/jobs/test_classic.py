@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.run_place import RunPlace
-from jobs import train_nodes
+from jobs import predict, train_nodes
 from jobs.run.classic import search, train_classic, tries
 from jobs.run.config import config_tree, read_config, read_recipe
 from jobs.run.registry import PLACEHOLDERS
@@ -89,6 +89,18 @@ def test_many_graphs_have_no_classic_baseline():
     config = config_of("--baseline", "gcn", kind="graphs")
     with pytest.raises(ConfigError, match="leave out --baseline"):
         resolve(config, Facts(PLACEHOLDERS["graphs"], {}, None))
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_it_is_trained_and_predicted_as_any_model(model, tmp_path):
+    words = f"--model {model} --data.nodes 200 --fit.epochs 2 --workers.launcher process --run.dir run"
+    done = run_job(train_nodes.main, words.split(), tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run_job(predict.main, ["run", "predictions"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    scored = [line for line in done.stdout.splitlines() if line.startswith(("valid accuracy", "test accuracy"))]
+    assert len(scored) == 2
+    assert all(line.endswith("as in the run's summary") for line in scored)
 
 
 @pytest.mark.slow
