@@ -39,6 +39,7 @@ from cluster.gradient_tree import GradientTree
 from cluster.kept_batches import KeptBatches
 from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from cluster.outcome import Failed, Finished, Outcome, Stopped, located
+from cluster.peak_memory import peak_bytes
 from cluster.position_tree import Seat
 from cluster.report_epochs import is_reported
 from cluster.reporter import ReporterEnd
@@ -227,6 +228,7 @@ class Worker:
                     return Stopped(self._where())
         scores = self._final_scores()
         self.report_traffic(None)
+        self._report_memory()
         return Finished(scores)
 
     @property
@@ -282,6 +284,12 @@ class Worker:
             covered = {"epoch": epoch, "epochs": epoch - self.reported_epoch}
             self.reporter.push({"kind": "ranks", **covered, "hosts": self.stragglers.hosts, **columns})
             self.rank_seconds = {}
+
+    def _report_memory(self) -> None:
+        """The most memory that each rank has taken: a collective call."""
+        peaks = gather_objects(peak_bytes(self.device))
+        if self.rank == 0:
+            self.reporter.push({"kind": "memory", "peak_bytes": peaks})
 
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")

@@ -191,9 +191,9 @@ def timed_ingestion(
     partitioner: Partitioner, source: "BareGraph", graph: Path, options: "IngestOptions"
 ) -> dict[str, Any]:
     """Ingests to the disk; the seconds of each stage, and what the stored graph is like."""
-    from jobs.run.memory_check import own_bytes
     from jobs.run.progress import progress
     from storage.ingest import ingest
+    from storage.process_memory import own_bytes
 
     stages: dict[str, float] = {}
     with progress(partitioner) as bar:

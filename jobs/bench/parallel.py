@@ -15,10 +15,11 @@ from typing import Any
 
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.memory_check import own_bytes, reset_peak
+from jobs.run.memory_check import reset_peak
 from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options, more_than_0
+from storage.process_memory import own_bytes
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from jobs.run.memory_check import own_bytes
 from samplers.array_pool import ArrayPool
 from samplers.draw_kernels import draw_uniform
 from samplers.neighbor import NeighborSampler
@@ -28,6 +27,7 @@ from samplers.stage_clock import StageClock, listen
 from samplers.traffic import COLUMNS, Traffic
 from storage.compiled import compiled
 from storage.graph import Partition, StoredGraph, open_graph
+from storage.process_memory import own_bytes
 
 
 @dataclass(frozen=True)

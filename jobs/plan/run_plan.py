@@ -21,13 +21,14 @@ from cluster.table_memory import message_bytes
 from cluster.table_rows import table_bytes
 from jobs.plan.tries import Tried
 from jobs.run.config import RunConfig
-from jobs.run.memory_check import available_bytes, own_bytes
+from jobs.run.memory_check import available_bytes
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import choose_run_dir, known_resources, step_warnings
 from storage.descriptions import counted
 from storage.errors import GraphmillError
 from storage.ordered_map import num_cores
+from storage.process_memory import own_bytes
 
 _MARGIN = 1.2  # of memory, over what is counted
 _USABLE = 0.9  # of the memory that is free

@@ -253,6 +253,13 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
     where = f"{told}, {setting_text(summary.get('device'))}"
     add("parameters", summary.get("num_parameters"), where, "{:,}".format)
     add("workers", summary.get("workers"))
+    peak = summary.get("peak_bytes")
+    add(
+        "peak memory",
+        None if peak is None else peak / 1e9,
+        "of the worker that took most: its GPU's, else its process's",
+        "{:.2f} GB".format,
+    )
     add("faults survived", None if run.restarts is None else len(run.restarts), "starts of the workers after a fault")
     return figures
 

@@ -65,13 +65,13 @@ def _figure(score: float | None) -> str:
 
 def write_report(out: Path, sweep: Sweep) -> None:
     """Writes trials.csv, every figure to its last digit, and sweep.html."""
-    kept = ("best_epoch", "epochs", "status", "cause", "train_s", "num_parameters")
+    kept = ("best_epoch", "epochs", "status", "cause", "train_s", "num_parameters", "peak_bytes")
     rows = [
         {
             "trial": record["number"],
             **record["options"],
             sweep.metric: record["score"],
-            **{name: record[name] for name in kept},
+            **{name: record.get(name) for name in kept},
             **{f"{split}_score": value for split, value in record["scores"].items()},
             "command": sweep.commands[record["number"]],
         }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from storage.descriptions import counted
 from storage.errors import ConfigError
+from storage.process_memory import own_bytes
 
 _SHARE = 0.9  # of the free memory, for estimates are estimates
 _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
@@ -21,15 +22,6 @@ def available_bytes() -> int:
         if limit != "max":
             free = min(free, max(0, int(limit) - int(_USED.read_text())))
     return free
-
-
-def own_bytes(field: str) -> int:
-    """A field of this process's status in bytes: VmRSS (resident), VmHWM (its peak), RssAnon (without mapped files); 0 where there is none."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) * 1024
-    return 0
 
 
 def trim_heap() -> None:

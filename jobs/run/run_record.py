@@ -182,6 +182,12 @@ class RunRecord:
         return tuple(RankSeconds(rank, host, sums[rank, host]) for rank, host in sorted(sums))
 
     @property
+    def peak_bytes(self) -> int | None:
+        """The most memory that a rank has taken, of its GPU or else of its process; None where none is told."""
+        told = [peak for event in self.told("memory") for peak in event.get("peak_bytes") or ()]
+        return max(filter(is_number, told), default=None)
+
+    @property
     def parts(self) -> int | None:
         """How often a driver began or resumed the run."""
         return len(self.told("begin")) or None

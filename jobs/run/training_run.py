@@ -362,7 +362,7 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
 
 
 def _told_in_full(record: RunRecord) -> dict[str, Any]:
-    """Every rank's seconds, and what was asked of all partitions together, by what it was for; of one rank the epochs' own tell it."""
+    """The most memory of a rank, every rank's seconds, and what was asked of all partitions together, by what it was for; of one rank the epochs' own tell the seconds."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):
         of = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
@@ -372,7 +372,8 @@ def _told_in_full(record: RunRecord) -> dict[str, Any]:
         {"rank": one.rank, "host": one.host, **{name: round(s, 3) for name, s in one.seconds.items()}}
         for one in record.ranks
     ]
-    return {**({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
+    peak = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
+    return {**peak, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
 def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
@@ -382,12 +383,17 @@ def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
     if "roots_per_s" in summary:
         speed = f"{summary['roots_per_s']:,.0f} {summary.get('predicted', 'graphs')}/s"
     job = program_name() if program_name() in TRAINERS else f"train_{'graphs' if 'graphs' in summary else 'nodes'}"
+    memory = (
+        f", peak memory {summary['peak_bytes'] / 1e9:.2f} GB{' each' * (summary['workers'] > 1)}"
+        if "peak_bytes" in summary
+        else ""
+    )
     more = ["--fit.epochs", str(2 * summary["epochs"])]
     if "stopped_early" in summary:
         more += ["--fit.patience", "none"]
     print(
         f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
-        f"{counted(summary['workers'], 'worker')} on {summary['device']}\n"
+        f"{counted(summary['workers'], 'worker')} on {summary['device']}{memory}\n"
         f"{speed} while training; waited for batches {summary['wait_share']:.1%} of it; "
         f"trained for {summary['train_s']:.0f} s; this job took {summary['wall_s']:.0f} s\n\n"
         f"report     {run_dir.below('report.html')}\n"

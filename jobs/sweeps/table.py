@@ -41,8 +41,9 @@ def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
         cells = [name, _spread(scores_of), _spread([score for score in tests if score is not None])]
         cells += [_mean([one[key] for one in good if key in one], form) for key, form in _RATES.values()]
         cells += [_mean([one["train_s"] / max(one["epochs"], 1) for one in good], ",.2f")]
+        cells += [_mean([one["peak_bytes"] / 1e9 for one in good if one.get("peak_bytes")], ",.2f")]
         rows.append((sign * statistics.fmean(scores_of), [*cells, " ".join(str(one["number"]) for one in good)]))
-    columns = ["options", metric, "test", *_RATES, "s per epoch", "trials"]
+    columns = ["options", metric, "test", *_RATES, "s per epoch", "peak GB", "trials"]
     table = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
     filled = [i for i in range(len(columns)) if any(row[i] != "–" for row in table)]
     print_markdown([columns[i] for i in filled], [[row[i] for i in filled] for row in table])

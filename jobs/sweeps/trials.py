@@ -239,6 +239,7 @@ def trial_record(slot: Slot, trial: "FrozenTrial", run: Path, metric: str) -> di
         "scores": summary.get("scores")
         or {f"{split}_estimate": score for split, score in summary.get("estimates", {}).items()},
         "num_parameters": summary.get("num_parameters"),
+        "peak_bytes": summary.get("peak_bytes"),
         "train_s": sum(line.get("train_s", 0.0) for line in epochs),
         **{
             name: summary[name]

@@ -57,7 +57,8 @@ def owner_process(config: TableConfig, number: int, num_owners: int) -> Iterator
 
 def main() -> None:
     from cluster.table_server import TableServer
-    from jobs.run.memory_check import own_bytes, reset_peak
+    from jobs.run.memory_check import reset_peak
+    from storage.process_memory import own_bytes
 
     config, number, num_owners = json.loads(sys.argv[1])
     endpoint = TableServer(TableConfig(**config), number, num_owners, None).endpoint()

@@ -14,7 +14,7 @@ KEPT = """
 import sys
 import numpy as np
 from cluster.freed_blocks import return_freed_blocks
-from jobs.run.memory_check import own_bytes
+from storage.process_memory import own_bytes
 
 if sys.argv[1] == "return":
     return_freed_blocks()

@@ -101,6 +101,7 @@ def test_one_process_is_chosen_by_itself_and_imports_no_ray(tmp_path):
     assert "the data fits this process: this is the one worker, without Ray" in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["workers"], summary["epochs"]) == (1, 2)
+    assert 5e7 < summary["peak_bytes"] < 8e9
     workers = json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["workers"]
     assert (workers["num_workers"], workers["launcher"]) == (1, "process")
     assert "cluster" not in json.loads((tmp_path / "run" / "environment.json").read_text())

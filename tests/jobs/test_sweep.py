@@ -601,6 +601,7 @@ def test_one_row_for_all_seeds(capsys) -> None:
             "train_s": 6.0,
             "epochs": 3,
             "nodes_per_s": 2e3,
+            "peak_bytes": 3_000_000_000 if width == "8" else None,
         }
 
     print_table(
@@ -608,9 +609,9 @@ def test_one_row_for_all_seeds(capsys) -> None:
         "valid_accuracy",
     )
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["options", "valid_accuracy", "test", "nodes/s", "s per epoch", "trials"]
-    assert lines[2] == ["model.width=16", "0.9000", "0.5000", "2,000", "2.00", "2"]
-    assert lines[3] == ["model.width=8", "0.6000 ± 0.1414", "0.5000 ± 0.0000", "2,000", "2.00", "0 1"]
+    assert lines[0] == ["options", "valid_accuracy", "test", "nodes/s", "s per epoch", "peak GB", "trials"]
+    assert lines[2] == ["model.width=16", "0.9000", "0.5000", "2,000", "2.00", "–", "2"]
+    assert lines[3] == ["model.width=8", "0.6000 ± 0.1414", "0.5000 ± 0.0000", "2,000", "2.00", "3.00", "0 1"]
     splits = [record(number, 0.5 + number / 10, "8", "0") for number in range(3)]
     for number, one in enumerate(splits):
         one["options"] |= {"data.split_set": str(number)}

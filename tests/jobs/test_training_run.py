@@ -49,5 +49,8 @@ def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path
     early = {"epoch": 8, "why": "no better valid accuracy in 5 validations (--fit.patience 5)"}
     print_end(SUMMARY | {"stopped_early": early}, RunPlace(str(tmp_path)))
     out = capsys.readouterr().out
+    assert "peak memory" not in out
     assert f"best epoch 4 of 9, stopped early at epoch 9: {early['why']}, 10 parameters" in out
     assert "--fit.epochs 18 --fit.patience none" in out
+    print_end(SUMMARY | {"workers": 2, "peak_bytes": 1_234_000_000}, RunPlace(str(tmp_path)))
+    assert "10 parameters, 2 workers on cpu, peak memory 1.23 GB each\n" in capsys.readouterr().out
