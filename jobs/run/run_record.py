@@ -184,8 +184,9 @@ class RunRecord:
     @property
     def peak_bytes(self) -> int | None:
         """The most memory that a rank has taken, of its GPU or else of its process; None where none is told."""
-        told = [peak for event in self.told("memory") for peak in event.get("peak_bytes") or ()]
-        return max(filter(is_number, told), default=None)
+        columns = [event.get("peak_bytes") for event in self.told("memory")]
+        told = [peak for column in columns if isinstance(column, list) for peak in column if is_number(peak)]
+        return max(told, default=None)
 
     @property
     def parts(self) -> int | None:
