@@ -253,15 +253,13 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
     where = f"{told}, {setting_text(summary.get('device'))}"
     add("parameters", summary.get("num_parameters"), where, "{:,}".format)
     add("workers", summary.get("workers"))
-    peak = summary.get("peak_bytes")
-    add(
-        "peak memory",
-        None if peak is None else peak / 1e9,
-        "of the worker that took most: its GPU's, else its process's",
-        "{:.2f} GB".format,
-    )
+    add("peak memory", summary.get("peak_bytes"), "of a worker at most: its GPU's, else its process's", _gigabytes)
     add("faults survived", None if run.restarts is None else len(run.restarts), "starts of the workers after a fault")
     return figures
+
+
+def _gigabytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"
 
 
 def _short_name(run: RunRecord, other: RunRecord) -> str:

@@ -46,6 +46,7 @@ SUMMARY = {
     "num_parameters": 12345,
     "workers": 2,
     "device": "cpu",
+    "peak_bytes": 1_500_000_000,
     "wall_s": 100.0,
 }
 
@@ -264,10 +265,12 @@ def test_traffic_damage_and_requested_ends_are_told(tmp_path: Path) -> None:
         run.record(epoch(number))
         columns = ([3, 0], [2**20, 0], [2**20, 0], [0, 4], [0, 2**21])
         run.note("traffic", epoch=number, **dict(zip(COLUMNS, columns, strict=True)))
+    run.note("memory", peak_bytes=[2**30, 2**31, None])
     run.note("saved", where="epoch 2, step 7")
     run.note("damage", what="epoch-000001-deadbeef: model.safetensors: expected its SHA-256")
     record = read_run(run.path)
     assert record.traffic == (PartitionTraffic(6, 2**22, 0, 0), PartitionTraffic(0, 0, 8, 2**22))
+    assert record.peak_bytes == 2**31
     text = text_of(run_page(record))
     assert "0 6 4.0 0 0.0 50.0% 1 0 0.0 8 4.0 50.0%" in text
     assert "Saved and ended on request (Ctrl-C or SIGTERM) at epoch 2, step 7." in text
@@ -423,6 +426,8 @@ known_names = st.sampled_from(
         {"kind": "traffic", **{key: [10**400, 1] for key in COLUMNS}},
         {"kind": "traffic", **{key: [None] for key in COLUMNS}},
         {"kind": "traffic", **{key: [1, 2, 3] for key in COLUMNS}},
+        {"kind": "memory", "peak_bytes": 5},
+        {"kind": "memory", "peak_bytes": [[], 10**400]},
     ],
 )
 @given(
@@ -430,7 +435,8 @@ known_names = st.sampled_from(
     lines=st.lists(st.dictionaries(known_names, json_values, max_size=6), max_size=4),
     summary=st.none() | st.dictionaries(known_names, json_values, max_size=6),
     events=st.lists(
-        st.dictionaries(known_names, json_values | st.sampled_from(["start", "traffic"]), max_size=8), max_size=4
+        st.dictionaries(known_names, json_values | st.sampled_from(["start", "traffic", "memory"]), max_size=8),
+        max_size=4,
     ),
 )
 def test_values_of_any_kind_make_a_page(tmp_path: Path, config, lines, summary, events) -> None:
@@ -442,6 +448,7 @@ def test_values_of_any_kind_make_a_page(tmp_path: Path, config, lines, summary, 
     if summary is not None:
         (tmp_path / "summary.json").write_text(json.dumps(summary))
     record = read_run(tmp_path)
+    assert record.peak_bytes is None or math.isfinite(record.peak_bytes)
     assert "<h1>" in run_page(record, stored_partitions(record), record)
 
 
