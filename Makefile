@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Bytecode takes pip longer than all the rest, on one core: both make that of what a run needs, imports that of the rest.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # torch goes first and alone, pinned: any looser request could replace it by another build later.
 TORCH ?= torch==2.13.0
 ARGS ?=
@@ -41,12 +43,13 @@ $(VENV)/.run-installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "graphmill needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	@echo "installing into $(VENV): once, a minute or two and about 2 GB"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) -c constraints.txt -e .
+	-@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	touch $@
 
 $(VENV)/.dev-installed: $(VENV)/.run-installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -c constraints.txt -e '.[dev]'
 	touch $@
 
 # Rewrites constraints.txt from what is installed now, local build tags removed.

@@ -50,6 +50,9 @@ LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
 
 
 _started_here = False
+# Ray gives its processes 30 s to come up. A loaded machine can miss that while their files are still to be read from its disk.
+_STARTS = 3
+_TOO_LATE = "timed out during startup"
 _TEMP_PREFIX = "graphmill-"
 # The longest name that Ray appends to its temporary directory:
 # /session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store (process ids have up to seven digits).
@@ -154,23 +157,29 @@ def _started(options: SessionOptions) -> Iterator[Session]:
     daemons: list[psutil.Process] = []
     with environment_defaults(LOCAL_RAY_ENVIRONMENT), _temp_dir(options) as temp_dir:
         try:
-            try:
-                with _one_line_errors("start a local Ray"):
-                    context = ray.init(
-                        address="local",
-                        num_cpus=options.num_cpus,
-                        num_gpus=options.num_gpus,
-                        object_store_memory=int(options.object_store_gb * 2**30),
-                        include_dashboard=options.dashboard or options.dashboard_port is not None,
-                        dashboard_host="127.0.0.1",
-                        dashboard_port=options.dashboard_port,
-                        log_to_driver=False,
-                        logging_level=logging.ERROR,
-                        _temp_dir=None if temp_dir is None else str(temp_dir),
-                    )
-            finally:
-                # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
-                daemons = [child for child in this_process.children() if child not in before]
+            for further in reversed(range(_STARTS)):
+                try:
+                    with _one_line_errors("start a local Ray"):
+                        context = ray.init(
+                            address="local",
+                            num_cpus=options.num_cpus,
+                            num_gpus=options.num_gpus,
+                            object_store_memory=int(options.object_store_gb * 2**30),
+                            include_dashboard=options.dashboard or options.dashboard_port is not None,
+                            dashboard_host="127.0.0.1",
+                            dashboard_port=options.dashboard_port,
+                            log_to_driver=False,
+                            logging_level=logging.ERROR,
+                            _temp_dir=None if temp_dir is None else str(temp_dir),
+                        )
+                    break
+                except ConfigError as error:
+                    if not further or _TOO_LATE not in str(error):
+                        raise
+                finally:
+                    # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
+                    daemons = [child for child in this_process.children() if child not in before]
+                _stop(daemons, options.stop_timeout_s)
             _started_here = True
             yield _describe(context, is_ours=True)
         finally:

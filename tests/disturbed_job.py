@@ -67,14 +67,14 @@ class Job:
         assert "Traceback" not in out + err, out + err
         return self.popen.returncode, err
 
-    def wait_for_epochs(self, count: int, timeout_s: float = 180) -> None:
+    def wait_for_epochs(self, count: int, timeout_s: float = 600) -> None:
         deadline = time.monotonic() + timeout_s
         while len(epochs(self.run)) < count:
             assert self.popen.poll() is None, self.popen.communicate()
             assert time.monotonic() < deadline, f"no {count} epochs: {epochs(self.run)}"
             time.sleep(0.02)
 
-    def wait_for_starts(self, count: int, timeout_s: float = 180) -> None:
+    def wait_for_starts(self, count: int, timeout_s: float = 600) -> None:
         deadline = time.monotonic() + timeout_s
         while len(starts(self.run)) < count:
             assert self.popen.poll() is None, self.popen.communicate()

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 START_TIMEOUT_S = 120.0
+STARTS = 3  # Ray itself gives up after 30 s, which a loaded machine can miss
 STOP_TIMEOUT_S = 10.0
 
 
@@ -44,8 +45,22 @@ def start_ray_head(num_cpus: int = 2, object_store_bytes: int = 200 * 2**20) -> 
     """Starts a head node and yields once its dashboard answers; `RAY_AUTH_TOKEN_PATH` must name the token to use.
 
     Raises:
-        RuntimeError: it ended, or did not answer within START_TIMEOUT_S; with the end of its output.
+        RuntimeError: it ended, or did not answer within START_TIMEOUT_S, STARTS times; with the end of its output.
     """
+    for further in reversed(range(STARTS)):
+        with contextlib.ExitStack() as stack:
+            try:
+                head = stack.enter_context(_one_start(num_cpus, object_store_bytes))
+            except RuntimeError:
+                if not further:
+                    raise
+                continue
+            yield head
+            return
+
+
+@contextlib.contextmanager
+def _one_start(num_cpus: int, object_store_bytes: int) -> Iterator[RayHead]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
     # Ray's workers give way to every other process by default: beside other work on the machine, tests would wait for minutes.
     environment["RAY_worker_niceness"] = "0"

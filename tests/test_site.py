@@ -18,7 +18,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     page = (tmp_path / "site" / "reference" / "index.html").read_text()

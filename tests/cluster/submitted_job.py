@@ -35,7 +35,7 @@ def main() -> None:
             "cwd": str(Path.cwd()),
             "package": str(Path(cluster.__file__).resolve()),
             "files": uploaded_files(),
-            "worker": ray.get(where.remote(), timeout=60),
+            "worker": ray.get(where.remote(), timeout=600),
         }
     print("REPORT " + json.dumps(report))
     if "--fail" in sys.argv[1:]:

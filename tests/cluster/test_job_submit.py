@@ -26,7 +26,7 @@ def submit(
         env=head.environment | (environment or {}),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
 

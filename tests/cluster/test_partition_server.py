@@ -57,7 +57,7 @@ def servers(ray, graph: StoredGraph) -> Iterator[PartitionServers]:
 
 def pid_now(ray, servers: PartitionServers, partition: int) -> int:
     """The server's process, after restarts too."""
-    return ray.get(servers.handles[partition].open.remote(False), timeout=60).pid
+    return ray.get(servers.handles[partition].open.remote(False), timeout=600).pid
 
 
 @pytest.mark.parametrize("num_partitions", [1, 2, 4])
@@ -91,7 +91,7 @@ def test_partitions_on_this_node_are_read_in_process(ray, servers: PartitionServ
         return NeighborSampler(connect(servers), options).sample(0, 0)
 
     same_bytes(
-        ray.get(sample_elsewhere.remote(servers), timeout=60),
+        ray.get(sample_elsewhere.remote(servers), timeout=600),
         NeighborSampler(local_router(graph), options).sample(0, 0),
     )
 
@@ -177,7 +177,7 @@ def test_servers_end_with_their_block(ray, graph: StoredGraph) -> None:
         assert [info.partition for info in servers.infos] == [0, 1]
         processes = [psutil.Process(info.pid) for info in servers.infos]
         router = connect(replace(servers, options=replace(REMOTE, timeout_s=20)))
-    assert not psutil.wait_procs(processes, timeout=20)[1]
+    assert not psutil.wait_procs(processes, timeout=600)[1]
     with pytest.raises(StageError) as raised:
         router.fetch(np.array([1]))
     assert str(raised.value).startswith("partition server 0: the server is gone: ")

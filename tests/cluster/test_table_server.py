@@ -48,7 +48,7 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
     """The tables before each step as both workers see them; `on_step` is called by the first one, before it reads."""
     attempt, seen = next_attempt(open_owners()), [[], []]
     errors: list[Exception] = []
-    barrier = threading.Barrier(NUM_RANKS, timeout=60)
+    barrier = threading.Barrier(NUM_RANKS, timeout=600)
 
     def work(rank: int) -> None:
         client = TableClient(open_owners(), course.config, attempt, SavedAt(0, ""), 60.0, keeps_log=True)
@@ -99,7 +99,6 @@ def test_owners_that_end_and_come_again_change_nothing():
 
 @pytest.mark.long
 @pytest.mark.ray
-@pytest.mark.timeout(600)
 def test_an_actor_that_is_killed_ten_times_changes_nothing(shared_ray, tmp_path: Path):
     course = Course(CONFIG, 25, 4)
     spec = TableSpec(EmbeddingOptions(width=3, owners=2), CONFIG.num_nodes, CONFIG.seed)

@@ -20,7 +20,7 @@ from cluster.training_data import GraphData, OpenGraphs
 from storage.errors import DataError, StageError
 from tests.cluster import test_train_loop as toys
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 STEPS = 5  # of an epoch
 

@@ -71,7 +71,7 @@ def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, wor
             while checkpoints_of(place).names()[:1] <= before and job.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             job.kill()
-            out, _ = job.communicate(timeout=60)
+            out, _ = job.communicate(timeout=600)
             assert "Traceback" not in out, out
             kills += 1
         done = run_job(train_nodes.main, [*WORDS, *epochs, "--run.dir", where], workplace)
@@ -82,7 +82,6 @@ def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, wor
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_run_on_s3_is_read_from_there(bucket, workplace):
     where = f"{bucket}/runs/read"
     done = run_job(train_nodes.main, [*WORDS, "--fit.epochs", "3", "--run.dir", where], workplace)

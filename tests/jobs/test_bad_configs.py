@@ -427,7 +427,7 @@ def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd)
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == row.status, done.stderr

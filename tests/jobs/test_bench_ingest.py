@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "jobs.bench", "ingest", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL, check=False)
 
 
 @pytest.mark.long

@@ -105,7 +105,6 @@ def test_it_is_trained_and_predicted_as_any_model(model, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_an_automatic_run_and_its_baseline_end_beside_each_other(tmp_path):
     words = "--data.nodes 300 --fit.steps 8 --model.width 16 --baseline gcn --baseline.configurations 1 --run.dir run"
     words += " --workers.launcher process"

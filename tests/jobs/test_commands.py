@@ -25,7 +25,7 @@ def test_it_starts_this_python_whatever_the_shell_has(is_active, tmp_path, monke
     assert arguments == [str(JOBS / "predict.py"), "runs/it's mine"]
     assert (program == "python") == is_active
     said = subprocess.run(
-        [program, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True, timeout=60
+        [program, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True, timeout=600
     )
     assert said.stdout.strip() == sys.prefix
 

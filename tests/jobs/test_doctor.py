@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def doctor(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "jobs/doctor.py", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
 
 
 def found(findings, name: str) -> list[machine_checks.Finding]:

@@ -12,7 +12,7 @@ from tests.disturbed_job import REPOSITORY, Job, Outcome, epochs, start, starts
 from tests.ray_head import RayHead
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
 
 TABLE = ("--embeddings.width", "8", "--fit.micro_batches", "3", "--fit.checkpoint_every", "5")
 

@@ -249,7 +249,6 @@ def whole_run(shared_ray, workplace) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # several runs
 def test_a_run_leaves_what_it_promises_and_resumes_exactly(whole_run, workplace):
     assert whole_run.returncode == 0, whole_run.stderr
     summary = json.loads((workplace / "one" / "summary.json").read_text())
@@ -306,7 +305,6 @@ def test_a_run_predicts_its_own_scores(whole_run, workplace, monkeypatch):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(900)  # several predictions
 def test_an_interrupted_prediction_goes_on_and_has_the_runs_scores(whole_run, workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     table = go_on_after_an_interruption(workplace / "one", workplace / "interrupted", monkeypatch, capsys)
@@ -330,6 +328,6 @@ def test_help_needs_nothing_heavy():
     probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow', 'rdkit') if m in sys.modules])"
     for job in ("pcqm4m_tokengt", "products_geco", "train_nodes", "train_graphs"):
         found = subprocess.run(
-            [sys.executable, "-c", probe.format(job)], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", probe.format(job)], cwd=REPOSITORY, capture_output=True, text=True, timeout=600
         )
         assert found.stdout.strip().splitlines()[-1] == "[]", job

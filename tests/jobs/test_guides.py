@@ -56,7 +56,7 @@ def run_code(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+            [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
         )
         if done.returncode:
             break
@@ -261,7 +261,7 @@ def test_the_notebook_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     notebook = nbformat.read(REPOSITORY / "docs" / "guides" / "notebook.ipynb", 4)
     for _ in range(2):
-        done = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        done = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     said = "".join(output.get("text", "") for cell in done.cells for output in cell.get("outputs", ()))
     assert re.search(r"test accuracy (0\.\d+) as in the run: \1\n", said), said
     assert "ipywidgets'" not in said
@@ -312,7 +312,7 @@ def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Pa
     for command in commands * 2:
         program, *words = shlex.split(command)
         assert program == "python"
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, command + "\n" + done.stdout[-1000:] + done.stderr[-1000:]
         assert "Traceback" not in done.stderr
     assert len(list(tmp_path.glob("runs/products_geco-*/report.html"))) == 2

@@ -26,7 +26,7 @@ assert not heavy, heavy
 @pytest.mark.parametrize("job", ["doctor", "predict", "report", "train_graphs", "train_links", "train_nodes"])
 def test_help_imports_nothing_heavy(job: str) -> None:
     command = [sys.executable, "-c", HELP, f"jobs.{job}"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "usage: " in done.stdout
     assert f"jobs/{job}.py" in done.stdout
@@ -59,7 +59,7 @@ def test_a_reader_that_goes_is_no_error_and_hides_none(how: str, status: int, sa
     os.close(reading)
     job = subprocess.Popen(command, cwd=REPOSITORY, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment)
     os.close(writing)
-    _, err = job.communicate(timeout=120)
+    _, err = job.communicate(timeout=600)
     assert (job.returncode, err) == (status, said)
 
 
@@ -69,11 +69,11 @@ def test_help_that_nobody_reads_is_no_error() -> None:
     command = [sys.executable, str(REPOSITORY / "jobs" / "doctor.py"), "--help"]
     job = subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    _, err = job.communicate(timeout=120)
+    _, err = job.communicate(timeout=600)
     assert (job.returncode, err) == (141, "")
 
 
 def test_no_output_at_all_is_no_error() -> None:
     command = ["sh", "-c", '"$0" -c "$1" well >&-', sys.executable, ENDS]
-    done = subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.PIPE, timeout=120)
+    done = subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.PIPE, timeout=600)
     assert (done.returncode, done.stderr) == (0, b"")

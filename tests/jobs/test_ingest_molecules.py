@@ -79,7 +79,7 @@ def test_help_loads_nothing_heavy(job):
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,

@@ -151,7 +151,6 @@ def test_other_decoders_train(workplace, decoder) -> None:
 
 @pytest.mark.long
 @pytest.mark.ray
-@pytest.mark.timeout(900)
 def test_servers_and_two_workers_train_the_same(workplace, shared_ray) -> None:
     words = [
         *SMALL,

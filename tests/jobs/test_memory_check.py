@@ -31,7 +31,7 @@ print((own_bytes("RssAnon") - before) >> 20)
 
 def kept_mib(mode: str) -> int:
     command = [sys.executable, "-c", KEPT, mode]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=True)
     return int(done.stdout)
 
 

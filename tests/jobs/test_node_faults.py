@@ -15,7 +15,7 @@ import pytest
 from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, epochs, start, starts
 from tests.ray_head import RayHead, start_ray_head
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
 
 RECOVERY_S = 60.0
 
@@ -54,7 +54,7 @@ class Node:
         for each in tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        self.popen.wait(timeout=20)
+        self.popen.wait(timeout=600)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ while not os.path.exists(sys.argv[3]):
         open(sys.argv[2], "w").write(str(len(held)))
     else:
         for reference in held:
-            ray.get(reference, timeout=60).sum()
+            ray.get(reference, timeout=600).sum()
 """
 
 
@@ -116,12 +116,12 @@ def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path,
     command = [sys.executable, "-c", FILLER, head.address, str(count), str(ended)]
     filler = subprocess.Popen(command, env=head.environment, stderr=subprocess.PIPE, text=True)
     try:
-        job.end(timeout_s=600)
+        job.end()
         assert filler.poll() is None, filler.communicate()
         assert int(count.read_text()) > 20, "the store was never full"
     finally:
         ended.touch()
-        filler.communicate(timeout=120)
+        filler.communicate(timeout=600)
     assert Outcome.of(job.run) == Outcome.of(undisturbed)
 
 

@@ -53,7 +53,6 @@ def same(one: Path, other: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_nodes_train_as_one_ray_worker_does_and_each_resumes_the_other(shared_ray, workplace):
     said = train(train_nodes.main, [*NODES, *PROCESS, "--fit.epochs", "4", "--run.dir", "whole"], workplace)
     assert "starting Ray" not in said
@@ -73,7 +72,6 @@ def test_nodes_train_as_one_ray_worker_does_and_each_resumes_the_other(shared_ra
 @pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_graphs_train_as_one_ray_worker_does(shared_ray, workplace):
     for name, launcher in (("graphs-process", PROCESS), ("graphs-ray", RAY)):
         train(train_graphs.main, [*GRAPHS, *launcher, "--fit.epochs", "2", "--run.dir", name], workplace)
@@ -95,7 +93,7 @@ sys.exit(status)
 def test_one_process_is_chosen_by_itself_and_imports_no_ray(tmp_path):
     words = [*NODES, "--fit.epochs", "2", "--run.dir", "run"]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_RAY, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", WITHOUT_RAY, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert "the data fits this process: this is the one worker, without Ray" in done.stdout
@@ -121,7 +119,6 @@ def undisturbed(workplace) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum):
     words, environment = [*LONG, "--run.dir", str(tmp_path / "disturbed")], {"OMP_NUM_THREADS": "1"}
@@ -129,7 +126,7 @@ def test_a_signal_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum):
     job = Job(tmp_path / "disturbed", command=[sys.executable, program, *words], environment=environment)
     job.wait_for_epochs(3)
     job.popen.send_signal(signum)
-    status, err = job.end(timeout_s=60)
+    status, err = job.end()
     assert status == 128 + signum
     done = len(epochs(job.run))
     assert done < 60, "too late to tell"
@@ -151,7 +148,7 @@ def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
     with open(path, "r+b") as stream:
         stream.seek(path.stat().st_size // 2)
         stream.write(bytes(64))
-    status, err = job.end(timeout_s=120)
+    status, err = job.end()
     assert status == 1
     assert f"{path}: expected the bytes that its manifest names" in err.splitlines()[-1]
     assert err.count("expected the bytes") == 1, err

@@ -294,7 +294,7 @@ def test_a_package_before_ours_with_its_name_is_one_line(name, tmp_path):
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {name} is a package of Graphmill's own, another one lies at ")

@@ -65,7 +65,6 @@ def first_run(workplace) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # it waits for the first run
 def test_a_run_leaves_everything_it_promises(first_run, workplace):
     assert "Traceback" not in first_run.stderr
     run = workplace / "one"
@@ -115,7 +114,6 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # several runs
 def test_a_resumed_run_is_the_uninterrupted_one(shared_ray, first_run, workplace):
     # Begun by one process, which scores like the workers up to rounding.
     alone = ["--workers", "1", "--workers.launcher", "process", "--fit.micro_batches", "2"]
@@ -204,7 +202,6 @@ def test_the_whole_graph_over_workers_trains(whole_run, workplace):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(900)  # several runs
 def test_a_resumed_run_on_the_whole_graph_is_the_uninterrupted_one(whole_run, workplace):
     run_job([*WHOLE, "--fit.epochs", "2", "--run.dir", "parted"], workplace)
     resumed = run_job(["--run.resume", "parted", "--fit.epochs", "3"], workplace)
@@ -235,7 +232,6 @@ def test_a_run_predicts_its_own_scores(shared_ray, first_run, workplace, monkeyp
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # several predictions
 def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     command = ["whole", "together", "--embeddings"]
@@ -383,5 +379,5 @@ def test_a_wrong_flag_exits_with_2_and_help_needs_nothing_heavy(tmp_path):
     assert "--no_such_flag" in wrong.stderr
     probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import jobs.products_geco as j; j.main()\nexcept SystemExit: pass\n"
     probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert found.stdout.strip().splitlines()[-1] == "[]"

@@ -214,7 +214,7 @@ def test_importing_the_reports_costs_neither_plots_nor_templates() -> None:
         "import sys; import jobs.reporting.run_report, jobs.reporting.tune_report, jobs.reporting.scaling_report;"
         "print([name for name in ('matplotlib', 'jinja2') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout == "[]\n"
 
 
@@ -614,7 +614,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def everything(folder: Path) -> dict[str, str]:

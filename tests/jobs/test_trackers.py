@@ -285,7 +285,7 @@ def test_wandb_without_a_key_is_one_line(tmp_path):
         env=environment | paths,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: track: wandb: ")

@@ -98,7 +98,6 @@ def test_it_is_train_nodes_with_the_task_links_and_resumes_to_the_last_digit(wor
 @pytest.mark.parametrize("negatives", ["in_batch", pytest.param("uniform", marks=pytest.mark.long)])
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_any_number_of_workers_trains_the_same(shared_ray, workplace, negatives) -> None:
     words = [*SMALL, "--task.negatives", negatives, "--task.num_negatives", "3", "--fit.epochs", "2"]
     words += ["--fit.micro_batches", "2", "--servers.start_timeout_s", "600", "--evaluation", "sampled"]

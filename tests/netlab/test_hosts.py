@@ -16,7 +16,6 @@ from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
 ]
 SMALL = (

@@ -258,6 +258,6 @@ def test_the_guide_runs_as_printed(tmp_path):
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def orphan(tmp_path: Path) -> Path:
         with scratch_directory(Path({str(tmp_path)!r}), "graph"):
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=REPOSITORY, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=REPOSITORY, timeout=600, check=False)
     assert done.returncode == -signal.SIGKILL
     (folder,) = tmp_path.iterdir()
     return folder
