@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.reporting.plot import Plot
 from jobs.run.exit_codes import run
 
 
@@ -28,10 +29,14 @@ def one_thread() -> Iterator[None]:
 def run_job(
     main: Callable[[], int | None], arguments: Sequence[str], cwd: Path = Path(".")
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `main` with this command line in `cwd`; returns its exit status and what it printed."""
+    """Runs `main` with this command line in `cwd`; returns its exit status and what it printed.
+
+    Reports have no drawings, which would take a third of a small run's time: tests/jobs/test_report.py draws.
+    """
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(cwd)
+        patch.setattr(Plot, "svg", lambda _: None)
         patch.setattr(sys, "argv", ["job.py", *arguments])
         with pytest.raises(SystemExit) as end:
             run(main)

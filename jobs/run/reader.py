@@ -20,6 +20,7 @@ import textwrap
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -29,6 +30,8 @@ from storage.errors import ConfigError
 T = TypeVar("T")
 HEAD = ""  # key of what is said of a whole group
 Tree = dict[str, Any]
+# A class's are read once: reading them is most of what options cost.
+_hints = cache(get_type_hints)  # reading them anew was half of what a configuration takes
 _TRUE, _FALSE, _NOTHING = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "auto", "null")
 
 
@@ -109,7 +112,7 @@ def build(
 
     Raises UsageError for unknown names and values of another type, ConfigError for what the class refuses.
     """
-    hints, names, former = get_type_hints(kind), option_names(kind), getattr(kind, "FORMER", {})
+    hints, names, former = _hints(kind), option_names(kind), getattr(kind, "FORMER", {})
     tree = _named(kind, tree)
     for name in tree:
         if name in former:
@@ -146,7 +149,7 @@ def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
         return MISSING, tree
     if not inner:
         return tree.pop(name), tree
-    under, group = tree[name], get_type_hints(kind)[name]
+    under, group = tree[name], _hints(kind)[name]
     value, rest = take(group, under if isinstance(under, Mapping) else {HEAD: under}, inner)
     return value, {**tree, name: rest}
 
@@ -185,7 +188,7 @@ def option_names(kind: type) -> list[str]:
 
 def leaves(kind: type) -> list[str]:
     """The flags of a class, those of its groups included."""
-    hints, flags = get_type_hints(kind), []
+    hints, flags = _hints(kind), []
     for name in option_names(kind):
         flags += [f"{name}.{inner}" for inner in leaves(hints[name])] if is_dataclass(hints[name]) else [name]
     return flags
@@ -338,7 +341,7 @@ def option_lines(
 ) -> list[str]:
     """A line or more for each option of a class; `values`: an instance whose fields are the defaults shown, but for `chosen` ones, which the
     run chooses."""
-    hints, told, lines, groups = get_type_hints(kind), field_docs(kind), [], []
+    hints, told, lines, groups = _hints(kind), field_docs(kind), [], []
     named = {f.name: f for f in _fields(kind)}
     for name in option_names(kind):
         hint, option = hints[name], named[name]

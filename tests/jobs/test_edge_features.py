@@ -91,7 +91,7 @@ def test_predictions_are_those_of_the_scores(reading, tmp_path):
 @pytest.mark.parametrize(
     ("model", "sampler"),
     [
-        ("grit", "ppr"),
+        pytest.param("grit", "ppr", marks=pytest.mark.long),
         pytest.param("ppgt", "node2subgraph", marks=pytest.mark.long),
         ("geco", "random-partition"),
         pytest.param("tokengt", "random-partition", marks=pytest.mark.long),

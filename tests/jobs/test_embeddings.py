@@ -68,7 +68,7 @@ def tables(run: Path) -> dict[str, np.ndarray]:
     return {path.name: np.load(path) for path in sorted(newest.glob("table-*.npy"))}
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", ["adagrad", pytest.param("adam", marks=pytest.mark.long)])
 def test_a_graph_without_features_is_learnt_and_a_run_is_resumed_bit_for_bit(graph, tmp_path, optimizer):
     chosen = ("--embeddings.optimizer", optimizer)
     train(graph, tmp_path / "whole", *chosen, "--fit.epochs", "24")
@@ -86,6 +86,7 @@ def test_a_graph_without_features_is_learnt_and_a_run_is_resumed_bit_for_bit(gra
     assert not list((tmp_path / "whole" / "train").glob(".*"))
 
 
+@pytest.mark.long
 def test_rows_stand_beside_features(tmp_path):
     """Features that say nothing: with rows the classes are learnt, without them they are not."""
     feature = np.random.default_rng(1).normal(size=(NUM_NODES, 3)).astype(np.float32)

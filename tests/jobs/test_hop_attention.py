@@ -51,6 +51,7 @@ def test_grit_finds_the_third_hop_and_the_others_do_not():
     assert error["grit"] < 0.002 < error["graphormer"] < error["uniform"]
 
 
+@pytest.mark.long
 def test_the_command_writes_its_table(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["--graphs", "2", "--steps", "2", "--hops", "1", "3", "--out", str(tmp_path / "out")]

@@ -139,7 +139,8 @@ def test_what_cannot_be_is_one_line(workplace, trained, main, words, message) ->
     assert not (workplace / "no").exists()
 
 
-@pytest.mark.parametrize("decoder", ["transe", pytest.param("mlp", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("decoder", ["transe", "mlp"])
 def test_other_decoders_train(workplace, decoder) -> None:
     words = [*SMALL, "--task.decoder.kind", decoder, "--fit.epochs", "4", "--run.dir", decoder]
     train(workplace, *words, *PROCESS, "--task.ranking", "sampled")

@@ -105,7 +105,7 @@ def setup(needs: Needs, row_bytes: int, num_batches: int) -> Setup:
             0.06,
         ),  # how far the plan knows batches ahead depends on the threads, and counts for more in few rows
         pytest.param("groups", 0.0, 0.0, 0.03, marks=pytest.mark.long),
-        ("groups", 0.1, 0.0, 0.03),
+        pytest.param("groups", 0.1, 0.0, 0.03, marks=pytest.mark.long),
         pytest.param("groups", 0.1, 0.1, 0.05, marks=pytest.mark.long),
     ],
 )

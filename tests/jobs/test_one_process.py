@@ -119,7 +119,7 @@ def undisturbed(workplace) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum):
     words, environment = [*LONG, "--run.dir", str(tmp_path / "disturbed")], {"OMP_NUM_THREADS": "1"}
     program = str(REPOSITORY / "jobs" / "train_nodes.py")

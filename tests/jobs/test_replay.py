@@ -15,7 +15,7 @@ ONE_STEP = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("train", ONE_STEP)
+@pytest.mark.parametrize("train", [train_nodes.main, pytest.param(train_graphs.main, marks=pytest.mark.long)])
 def test_the_loss_of_a_replayed_batch_is_the_recorded_one(tmp_path, train):
     words = [*ONE_STEP[train].split(), "--fit.micro_batches", "1", "--workers.launcher", "process"]
     done = run_job(train, [*words, "--fit.epochs", "3", "--fit.checkpoint_every", "1", "--run.dir", "run"], tmp_path)

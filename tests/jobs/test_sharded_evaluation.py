@@ -333,6 +333,7 @@ def one_gpu(rank: int, folder: str) -> None:
 ON_GPU = ("gat", "primphormer", "geco", "performer")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_pretended_gpus_predict_as_one_cpu_does(folder):
     multiprocessing.start_processes(one_gpu, args=(folder,), nprocs=2, join=True, start_method="spawn")
