@@ -93,6 +93,7 @@ def test_every_arm_trains_and_scores(study, recipe, tmp_path):
         shutil.rmtree(run)
 
 
+@pytest.mark.long
 def test_a_study_is_swept(tmp_path):
     stored = _stored("grit/zinc.yaml", tmp_path)
     small = ["--model.width", "16", "--model.num_layers", "2", "--fit.epochs", "1", "--fit.warmup_epochs", "0"]
