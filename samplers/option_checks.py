@@ -23,7 +23,7 @@ def check_fields(options: Any, **least: int) -> None:
 
     `least`: the smallest value that a field may have. Raises ConfigError where a field has another type or a smaller value.
     """
-    hints = _hints(type(options))
+    hints = _hints(options.__class__)
     for name, given in vars(options).items():
         value = _typed(name, hints[name], given)
         object.__setattr__(options, name, value)

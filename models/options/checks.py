@@ -8,7 +8,7 @@ _hints = cache(get_type_hints)
 
 def check_choices(options: Any) -> None:
     """A field of a Literal type must hold one of its values."""
-    for name, hint in _hints(type(options)).items():
+    for name, hint in _hints(options.__class__).items():
         if get_origin(hint) is Literal and getattr(options, name) not in get_args(hint):
             raise ValueError(
                 f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(options, name)!r}; set {name}"
