@@ -4,6 +4,7 @@ Nothing here touches another Ray on the machine: no fixed port, no shared `/tmp/
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -28,8 +29,8 @@ class RayHead:
     address: str
     """`host:port`, for `ray.init(address=…)`."""
 
-    dashboard_url: str
-    """For `ray job submit --address …`."""
+    dashboard_url: str | None
+    """For `ray job submit --address …`; None without a dashboard."""
 
     environment: dict[str, str]
     """For commands that talk to this head: the token, and a PATH on which `ray` and `python` are this test's own."""
@@ -41,8 +42,10 @@ class RayHead:
 
 
 @contextlib.contextmanager
-def start_ray_head(num_cpus: int = 2, object_store_bytes: int = 200 * 2**20) -> Iterator[RayHead]:
-    """Starts a head node and yields once its dashboard answers; `RAY_AUTH_TOKEN_PATH` must name the token to use.
+def start_ray_head(
+    num_cpus: int = 2, object_store_bytes: int = 200 * 2**20, dashboard: bool = False
+) -> Iterator[RayHead]:
+    """Starts a head node and yields once it is up, and its dashboard answers; `RAY_AUTH_TOKEN_PATH` must name the token to use.
 
     Raises:
         RuntimeError: it ended, or did not answer within START_TIMEOUT_S, STARTS times; with the end of its output.
@@ -50,7 +53,8 @@ def start_ray_head(num_cpus: int = 2, object_store_bytes: int = 200 * 2**20) -> 
     for further in reversed(range(STARTS)):
         with contextlib.ExitStack() as stack:
             try:
-                head = stack.enter_context(_one_start(num_cpus, object_store_bytes))
+                with _one_at_a_time():
+                    head = stack.enter_context(_one_start(num_cpus, object_store_bytes, dashboard))
             except RuntimeError:
                 if not further:
                     raise
@@ -60,7 +64,15 @@ def start_ray_head(num_cpus: int = 2, object_store_bytes: int = 200 * 2**20) -> 
 
 
 @contextlib.contextmanager
-def _one_start(num_cpus: int, object_store_bytes: int) -> Iterator[RayHead]:
+def _one_at_a_time() -> Iterator[None]:
+    """Heads that start side by side take so long that Ray gives up each."""
+    with open(Path(tempfile.gettempdir(), f"graphmill-ray-start-{os.getuid()}"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Iterator[RayHead]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
     # Ray's workers give way to every other process by default: beside other work on the machine, tests would wait for minutes.
     environment["RAY_worker_niceness"] = "0"
@@ -73,7 +85,13 @@ def _one_start(num_cpus: int, object_store_bytes: int) -> Iterator[RayHead]:
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", f"--port={head_port}"),
-        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        # Only the processes that tests use: the others start for as long, and take a share of each second.
+        *("--no-monitor", "--include-log-monitor=false"),
+        *(
+            f"--include-dashboard={str(dashboard).lower()}",
+            "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={dashboard_port}",
+        ),
         *(f"--dashboard-agent-listen-port={agent_port}", f"--ray-client-server-port={client_port}"),
         *("--min-worker-port=0", "--max-worker-port=0"),
         *(f"--num-cpus={num_cpus}", "--num-gpus=0", f"--object-store-memory={object_store_bytes}"),
@@ -87,8 +105,9 @@ def _one_start(num_cpus: int, object_store_bytes: int) -> Iterator[RayHead]:
         )
     process = psutil.Process(popen.pid)
     try:
-        _wait_for(popen, ("127.0.0.1", dashboard_port), output)
-        yield RayHead(f"127.0.0.1:{head_port}", f"http://127.0.0.1:{dashboard_port}", environment, process, temp_dir)
+        _wait_for(popen, ("127.0.0.1", dashboard_port if dashboard else head_port), output)
+        url = f"http://127.0.0.1:{dashboard_port}" if dashboard else None
+        yield RayHead(f"127.0.0.1:{head_port}", url, environment, process, temp_dir)
     finally:
         _end(popen, process)
         shutil.rmtree(temp_dir, ignore_errors=True)
@@ -105,7 +124,6 @@ def _free_ports(count: int) -> list[int]:
 
 def _wait_for(popen: subprocess.Popen[bytes], address: tuple[str, int], output: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    # `ray start` prints this line after the dashboard has come up.
     while b"Ray runtime started" not in output.read_bytes() or not _answers(address):
         if popen.poll() is not None or time.monotonic() > deadline:
             said = output.read_text(errors="replace")[-4000:]

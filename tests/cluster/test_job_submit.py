@@ -2,12 +2,13 @@
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ray_head import RayHead
+from tests.ray_head import RayHead, start_ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -28,6 +29,13 @@ def submit(
         text=True,
         timeout=600,
     )
+
+
+@pytest.fixture(scope="module")
+def ray_head() -> Iterator[RayHead]:
+    """A head of its own, for jobs are submitted to a dashboard."""
+    with start_ray_head(num_cpus=4, dashboard=True) as head:
+        yield head
 
 
 @pytest.fixture(scope="module")
