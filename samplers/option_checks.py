@@ -4,6 +4,7 @@ What is accepted is stored as a plain int, float or tuple, so that equal options
 (`samplers.protocol.sampler_fingerprint` hashes their repr).
 """
 
+from collections.abc import Callable
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -13,7 +14,7 @@ import numpy as np
 from storage.encoding_names import check_encoding_names
 from storage.errors import ConfigError
 
-_hints = cache(get_type_hints)
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 _HIGHEST_SEED = (1 << 64) - 1
 
@@ -23,7 +24,7 @@ def check_fields(options: Any, **least: int) -> None:
 
     `least`: the smallest value that a field may have. Raises ConfigError where a field has another type or a smaller value.
     """
-    hints = _hints(options.__class__)
+    hints = _hints(type(options))
     for name, given in vars(options).items():
         value = _typed(name, hints[name], given)
         object.__setattr__(options, name, value)

@@ -1,14 +1,15 @@
 """Checks that options of several models share. Each raises ValueError with the option's name."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-_hints = cache(get_type_hints)
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def check_choices(options: Any) -> None:
     """A field of a Literal type must hold one of its values."""
-    for name, hint in _hints(options.__class__).items():
+    for name, hint in _hints(type(options)).items():
         if get_origin(hint) is Literal and getattr(options, name) not in get_args(hint):
             raise ValueError(
                 f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(options, name)!r}; set {name}"
