@@ -45,7 +45,7 @@ $(VENV)/.run-installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) "$(TORCH)"
 	$(INSTALL) -c constraints.txt -e .
-	-@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # some packages hold files that are no Python
 	touch $@
 
 $(VENV)/.dev-installed: $(VENV)/.run-installed

@@ -30,7 +30,6 @@ from storage.errors import ConfigError
 T = TypeVar("T")
 HEAD = ""  # key of what is said of a whole group
 Tree = dict[str, Any]
-# A class's are read once: reading them is most of what options cost.
 # A class's are read once: anew for each option they were two thirds of what a configuration takes.
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 _TRUE, _FALSE, _NOTHING = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "auto", "null")
