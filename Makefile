@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Bytecode takes pip longer than all the rest, on one core: both make that of what a run needs, imports that of the rest.
+# pip makes all bytecode on one core, by estimate half of its time: all cores make that of what a run needs, imports that of the rest.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # torch goes first and alone, pinned: any looser request could replace it by another build later.
 TORCH ?= torch==2.13.0

@@ -59,4 +59,4 @@ def gs_bucket() -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=600)
+        thread.join(timeout=30)

@@ -40,4 +40,4 @@ def s3_bucket(*, one_at_a_time: bool = True, through: Callable[[Any], Any] = lam
             s3fs.S3FileSystem.clear_instance_cache()
     finally:
         server.shutdown()
-        thread.join(timeout=600)
+        thread.join(timeout=30)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 600.0) -> None:
+def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline

@@ -208,7 +208,7 @@ def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
                 break
             time.sleep(0.1)
         script.send_signal(signal.SIGTERM) if end == "signal" else (folder / "finished").touch()
-        status = script.wait(timeout=600)
+        status = script.wait(timeout=60)
     finally:
         script.kill()
     return status, (folder / "log").read_text().splitlines()

@@ -111,7 +111,7 @@ def test_a_killed_writer_leaves_whole_records_only(files):
         assert time.monotonic() < deadline
         seen += [record["epoch"] for record in reader.fresh()]
     writer.kill()
-    writer.wait(timeout=600)
+    writer.wait(timeout=30)
     seen += [record["epoch"] for record in reader.fresh()]
     assert seen == list(range(len(seen)))
 

@@ -40,7 +40,7 @@ def a_child_of_ours() -> Iterator[psutil.Process]:
     popen = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     yield psutil.Process(popen.pid)
     popen.kill()
-    popen.wait(timeout=60)
+    popen.wait(timeout=10)
 
 
 ORPHAN = """
@@ -69,7 +69,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
     start, late = ray.init, []
 
     def start_late_once(**options: Any) -> Any:
-        """The first start ends as Ray's does where its processes are not up within its 30 s."""
+        """The first start ends as Ray's does where its processes are not up within its 30 s; one that sleeps stands for them."""
         if late:
             return start(**options)
         late.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
@@ -111,7 +111,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
     assert a_child_of_ours.is_running()
     assert during.poll() is None, "a process that the job started in the block is not Ray's"
     during.kill()
-    during.wait(timeout=60)
+    during.wait(timeout=10)
     assert {each: signal.getsignal(each) for each in handlers} == handlers
     assert not [name for name in RAY_ENVIRONMENT if name in os.environ and name != "RAY_USAGE_STATS_ENABLED"]
 
@@ -151,7 +151,7 @@ def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on() -> None:
     # In a process of its own: Ray ends a driver that does not reach it for a minute, and that would be the tests'.
     job = start(HANGING)
     try:
-        out, errors = job.communicate(timeout=600)
+        out, errors = job.communicate(timeout=200)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
@@ -195,10 +195,10 @@ def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) 
             os.killpg(job.pid, signum)  # as a terminal does for Ctrl-C: Ray's processes get it too
         else:
             job.send_signal(signum)
-        _, errors = job.communicate(timeout=600)
+        _, errors = job.communicate(timeout=60)
     finally:
         job.kill()
-        job.wait(timeout=60)
+        job.wait(timeout=10)
     assert job.returncode == status, errors
     assert "Traceback" not in errors
     assert not [pid for pid in map(int, pids) if psutil.pid_exists(pid)]

@@ -48,7 +48,7 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
     """The tables before each step as both workers see them; `on_step` is called by the first one, before it reads."""
     attempt, seen = next_attempt(open_owners()), [[], []]
     errors: list[Exception] = []
-    barrier = threading.Barrier(NUM_RANKS, timeout=600)
+    barrier = threading.Barrier(NUM_RANKS, timeout=60)
 
     def work(rank: int) -> None:
         client = TableClient(open_owners(), course.config, attempt, SavedAt(0, ""), 60.0, keeps_log=True)

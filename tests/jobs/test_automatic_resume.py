@@ -71,7 +71,7 @@ def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, wor
             while checkpoints_of(place).names()[:1] <= before and job.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             job.kill()
-            out, _ = job.communicate(timeout=600)
+            out, _ = job.communicate(timeout=60)
             assert "Traceback" not in out, out
             kills += 1
         done = run_job(train_nodes.main, [*WORDS, *epochs, "--run.dir", where], workplace)

@@ -216,7 +216,7 @@ def test_a_run_that_is_ended_twice_is_completed(run, times):
                 os.killpg(job.popen.pid, signum)  # a terminal's goes to the whole group
             else:
                 job.popen.terminate()
-            status, err = job.end()
+            status, err = job.end(timeout_s=60)
             assert status == 128 + signum
             assert time.monotonic() - asked < 30
             all_gone(family, 5)
@@ -239,7 +239,7 @@ def test_a_killed_driver_takes_all_with_it(run, times):
         wait_for_more_epochs(job, 2)
         family = job.family()
         job.popen.kill()
-        job.end()
+        job.end(timeout_s=60)
         all_gone(family, 90)  # Ray's agents look for their raylet now and then
         job = Job(run, "--run.resume", str(run))
     job.end()

@@ -59,7 +59,7 @@ def test_a_reader_that_goes_is_no_error_and_hides_none(how: str, status: int, sa
     os.close(reading)
     job = subprocess.Popen(command, cwd=REPOSITORY, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment)
     os.close(writing)
-    _, err = job.communicate(timeout=600)
+    _, err = job.communicate(timeout=120)
     assert (job.returncode, err) == (status, said)
 
 
@@ -69,7 +69,7 @@ def test_help_that_nobody_reads_is_no_error() -> None:
     command = [sys.executable, str(REPOSITORY / "jobs" / "doctor.py"), "--help"]
     job = subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    _, err = job.communicate(timeout=600)
+    _, err = job.communicate(timeout=120)
     assert (job.returncode, err) == (141, "")
 
 

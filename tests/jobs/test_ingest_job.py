@@ -209,7 +209,7 @@ def test_a_signal_leaves_nothing(tmp_path, signum, status, said):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(process.pid, signum)
-        _, errors = process.communicate(timeout=600)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == status

@@ -54,7 +54,7 @@ class Node:
         for each in tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        self.popen.wait(timeout=600)
+        self.popen.wait(timeout=20)
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path,
     command = [sys.executable, "-c", FILLER, head.address, str(count), str(ended)]
     filler = subprocess.Popen(command, env=head.environment, stderr=subprocess.PIPE, text=True)
     try:
-        job.end()
+        job.end(timeout_s=600)
         assert filler.poll() is None, filler.communicate()
         assert int(count.read_text()) > 20, "the store was never full"
     finally:
         ended.touch()
-        filler.communicate(timeout=600)
+        filler.communicate(timeout=120)
     assert Outcome.of(job.run) == Outcome.of(undisturbed)
 
 

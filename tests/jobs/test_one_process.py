@@ -126,7 +126,7 @@ def test_a_signal_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum):
     job = Job(tmp_path / "disturbed", command=[sys.executable, program, *words], environment=environment)
     job.wait_for_epochs(3)
     job.popen.send_signal(signum)
-    status, err = job.end()
+    status, err = job.end(timeout_s=60)
     assert status == 128 + signum
     done = len(epochs(job.run))
     assert done < 60, "too late to tell"
@@ -148,7 +148,7 @@ def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
     with open(path, "r+b") as stream:
         stream.seek(path.stat().st_size // 2)
         stream.write(bytes(64))
-    status, err = job.end()
+    status, err = job.end(timeout_s=120)
     assert status == 1
     assert f"{path}: expected the bytes that its manifest names" in err.splitlines()[-1]
     assert err.count("expected the bytes") == 1, err

@@ -614,7 +614,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=60)
+        thread.join(timeout=10)
 
 
 def everything(folder: Path) -> dict[str, str]:

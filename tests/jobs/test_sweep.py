@@ -676,7 +676,7 @@ def test_ctrl_c_ends_real_trials_and_a_killed_sweep_goes_on(tmp_path: Path) -> N
     assert any("train_nodes.py" in " ".join(one.cmdline()) for one in family)
     pressed = time.monotonic()
     os.kill(job.pid, signal.SIGINT)
-    said, err = job.communicate(timeout=600)
+    said, err = job.communicate(timeout=120)
     assert job.returncode == 130, said + err
     assert time.monotonic() - pressed < 90
     assert "to continue: python jobs/sweep.py --resume out" in err
@@ -687,12 +687,12 @@ def test_ctrl_c_ends_real_trials_and_a_killed_sweep_goes_on(tmp_path: Path) -> N
 
     job, family = run_until(ended_at + 2, "--resume", "out")  # goes on where it was
     job.kill()
-    job.communicate(timeout=600)
+    job.communicate(timeout=60)
     assert [one for one in family if one.is_running()]  # nobody has told the trial
     again, _ = run_until(ended_at + 4, "--resume", "out")
     assert not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]  # one trainer a run
     again.send_signal(signal.SIGINT)
-    again.communicate(timeout=600)
+    again.communicate(timeout=120)
 
 
 @pytest.mark.ray

@@ -93,7 +93,7 @@ def test_batches_come_in_order_whatever_the_delays(threads: int, num_ranks: int)
 
 
 def test_threads_work_at_the_same_time() -> None:
-    meet = threading.Barrier(4, timeout=60)
+    meet = threading.Barrier(4, timeout=10)
 
     def act(epoch: int, batch: int) -> MiniBatch:
         meet.wait()

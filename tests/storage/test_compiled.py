@@ -48,7 +48,7 @@ def run(module: Path, dtype: str) -> subprocess.Popen[str]:
 
 
 def hits(process: subprocess.Popen[str]) -> int:
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return int(out)
 

@@ -169,7 +169,7 @@ def test_opening_reads_nothing_into_memory_and_processes_share_pages(pristine: P
     finally:
         for reader in readers:
             reader.kill()
-            reader.communicate(timeout=600)
+            reader.communicate(timeout=30)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

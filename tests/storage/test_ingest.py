@@ -401,7 +401,7 @@ def test_a_killed_ingestion_leaves_no_graph_and_does_not_stop_the_next_one(tmp_p
         assert process.stdout.readline() == "writing\n"
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=600)
+        process.wait(timeout=30)
     with pytest.raises(FormatError, match=r"expected a graph .*, found none"):
         open_graph(str(url))
     # What a kill leaves is one folder with a journal, which the next ingestion leaves alone, and `prune` removes in time.

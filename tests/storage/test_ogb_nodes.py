@@ -197,7 +197,7 @@ def test_unknown_release_never_reaches_ogb_and_its_prompt(tmp_path):
         cwd=Path(ogb_nodes.__file__).parents[2],
     )
     try:
-        process.wait(timeout=600)
+        process.wait(timeout=60)
     finally:
         process.kill()
     assert process.stdout is not None
@@ -246,7 +246,7 @@ def archive_server(tmp_path):
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-    thread.join(timeout=60)
+    thread.join(timeout=10)
 
 
 class _QuietHandler(http.server.SimpleHTTPRequestHandler):

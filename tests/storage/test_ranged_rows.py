@@ -175,7 +175,7 @@ def test_readers_of_all_calls_are_bounded_and_come_back(graph, store, monkeypatc
     store.is_away = True
     with pytest.raises(DeadlineError):
         hasty.read(row)
-    assert all(free.acquire(timeout=600) for _ in range(2))
+    assert all(free.acquire(timeout=30) for _ in range(2))
 
 
 def test_a_store_that_fails_some_requests_is_asked_again(graph, store):

@@ -109,7 +109,7 @@ def _writing(url: str, mark: int, longest_s: float, rng: random.Random) -> Itera
 
 def _last_told(writer: subprocess.Popen[str], mark: int) -> int:
     """The last snapshot that a killed writer told of; `mark`: none."""
-    lines = writer.communicate(timeout=600)[0].split()
+    lines = writer.communicate(timeout=60)[0].split()
     return int(lines[-1]) if lines else mark
 
 
@@ -184,7 +184,7 @@ def disk(tmp_path):
     except subprocess.CalledProcessError as error:
         pytest.skip(f"this machine mounts no loop device: {error.stderr.decode().strip()}")
     yield made
-    subprocess.run(("umount", "-l", str(made.mounted)), check=False, capture_output=True, timeout=600)
+    subprocess.run(("umount", "-l", str(made.mounted)), check=False, capture_output=True, timeout=60)
 
 
 def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, int]:

@@ -100,7 +100,7 @@ def test_many_writers_at_once_make_one_snapshot_each_or_none(url):
     start, outcomes = threading.Barrier(4), []
 
     def write(mark: int) -> None:
-        start.wait(timeout=600)
+        start.wait(timeout=30)
         try:
             outcomes.append(ingest(MarkedGraph(mark), url, OVER).snapshot)
         except ConflictError:
@@ -110,7 +110,7 @@ def test_many_writers_at_once_make_one_snapshot_each_or_none(url):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=600)
+        thread.join(timeout=60)
     published = sorted(number for number in outcomes if number)
     assert len(outcomes) == 4
     assert published == list(range(1, max(published) + 1))
@@ -246,7 +246,7 @@ def test_a_writer_that_began_first_and_fails_takes_nothing_from_another(tmp_path
     def first() -> None:
         def stop() -> None:
             began.set()
-            assert go.wait(timeout=600)
+            assert go.wait(timeout=30)
             raise DataError("the source ends here")
 
         with pytest.raises(DataError):
@@ -255,14 +255,14 @@ def test_a_writer_that_began_first_and_fails_takes_nothing_from_another(tmp_path
 
     def meanwhile() -> None:
         go.set()
-        assert failed.wait(timeout=600)
+        assert failed.wait(timeout=30)
 
     go = threading.Event()
     thread = threading.Thread(target=first)
     thread.start()
-    assert began.wait(timeout=600)
+    assert began.wait(timeout=30)
     assert ingest(MarkedGraph(1, meanwhile=meanwhile), url, NEW).snapshot == 1
-    thread.join(timeout=600)
+    thread.join(timeout=30)
     assert check_mark(open_graph(url)) == 1
 
 
@@ -446,7 +446,7 @@ def test_a_full_disk_is_one_line(tmp_path):
         pytest.skip("mounting a small disk needs root")
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)), check=True, timeout=600)
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)), check=True, timeout=30)
     try:
         program = "import sys; from tests.storage.test_snapshot_writer import fill; fill(sys.argv[1])"
         command = [sys.executable, "-c", program, str(small / "graph")]
@@ -454,7 +454,7 @@ def test_a_full_disk_is_one_line(tmp_path):
         assert done.stdout == f"{small}/graph: cannot prepare the graph: No space left on device\n", done
         assert list(small.iterdir()) == []
     finally:
-        subprocess.run(("umount", str(small)), check=True, timeout=600)
+        subprocess.run(("umount", str(small)), check=True, timeout=30)
 
 
 def fill(url: str) -> None:
