@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# pip makes all bytecode on one core, by estimate half of its time: all cores make that of what a run needs, imports that of the rest.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Imports write the bytecode of what they need: pip would make all of it, 25,000 files, on one core.
+INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+unexport PYTHONDONTWRITEBYTECODE # with it, each process compiles all that it imports
 # torch goes first and alone, pinned: any looser request could replace it by another build later.
 TORCH ?= torch==2.13.0
 ARGS ?=
@@ -45,7 +46,6 @@ $(VENV)/.run-installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) "$(TORCH)"
 	$(INSTALL) -c constraints.txt -e .
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # some packages hold files that are no Python
 	touch $@
 
 $(VENV)/.dev-installed: $(VENV)/.run-installed

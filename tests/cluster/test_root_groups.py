@@ -147,6 +147,7 @@ def found(folder: Path, name: str, number: int, rank: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ranks_take_the_positions_of_what_they_read_themselves(folder):
     for name, num_workers in (("two", 2), ("four", 4)):
         positions = [found(folder, name, 0, rank)["positions"] for rank in range(num_workers)]
@@ -155,6 +156,7 @@ def test_ranks_take_the_positions_of_what_they_read_themselves(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_hosts_stops_and_kept_rows_change_no_bit(folder, name):
     alone, parts = found(folder, "alone", 0, 0), RUNS[name]

@@ -101,6 +101,7 @@ def hold_until_killed(rank: int, folder: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_memory_is_free_again_after_a_kill(tmp_path):
     start = multiprocessing.get_context("spawn")
     processes = [start.Process(target=hold_until_killed, args=(rank, str(tmp_path))) for rank in range(2)]

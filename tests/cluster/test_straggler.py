@@ -99,6 +99,7 @@ def test_waiting_for_peers_is_counted_on_cpus():
         assert (wait.seconds > 0) == measured
 
 
+@pytest.mark.long
 def test_the_first_epochs_are_told_each_and_later_ones_ever_more_rarely():
     told = [epoch for epoch in range(100_000) if is_reported(epoch)]
     assert told[:32] == list(range(32))

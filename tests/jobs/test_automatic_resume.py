@@ -82,6 +82,7 @@ def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, wor
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_on_s3_is_read_from_there(bucket, workplace):
     where = f"{bucket}/runs/read"
     done = run_job(train_nodes.main, [*WORDS, "--fit.epochs", "3", "--run.dir", where], workplace)

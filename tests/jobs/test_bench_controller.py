@@ -14,6 +14,7 @@ def test_the_controller_asks_at_most_500_workers_a_second():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_driver_follows_what_1000_ranks_tell(tmp_path):
     cpu_s, _ = measure_driver(1000, ControllerConfig(epochs=3, epoch_s=0.02))
     assert 0 < cpu_s < 1

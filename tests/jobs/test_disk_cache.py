@@ -4,6 +4,8 @@ that copies nothing."""
 import uuid
 from pathlib import Path
 
+import pytest
+
 from jobs import predict, train_nodes
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
@@ -16,6 +18,7 @@ RUN = [
 ]
 
 
+@pytest.mark.long
 def test_a_run_reads_a_store_by_a_cache_and_the_next_run_finds_it(tmp_path: Path):
     urls = {"local": str(tmp_path / "graph"), "store": f"memory://{uuid.uuid4().hex}/graph"}
     for url in urls.values():

@@ -114,6 +114,7 @@ def test_predictions_have_the_best_epochs_rows(graph, tmp_path):
     assert "norm of its gradient" in told.stdout
 
 
+@pytest.mark.long
 def test_links_of_a_graph_without_features(tmp_path):
 
     options = IngestOptions(num_partitions=1, links=LinkSplitOptions(valid=0.1, test=0.1))

@@ -136,7 +136,13 @@ def test_targets_are_standardised_unless_the_task_says_no(molecules):
         assert ("standardise" in resolve_graphs(config, molecules, (0,), task, None).identity) == bool(said)
 
 
-@pytest.mark.parametrize("model", MODELS["graphs"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(name, marks=[] if name in ("grit", "primphormer") else pytest.mark.long)
+        for name in MODELS["graphs"]
+    ],
+)
 def test_every_model_trains_through_the_loop(model, molecules):
     resolved = set_run(molecules.manifest, 1, "--model", model, "--model.num_layers", 2)
     target = molecules.target[molecules.split("train")]

@@ -86,6 +86,7 @@ def test_what_the_documents_import_of_ours_is_there() -> None:
     assert imported
 
 
+@pytest.mark.long
 def test_a_sampler_of_one_s_own_repeats_and_balances(tmp_path: Path) -> None:
     code = "".join(blocks("your_sampler.md", "python"))
     check = """

@@ -88,6 +88,7 @@ def test_help_loads_nothing_heavy(job):
     assert "usage" in done.stdout
 
 
+@pytest.mark.long
 def test_killed_and_started_again_it_goes_on(tmp_path):
     """SIGKILL half way; the second run takes the pieces of the first and writes what an undisturbed run writes."""
     (tmp_path / "m.csv").write_text("smiles,y\n" + "".join(f"{'C' * (n % 30 + 1)}O,{n}\n" for n in range(8_000)))

@@ -63,6 +63,7 @@ def test_relations_are_learnt(trained) -> None:
     assert told["counts"] == {"valid": 240, "test": 240}
 
 
+@pytest.mark.long
 def test_a_resumed_run_is_the_same(workplace, trained) -> None:
     train(workplace, *SMALL, *PROCESS, "--fit.epochs", "5", "--run.dir", "part")
     train(workplace, "--run.resume", "part", "--fit.epochs", "16")

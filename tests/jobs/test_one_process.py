@@ -53,6 +53,7 @@ def same(one: Path, other: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_nodes_train_as_one_ray_worker_does_and_each_resumes_the_other(shared_ray, workplace):
     said = train(train_nodes.main, [*NODES, *PROCESS, "--fit.epochs", "4", "--run.dir", "whole"], workplace)
     assert "starting Ray" not in said
@@ -140,6 +141,7 @@ def test_a_signal_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
     flags = [*NODES, "--fit.epochs", "400", "--workers.launcher", "process", "--run.dir", str(tmp_path / "run")]
     job = Job(tmp_path / "run", command=[sys.executable, str(REPOSITORY / "jobs" / "train_nodes.py"), *flags])

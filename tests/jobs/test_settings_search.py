@@ -126,6 +126,7 @@ def test_workers_of_a_step_are_no_more_than_its_batches():
     partitions=st.integers(1, 32),
     roots=st.sampled_from([10, 1024]),
 )
+@pytest.mark.long
 def test_never_dearer_and_never_more_than_is_free(
     hosts, each, cache_gb, free_gb, gigabits, train_s, cores, partitions, roots
 ):

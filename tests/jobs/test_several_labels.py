@@ -42,6 +42,7 @@ def run(stored, tmp_path_factory):
     return run
 
 
+@pytest.mark.long
 def test_a_run_beats_what_features_alone_tell(run):
     summary = json.loads((run / "summary.json").read_text())
     assert summary["metric"] == "micro_f1"

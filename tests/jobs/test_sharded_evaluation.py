@@ -300,6 +300,7 @@ def one_of_three(rank: int, folder: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_three_ranks_score_as_one_does_and_ask_for_a_third_each(folder):
     run_ranks(one_of_three, (folder,), 3)
     for name in TRAINED:

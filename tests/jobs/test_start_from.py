@@ -34,6 +34,7 @@ def _weights(run):
     return load_file(run / "best" / "model.safetensors")
 
 
+@pytest.mark.long
 def test_performer_begins_with_softmaxs_weights(first, tmp_path):
     """TokenGT's fine-tune: the projections that softmax has not are drawn anew, all else is the first run's."""
     start = ["--fit.start_from", first / "first", "--model.attention", "performer"]
@@ -46,6 +47,7 @@ def test_performer_begins_with_softmaxs_weights(first, tmp_path):
         torch.testing.assert_close(after[name], tensor, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_resumed_run_needs_the_first_one_no_more(first, tmp_path):
     copy = tmp_path / "weights.safetensors"
     copy.write_bytes((first / "first" / "best" / "model.safetensors").read_bytes())

@@ -161,6 +161,7 @@ def test_what_a_killed_run_could_not_send_its_continuation_sends(mlflow, tmp_pat
     assert history(client, path, "train_loss") == LOSSES
 
 
+@pytest.mark.long
 def test_two_trackers_keep_one_file(mlflow, tmp_path, monkeypatch, capsys):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -125,7 +125,10 @@ def one_rank(rank: int, folder: Path, size: int, model: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", list(WORDS))
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(name, marks=[] if name in ("geco-batch-norm", "gcn") else pytest.mark.long) for name in WORDS],
+)
 def test_two_workers_train_as_one_does(folder, model):
     run_ranks(one_rank, (folder, 2, model), 2)
     alone = outcome(folder, 0, 1, model)

@@ -320,6 +320,7 @@ def test_overfits_random_labels():
     assert float(loss) < 0.05
 
 
+@pytest.mark.long
 def test_learns_what_only_far_nodes_tell():
     """A graph without edges: the label of all nodes depends on one marked node, so only the convolution can carry it."""
     torch.manual_seed(0)

@@ -205,7 +205,7 @@ def test_small_has_half_a_million_parameters_and_its_filters_their_own_group() -
     assert len(groups["filters"]["params"]) == sum("glob.filter" in name for name, _ in model.named_parameters())
 
 
-@pytest.mark.parametrize("local", ["gated_gcn", "none"])
+@pytest.mark.parametrize("local", ["gated_gcn", pytest.param("none", marks=pytest.mark.long)])
 def test_it_fits_a_few_graphs(local: str) -> None:
     torch.manual_seed(0)
     graphs, target = packed(tuple(range(4, 20))), torch.randn(16, 1)

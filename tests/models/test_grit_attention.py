@@ -122,7 +122,11 @@ def normalise(norm: nn.BatchNorm1d, pairs: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
-@pytest.mark.parametrize("options", [{}, {"dropout": 0.3, "attention_dropout": 0.4}], ids=["plain", "dropout"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, marks=pytest.mark.long), {"dropout": 0.3, "attention_dropout": 0.4}],
+    ids=["plain", "dropout"],
+)
 def test_gradcheck(monkeypatch, options, memory):
     monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", 40)
     sizes = [3, 2]

@@ -221,7 +221,7 @@ def test_bfloat16_autocast() -> None:
     torch.testing.assert_close(out.float(), model(graphs), rtol=0.1, atol=0.1)
 
 
-@pytest.mark.parametrize("local", ["gated_gcn", "none"])
+@pytest.mark.parametrize("local", ["gated_gcn", pytest.param("none", marks=pytest.mark.long)])
 def test_it_fits_a_few_graphs(local: str) -> None:
     torch.manual_seed(1)  # of some starts units of the head are dead, and it stays at 0.2
     graphs = packed(tuple(range(4, 20)))

@@ -5,7 +5,7 @@ resumes at any step, in the same data alone; threads, servers and partitions (bu
 an epoch's roots; roots are a split's, all nodes where there are no splits, or given by permanent id; bad arguments are one clear error.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,21 @@ TYPED = (TypedNeighborSampler, TypedNode2SubgraphSampler, TypedPprSampler)
 PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
+# Behind servers and by plans, the gate takes one of each way to read: the others repeat its requests, and compile loops of their own.
+IN_THE_GATE = {
+    "neighbor",
+    "neighbor-weight",
+    "neighbor-columns",
+    "random-partition-stored",
+    "node2subgraph",
+    "ppr",
+    "saint",
+}
+IN_THE_GATE |= {"typed-neighbor", "graph-batches"}
+
+
+def mostly_long(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in IN_THE_GATE else pytest.mark.long) for name in names]
 
 
 def rich_graph() -> ListedGraph:
@@ -313,7 +328,7 @@ def has_splits(batch: Any) -> bool:
     return (batch.roots if isinstance(batch, TypedBatch) else batch).split is not None
 
 
-@pytest.mark.parametrize("name", BY_PLAN)
+@pytest.mark.parametrize("name", mostly_long(BY_PLAN))
 @pytest.mark.parametrize("cache_bytes", [1, 60 * 33])
 def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
     """Whatever room there is for rows, for batches ahead and for threads; a second epoch too, and the rest of one."""
@@ -531,7 +546,7 @@ def test_every_root_once_an_epoch(name, num_ranks, router):
 
 
 @pytest.mark.ray
-@every_sampler
+@pytest.mark.parametrize("name", mostly_long(SAMPLERS))
 def test_servers_change_nothing(name, router, remote):
     sampler = SAMPLERS[name](remote, 2)
     assert_same(epoch_of(sampler, 1), epoch_of(SAMPLERS[name](router, 2), 1))
