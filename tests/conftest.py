@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.ray_head import RayHead, start_ray_head
+from tests.ray_head import RayHead, one_at_a_time, start_ray_head
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -120,9 +120,25 @@ def real_data() -> Path:
     return folder
 
 
+def _compile_what_servers_answer_with(url: Path) -> None:
+    """In a fresh checkout each partition server would compile the same loops, all at once: on a loaded machine for longer than a
+    request waits."""
+    from samplers.partition_owner import PartitionOwner
+    from samplers.warm_up import warm_up
+    from storage.graph import open_graph
+    from storage.ingest import IngestOptions, ingest
+    from tests.listed_graph import random_listed_graph
+
+    ingest(random_listed_graph(20, 100), str(url), IngestOptions(num_partitions=1))
+    graph = open_graph(str(url))
+    warm_up(PartitionOwner(graph.partition(0), graph.manifest.num_nodes), graph.manifest)
+
+
 @pytest.fixture(scope="session")
-def ray_head() -> Iterator[RayHead]:
+def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
     """One real head node for all tests of this process that do not need a Ray of their own."""
+    with one_at_a_time():
+        _compile_what_servers_answer_with(tmp_path_factory.mktemp("warm") / "graph")
     with start_ray_head(num_cpus=4) as head:
         yield head
 

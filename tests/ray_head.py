@@ -53,7 +53,7 @@ def start_ray_head(
     for further in reversed(range(STARTS)):
         with contextlib.ExitStack() as stack:
             try:
-                with _one_at_a_time():
+                with one_at_a_time():
                     head = stack.enter_context(_one_start(num_cpus, object_store_bytes, dashboard))
             except RuntimeError:
                 if not further:
@@ -64,8 +64,8 @@ def start_ray_head(
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Heads that start side by side take so long that Ray gives up each."""
+def one_at_a_time() -> Iterator[None]:
+    """Of all test processes: heads that start side by side take so long that Ray gives up each, and loops are compiled once."""
     with open(Path(tempfile.gettempdir(), f"graphmill-ray-start-{os.getuid()}"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
