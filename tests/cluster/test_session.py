@@ -184,9 +184,8 @@ INTERRUPTED = """
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(
-    ("signum", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) -> None:
     job = start(INTERRUPTED)
     try:

@@ -432,6 +432,7 @@ def patient_rank(rank: int, folder: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_ranks_stop_by_rank_0s_score(tmp_path):
     run_ranks(patient_rank, (str(tmp_path),), 2)
     ended = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
@@ -482,6 +483,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once_and_names_the_layer(rep
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_ranks_stop_where_one_meets_a_bad_batch(tmp_path):
     target = rings().target.copy()
     target[0] = np.inf

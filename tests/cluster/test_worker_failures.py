@@ -88,10 +88,11 @@ GIVEN_UP = "given up after 1 failure within an hour, expected at most 0 (--worke
             DataError,
             f"training, rank 0: graph 7: expected finite features, got NaN; correct the source; {GIVEN_UP}",
         ),
-        (
+        pytest.param(
             {"data": Unreadable(toys.spec().data)},
             StageError,
             f"stage collate, epoch 0, step 0, rank 0: OSError: [Errno 5] Input/output error; {GIVEN_UP}",
+            marks=pytest.mark.long,
         ),
     ],
 )

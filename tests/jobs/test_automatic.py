@@ -35,7 +35,10 @@ def resolved_on(facts: GraphFacts, *words: object):
 
 @pytest.mark.parametrize("facts", EVERY)
 @pytest.mark.parametrize("model", ["geco", "gcn", "gat", "sage"])
-@pytest.mark.parametrize("sampler", ["random-partition", "neighbor", "ppr", "saint"])
+@pytest.mark.parametrize(
+    "sampler",
+    ["random-partition", "neighbor", *(pytest.param(name, marks=pytest.mark.long) for name in ("ppr", "saint"))],
+)
 def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
     resolved = resolved_on(facts, "--model", model, "--sampler", sampler)
     assert resolved.config.open == ()

@@ -99,6 +99,7 @@ def test_a_tiny_run_writes_table_json_and_plot(tmp_path: Path):
     assert {"layer, forward", "model, both", "N / log N", "paper, 169"} <= set(labels)
 
 
+@pytest.mark.long
 def test_attentions_of_a_batch_of_graphs_with_their_exponents(tmp_path: Path):
     subjects = tuple(speed_subjects.MIXERS)
     config = SpeedConfig(
@@ -165,6 +166,7 @@ def test_floor_counts_each_array_once_per_pass():
     assert speed_subjects.layer_flops(1024, 7, 8, 1, 4) - speed_subjects.layer_flops(1024, 0, 8, 1, 4) == 4 * 7 * 8
 
 
+@pytest.mark.long
 def test_the_plot_shows_every_ratio_on_logarithmic_axes_beside_the_papers(tmp_path):
     seconds = {"softmax": 6.0, "geco": 2.0}
     points = [Point(name, "layer", n, 1, s, 2 * s, 1, 1) for n in (64, 128) for name, s in seconds.items()]

@@ -180,6 +180,7 @@ def test_servers_and_two_workers_train_the_same(workplace, shared_ray) -> None:
     assert Outcome.of(workplace / "alone").weights == Outcome.of(workplace / "served").weights
 
 
+@pytest.mark.long
 def test_a_run_on_nodes_has_no_relation(tmp_path) -> None:
     words = ["--data.nodes", "200", "--fit.epochs", "1", "--run.dir", "nodes", *PROCESS, "--model", "sage"]
     assert run_job(train_nodes.main, [*words, "--model.width", "8"], tmp_path).returncode == 0

@@ -169,8 +169,8 @@ GRAPH_MODELS = {  # options by the model and what is particular
 }
 CASES = [*(f"graphs: {name}" for name in GRAPH_MODELS), *(f"nodes: {name}" for name in NODE_MODELS)]
 
-# In the gate: one over many graphs, one over sampled neighborhoods and one over chunks of a graph.
-IN_THE_GATE = {"graphs: grit", "nodes: geco neighbors", "nodes: tokengt chunks"}
+# In the gate: one over many graphs, and one over sampled neighborhoods.
+IN_THE_GATE = {"graphs: grit", "nodes: geco neighbors"}
 
 
 @pytest.fixture(scope="module")

@@ -143,6 +143,7 @@ def test_a_plan_takes_a_model_a_sampler_and_a_task_of_ones_own(package, graph, c
     assert "refused  nothing" in plan
 
 
+@pytest.mark.long
 def test_a_plan_without_the_graph_leaves_the_steps_to_ones_own_sampler(package, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = (*OWN, "--evaluation", "sampled", "--workers", "1", "--plan")
@@ -150,6 +151,7 @@ def test_a_plan_without_the_graph_leaves_the_steps_to_ones_own_sampler(package, 
     assert "the sampler tells them once the graph is there" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_guides_parts_are_planned_together(package, graph, capsys):
     for name, text in written_files().items():
         (package / name).write_text(text)

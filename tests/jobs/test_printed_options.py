@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,13 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-@pytest.mark.parametrize(("document", "job", "arguments"), printed())
+def in_turn() -> list[Any]:
+    """The commands that measurements and decisions were made with are read by `make test-all`."""
+    records = {"docs/performance.md", *DECISIONS}
+    return [pytest.param(*printed_, marks=[pytest.mark.long] * (printed_[0] in records)) for printed_ in printed()]
+
+
+@pytest.mark.parametrize(("document", "job", "arguments"), in_turn())
 def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, capsys, folder):
     module = importlib.import_module(f"jobs.{job}")
     if job in TRAINING:  # --help reads the configuration first

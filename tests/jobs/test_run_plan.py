@@ -190,6 +190,7 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
     assert mebibytes(sampled["memory"], "scoring") < whole / 2
 
 
+@pytest.mark.long
 def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_graph, monkeypatch):
     from jobs.plan import scoring_plan
 
@@ -296,6 +297,7 @@ def test_an_encoding_is_not_computed(plan, tmp_path_factory, encoded):
         ("ppgt", ("--model.width", "16", "--model.num_heads", "2", "--sampler.batch_size", "16")),
     ],
 )
+@pytest.mark.long
 def test_the_other_node_models(plan, graph, model, flags):
     told = plan("train_nodes", "--model", model, "--data", graph, *flags)
     assert {"graph", "splits", "model", "steps", "batch", "memory", "time", "run", "checkpoints"} <= set(told)

@@ -260,6 +260,7 @@ def drawn(out: Path, made: SweepPlan, score: float | None = 0.5) -> list[dict]:
 
 
 @pytest.mark.parametrize("how", ["random", "tpe"])
+@pytest.mark.long
 def test_draws_lie_within_their_bounds_and_depend_on_the_seed(tmp_path: Path, how: str) -> None:
     made = plan(
         draw=("fit.learning_rate=1e-4..1e-2:log", "model.width=3..5", "model.dropout=0..0.5"),
@@ -294,6 +295,7 @@ def test_a_combination_that_is_drawn_again_does_not_run_again(tmp_path: Path) ->
     assert len([one for one in values if one is not None]) == 2
 
 
+@pytest.mark.long
 def test_tpe_draws_near_what_scored_well(tmp_path: Path) -> None:
     made = plan(draw=("model.dropout=0..0.9",), trials=20)
     search = Search(tmp_path, made, True, {})
@@ -385,6 +387,7 @@ def test_a_metric_that_the_run_does_not_have_is_named(program, capsys) -> None:
     assert rows()[0]["cause"] == cause
 
 
+@pytest.mark.long
 def test_a_trial_that_takes_too_long_is_ended_with_all_that_it_started(program) -> None:
     program(
         "import subprocess\np = subprocess.Popen(['sleep', '600'])\n(run / 'pid').write_text(str(p.pid))\ntime.sleep(600)"
@@ -395,6 +398,7 @@ def test_a_trial_that_takes_too_long_is_ended_with_all_that_it_started(program) 
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.long
 def test_a_weak_trial_is_stopped_early_and_keeps_what_it_had(program) -> None:
     program(
         "for e in range(done, 4):\n    epoch(e, valid_accuracy=width / 100)\n    time.sleep(0.5 if width == 1 else 0)\nif width == 1: time.sleep(600)\nfinish()"

@@ -82,6 +82,7 @@ def results() -> dict[int, list[Any]]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("num_nodes", NODES)
 @pytest.mark.parametrize("name", list(PRIMAL))
+@pytest.mark.long
 def test_primal_attention_equals_one_process(results, name, num_nodes, size):
     expected = primal_outcome(name, num_nodes, None)
     found = [by_case[f"{name} {num_nodes}"] for by_case in results[size]]

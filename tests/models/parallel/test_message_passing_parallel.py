@@ -120,6 +120,7 @@ def results() -> dict[int, list[Any]]:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.long
 def test_outputs_and_gradients_equal_one_process(results, name, size):
     # With dropout, one process that draws as the workers do.
     expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
