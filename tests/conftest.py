@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.ray_head import RayHead, one_at_a_time, start_ray_head
+from tests.ray_head import RayHead, one_at_a_time, start_ray_head, why_too_slow_for_ray
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -82,6 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Of several processes, each takes the next file as it has done one: what takes long comes first.
         files = {item.path for item in items if item.get_closest_marker("ray")}
         items.sort(key=lambda item: item.path not in files)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """In the gate alone: whoever asks for all tests, or for one by its name, has it run."""
+    needs_ray = item.get_closest_marker("ray") or "ray_head" in getattr(item, "fixturenames", ())
+    asked_for = item.config.getoption("long") or item.nodeid in item.config.args
+    if needs_ray and not asked_for and (reason := why_too_slow_for_ray()):
+        pytest.skip(reason)
 
 
 def pytest_collection_finish() -> None:

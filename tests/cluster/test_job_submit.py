@@ -10,7 +10,7 @@ import pytest
 
 from tests.ray_head import RayHead, start_ray_head
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOB = "tests/cluster/submitted_job.py"

@@ -45,7 +45,6 @@ def samples(text: str) -> dict[str, float]:
 
 
 @pytest.mark.ray
-@pytest.mark.long
 def test_prometheus_reads_the_figures_of_a_run(shared_ray):
     import ray
 

@@ -216,7 +216,6 @@ def _patch_task(monkeypatch, featurise):
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.long
 def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch):
     """One Ray for all of them: a worker that dies once is replaced, one that always dies is given up, a hang meets its deadline."""
     featurise, marks = molecule_ingest.featurise_piece, str(tmp_path / "marks")

@@ -60,9 +60,7 @@ def pid_now(ray, servers: PartitionServers, partition: int) -> int:
     return ray.get(servers.handles[partition].open.remote(False), timeout=600).pid
 
 
-@pytest.mark.parametrize(
-    "num_partitions", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("num_partitions", [1, 2, 4])
 def test_servers_yield_the_batches_of_one_process(ray, num_partitions: int, tmp_path: Path) -> None:
     whole = local_router(store(tmp_path / "whole", 1))
     with partition_servers(store(tmp_path / "graph", num_partitions), REMOTE) as servers:
@@ -111,7 +109,6 @@ def test_a_killed_server_is_back_with_the_next_request(ray, servers: PartitionSe
     assert pid_now(ray, servers, 1) != before
 
 
-@pytest.mark.long
 def test_servers_killed_under_a_loader_cost_no_batch(ray, servers: PartitionServers, graph: StoredGraph) -> None:
     options = NeighborOptions(fanouts=(5, 5), batch_size=4, seed=2)
     undisturbed = NeighborSampler(local_router(graph), options)
@@ -127,7 +124,6 @@ def test_servers_killed_under_a_loader_cost_no_batch(ray, servers: PartitionServ
         assert loader.stats.num_batches == sampler.num_batches
 
 
-@pytest.mark.long
 def test_a_stopped_server_meets_the_deadline_and_goes_on_after_it(ray, servers: PartitionServers) -> None:
     pid = pid_now(ray, servers, 0)
     node = np.array([1, 2])
@@ -148,7 +144,6 @@ def test_a_stopped_server_meets_the_deadline_and_goes_on_after_it(ray, servers: 
     assert pid_now(ray, servers, 0) == pid
 
 
-@pytest.mark.long
 def test_a_stopped_server_ends_a_training_epoch_in_time(ray, servers: PartitionServers) -> None:
     router = connect(replace(servers, options=ServerOptions(local_reads=False, timeout_s=0.7)))
     sampler = NeighborSampler(router, NeighborOptions(fanouts=(5,), batch_size=4))
@@ -167,7 +162,6 @@ def test_a_stopped_server_ends_a_training_epoch_in_time(ray, servers: PartitionS
             os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.long
 def test_an_error_in_a_request_names_the_server(servers: PartitionServers) -> None:
     owner = remote_owner(servers.handles[0], "partition server 0", timeout_s=30)
     with pytest.raises(ConfigError) as raised:
@@ -191,7 +185,6 @@ def test_servers_end_with_their_block(ray, graph: StoredGraph) -> None:
 
 
 @pytest.mark.parametrize("name", ["topology", "features"])
-@pytest.mark.long
 def test_a_damaged_file_is_refused_at_the_start(ray, name: str, tmp_path: Path) -> None:
     graph = store(tmp_path / "graph", 2)
     path = stored_file(tmp_path / "graph", f"part-00001/{name}.arrow")
@@ -205,7 +198,6 @@ def test_a_damaged_file_is_refused_at_the_start(ray, name: str, tmp_path: Path) 
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.long
 def test_a_server_that_comes_back_to_another_graph_refuses_it(ray, tmp_path: Path) -> None:
     graph = store(tmp_path / "graph", 2)
     with partition_servers(graph, REMOTE) as servers:
@@ -224,7 +216,6 @@ def test_a_server_that_comes_back_to_another_graph_refuses_it(ray, tmp_path: Pat
             connect(servers)
 
 
-@pytest.mark.long
 def test_a_server_that_comes_back_serves_the_snapshot_that_the_run_began_with(ray, tmp_path: Path) -> None:
     graph = store(tmp_path / "graph", 2)
     with partition_servers(graph, REMOTE) as servers:
@@ -237,7 +228,6 @@ def test_a_server_that_comes_back_serves_the_snapshot_that_the_run_began_with(ra
         np.testing.assert_array_equal(connect(servers).fetch(np.array([3, 150])).feature, expected.feature)
 
 
-@pytest.mark.long
 def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path) -> None:
     graph = store(tmp_path / "graph", 2)
     with partition_servers(graph, REMOTE) as servers:
@@ -254,7 +244,7 @@ def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path
             connect(replace(servers, options=ServerOptions(local_reads=True)))
 
 
-@pytest.mark.parametrize("local_reads", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.parametrize("local_reads", [True, False])
 def test_a_file_that_changes_under_a_run_is_found_by_whoever_reads_it(ray, local_reads: bool, tmp_path: Path) -> None:
     graph = store(tmp_path / "graph", 2)
     with partition_servers(graph, ServerOptions(local_reads=local_reads)) as servers:

@@ -53,7 +53,6 @@ def test_a_placed_graph_gives_the_batches_of_its_origin(origin, tmp_path):
         same_bytes(there.sample(0, 0), NeighborSampler(local_router(origin), options).sample(0, 0))
 
 
-@pytest.mark.long
 def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
     copy, _ = place(origin, tmp_path / "copy")
     expected = local_router(origin).fetch(np.arange(200)).feature
@@ -75,7 +74,6 @@ def held(options: ServerOptions, graph: StoredGraph):
     return cache.holding(cache.copy_of(graph), [0])
 
 
-@pytest.mark.long
 def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_processes(origin, tmp_path):
     stored = open_graph(f"simplecache::file://{origin.path}")  # a filesystem that is not local, which actors read too
     folder, options = tmp_path / "cache", NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
@@ -97,7 +95,6 @@ def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_proc
             assert files == {path: path.stat().st_ino for path in folder.rglob("*.arrow")}  # copied once
 
 
-@pytest.mark.long
 def test_servers_leave_the_features_of_a_graph_on_its_store(origin):
     stored = open_graph(f"simplecache::file://{origin.path}")
     options = NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
@@ -112,7 +109,6 @@ def test_servers_leave_the_features_of_a_graph_on_its_store(origin):
         pass
 
 
-@pytest.mark.long
 def test_partitions_that_no_host_has_are_named(origin, tmp_path):
     copy, _ = place(origin, tmp_path / "copy")
     stored_file(copy.path, "part-00001/features.arrow").unlink()
@@ -129,7 +125,6 @@ def test_a_place_that_is_no_disk_of_a_host_is_refused(origin, tmp_path, url):
         place(origin, tmp_path / url if url == "origin" else url)
 
 
-@pytest.mark.long
 def test_a_set_of_graphs_is_placed_on_every_host(shared_ray, tmp_path):
     origin, copy = str(tmp_path / "molecules"), str(tmp_path / "copy")
     ingest_molecules(EnumeratedMolecules(30), origin, MoleculeIngestOptions())
@@ -142,7 +137,6 @@ def test_a_set_of_graphs_is_placed_on_every_host(shared_ray, tmp_path):
         place_graphs(origin, origin, lambda *what: None)
 
 
-@pytest.mark.long
 def test_a_worker_without_the_set_says_so(tmp_path):
     url = str(tmp_path / "molecules")
     ingest_molecules(EnumeratedMolecules(30), url, MoleculeIngestOptions())

@@ -202,7 +202,6 @@ def test_who_does_not_join_is_missed(joining, grows, monkeypatch, capsys):
 
 
 @pytest.mark.ray
-@pytest.mark.long
 def test_a_cluster_of_one_gpu_trains_on_it(capsys):
     """What Ray says of a cluster; whether there is such a GPU, it does not check."""
     with ray_session(SessionOptions(address="local", num_cpus=4, num_gpus=1, object_store_gb=80 / 1024)):

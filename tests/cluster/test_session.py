@@ -147,7 +147,6 @@ HANGING = """
 
 
 @pytest.mark.ray
-@pytest.mark.long
 def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on() -> None:
     # In a process of its own: Ray ends a driver that does not reach it for a minute, and that would be the tests'.
     job = start(HANGING)
@@ -184,7 +183,6 @@ INTERRUPTED = """
 
 
 @pytest.mark.ray
-@pytest.mark.long
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) -> None:
     job = start(INTERRUPTED)
@@ -209,7 +207,6 @@ def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) 
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["option", "RAY_ADDRESS"])
-@pytest.mark.long
 def test_a_cluster_that_is_not_ours_is_left_running(
     ray_head: RayHead, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,11 +88,10 @@ GIVEN_UP = "given up after 1 failure within an hour, expected at most 0 (--worke
             DataError,
             f"training, rank 0: graph 7: expected finite features, got NaN; correct the source; {GIVEN_UP}",
         ),
-        pytest.param(
+        (
             {"data": Unreadable(toys.spec().data)},
             StageError,
             f"stage collate, epoch 0, step 0, rank 0: OSError: [Errno 5] Input/output error; {GIVEN_UP}",
-            marks=pytest.mark.long,
         ),
     ],
 )
@@ -139,7 +138,6 @@ def test_failures_within_the_rate_change_nothing(tmp_path):
     assert weights[0] == weights[1]
 
 
-@pytest.mark.long
 def test_more_failures_than_the_rate_allows_end_the_run(tmp_path):
     with pytest.raises(
         StageError, match=r"given up after 2 failures within an hour, expected at most 1 \(--workers.failures_per_hour"

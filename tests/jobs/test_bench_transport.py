@@ -9,7 +9,6 @@ from storage.errors import ConfigError
 pytestmark = pytest.mark.ray
 
 
-@pytest.mark.long
 def test_all_ways_are_measured(shared_ray: None) -> None:
     took = measure(TransportConfig(rows=(1, 40), columns=3, table_rows=50, rounds=2, warmup=1))
     assert list(took) == [1, 40]
@@ -18,7 +17,6 @@ def test_all_ways_are_measured(shared_ray: None) -> None:
         assert all(len(seconds) == 2 and np.min(seconds) > 0 for seconds in some.values())
 
 
-@pytest.mark.long
 def test_a_node_that_is_not_there(shared_ray: None) -> None:
     with pytest.raises(ConfigError, match=r"server: expected the address of a node of the cluster, got 192\.0\.2\.99"):
         measure(TransportConfig(server="192.0.2.99"))

@@ -134,7 +134,6 @@ def test_bad_options():
 
 
 @pytest.mark.ray
-@pytest.mark.long
 def test_ray_starts_and_its_node_answers(tmp_path):
     done = doctor("--run-dir", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,7 +53,6 @@ def same(one: Path, other: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.long
 def test_nodes_train_as_one_ray_worker_does_and_each_resumes_the_other(shared_ray, workplace):
     said = train(train_nodes.main, [*NODES, *PROCESS, "--fit.epochs", "4", "--run.dir", "whole"], workplace)
     assert "starting Ray" not in said

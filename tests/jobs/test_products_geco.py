@@ -232,7 +232,6 @@ def test_a_run_predicts_its_own_scores(shared_ray, first_run, workplace, monkeyp
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.long
 def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     command = ["whole", "together", "--embeddings"]
