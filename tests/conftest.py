@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,6 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 _FAILED: list[str] = []
+_SLOW = "why_too_slow_for_ray"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,8 +90,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """In the gate alone: whoever asks for all tests, or for one by its name, has it run."""
     needs_ray = item.get_closest_marker("ray") or "ray_head" in getattr(item, "fixturenames", ())
     asked_for = item.config.getoption("long") or item.nodeid in item.config.args
-    if needs_ray and not asked_for and (reason := why_too_slow_for_ray()):
+    if needs_ray and not asked_for and (reason := _told(item.config)):
         pytest.skip(reason)
+
+
+def _told(config: pytest.Config) -> str | None:
+    return config.workerinput[_SLOW] if hasattr(config, "workerinput") else why_too_slow_for_ray()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Of several processes the first judges for all."""
+    node.workerinput[_SLOW] = why_too_slow_for_ray()
 
 
 def pytest_collection_finish() -> None:

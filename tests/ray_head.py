@@ -23,7 +23,7 @@ import psutil
 START_TIMEOUT_S = 120.0
 STARTS = 3  # Ray itself gives up after 30 s, which a loaded machine can miss
 STOP_TIMEOUT_S = 10.0
-SLOW_IMPORT_S = 3.0  # of Ray, in a fresh process; under 1 s on a usual machine
+SLOW_IMPORT_S = 2.5  # of Ray, in a fresh process
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,17 @@ class RayHead:
 
 @cache
 def why_too_slow_for_ray() -> str | None:
-    """Ray gives its processes 30 s to come up, a constant in its code, and a request to an actor has its own deadline: a machine several
-    times as slow as usual misses them, whatever is tested. Says how slow this one is, or None where it will do."""
+    """Ray gives its processes 30 s to come up, a constant in its code, and a request to an actor has its own deadline. Where this was
+    written, 3 to 16 s for an import went with starts and requests that missed them, whatever was tested. Says how slow this machine is, or
+    None where it will do."""
     took_s = []
-    for _ in range(2):  # the first may write bytecode
+    for _ in range(3):  # the first writes bytecode
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import ray"], check=True, timeout=600)
         took_s.append(time.perf_counter() - began)
-    if min(took_s) < SLOW_IMPORT_S:
+    if (slowest_s := max(took_s[1:])) < SLOW_IMPORT_S:
         return None
-    return f"this machine takes {min(took_s):.1f} s to import ray, over {SLOW_IMPORT_S:g}: Ray's own 30 s for a start are too short here"
+    return f"this machine takes {slowest_s:.1f} s to import ray, over {SLOW_IMPORT_S:g}: Ray's own 30 s for a start are too short here"
 
 
 @contextlib.contextmanager
