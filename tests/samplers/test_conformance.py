@@ -143,8 +143,9 @@ IN_THE_GATE = {
     "node2subgraph",
     "ppr",
     "saint",
+    "typed-neighbor",
+    "graph-batches",
 }
-IN_THE_GATE |= {"typed-neighbor", "graph-batches"}
 
 
 def mostly_long(names: Iterable[str]) -> list[Any]:
