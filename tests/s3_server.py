@@ -1,5 +1,5 @@
-"""A bucket on an S3 server of the test's own, which answers one request at a time: moto looks and then writes, so only then is its
-conditional put exclusive, as S3's is."""
+"""A bucket on an S3 server of the test's own, where moto answers one request at a time: it looks and then writes, so only then is
+its conditional put exclusive, as S3's is."""
 
 import contextlib
 import secrets
@@ -11,8 +11,11 @@ import pytest
 
 
 @contextlib.contextmanager
-def s3_bucket(*, one_at_a_time: bool = True, through: Callable[[Any], Any] = lambda answer: answer) -> Iterator[str]:
-    """A new bucket's URL; the environment says where the server is, for child processes too. `through` may put something around the server, a WSGI application."""
+def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
+    """A new bucket's URL; the environment says where the server is, for child processes too.
+
+    `through` may put something around the server, a WSGI application: that may have several requests at once in hand.
+    """
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
     import s3fs
@@ -23,8 +26,14 @@ def s3_bucket(*, one_at_a_time: bool = True, through: Callable[[Any], Any] = lam
         def log_request(self, *_: object) -> None:
             """A line for each request would fill the log, and slow the server down."""
 
-    application = through(create_backend_app("s3"))
-    server = make_server("127.0.0.1", 0, application, threaded=not one_at_a_time, request_handler=Quiet)
+    moto, turn = create_backend_app("s3"), threading.Lock()
+
+    def answer(environ, start_response):
+        with turn:
+            return moto(environ, start_response)
+
+    application = through(answer) if through else answer
+    server = make_server("127.0.0.1", 0, application, threaded=through is not None, request_handler=Quiet)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

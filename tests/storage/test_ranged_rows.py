@@ -74,7 +74,7 @@ def s3() -> Iterator[tuple[str, Store]]:
         stores.append(Store(answer))
         return stores[0]
 
-    with s3_bucket(one_at_a_time=False, through=through) as url:
+    with s3_bucket(through=through) as url:
         yield url, stores[0]
 
 
