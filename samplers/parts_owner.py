@@ -21,6 +21,7 @@ from samplers.messages import (
 )
 from samplers.partition_owner import PartitionOwner
 from samplers.router import Owner, Pending
+from storage.compiled import one_compiles_for_all
 from storage.errors import ConfigError, StageError
 from storage.typed_graph import TypedGraph
 
@@ -57,6 +58,7 @@ def open_parts(graph: TypedGraph, index: int, *, verify: bool = False) -> PartsO
     )
 
 
+@one_compiles_for_all()
 def warm_up_parts(owner: PartsOwner, graph: TypedGraph) -> None:
     """Compiles the loops behind the answers, as `samplers.warm_up` does for plain graphs."""
     node = np.empty(0, np.int64)

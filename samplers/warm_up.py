@@ -1,7 +1,7 @@
 """Compiles the loops behind an owner's answers before the first request.
 
-In a fresh environment the compiler takes seconds for each loop, and several times that if all partition servers compile at once; loading
-them from the cache takes tenths of a second.
+In a fresh environment the compiler takes seconds for each loop, so of a host's partition servers one compiles for all; loading them
+from the cache takes tenths of a second.
 """
 
 import numpy as np
@@ -16,9 +16,11 @@ from samplers.messages import (
     WalkDirection,
 )
 from samplers.partition_owner import PartitionOwner
+from storage.compiled import one_compiles_for_all
 from storage.manifest import Manifest
 
 
+@one_compiles_for_all()
 def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
     """Answers the most common kinds of requests, for no nodes."""
     node, index = np.empty(0, np.int64), np.empty(0, manifest.index_dtype)

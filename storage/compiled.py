@@ -17,8 +17,8 @@ import os
 import pickle
 import re
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,12 +27,17 @@ import numba
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
+from storage.errors import DeadlineError
+from storage.locks import locked
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
 _WARNINGS = itertools.count()
 _PACKAGES = ("samplers", "storage")  # whose compiled loops call each other
+# Below --servers.start_timeout_s, and several times what a server's loops take: then a turn's holder stands still.
+_TURN_S = 100.0
 
 
 def _count_from_a_random_number() -> None:
@@ -42,6 +47,39 @@ def _count_from_a_random_number() -> None:
 
 _count_from_a_random_number()
 os.register_at_fork(after_in_child=_count_from_a_random_number)
+
+
+class _Turn:
+    """One process's time to compile, which begins with the first loop that it lacks."""
+
+    def __init__(self) -> None:
+        self._held: ExitStack | None = None
+
+    def begins(self, lock: Path) -> bool:
+        """Waits for the others. False where it had begun before."""
+        if self._held is not None:
+            return False
+        self._held = ExitStack()
+        with suppress(OSError, DeadlineError):  # no locks there, or no end: this process compiles by itself
+            self._held.enter_context(locked(lock, _TURN_S))
+        return True
+
+    def end(self) -> None:
+        if self._held is not None:
+            self._held.close()
+
+
+_TURNS: list[_Turn] = []  # the last is under way
+
+
+@contextmanager
+def one_compiles_for_all() -> Iterator[None]:
+    """Of this host's processes that are in here at once, one compiles the loops that no file has; the others wait, and load them."""
+    _TURNS.append(_Turn())
+    try:
+        yield
+    finally:
+        _TURNS.pop().end()
 
 
 def compiled(function: Function) -> Function:
@@ -143,6 +181,14 @@ class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         super().__init__(function)
         self._cache_file = _EntryFiles(str(folder), self._impl.filename_base, _stamp(function))
+        self.turn = folder / "turn.lock"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """As numba's; what another process made while this one waited for its turn is found, too."""
+        found = super().load_overload(sig, target_context)
+        if found is None and _TURNS and _TURNS[-1].begins(self.turn):
+            found = super().load_overload(sig, target_context)
+        return found
 
 
 def _stamp(function: Callable[..., Any]) -> str:

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,15 +24,16 @@ from pathlib import Path
 from storage.arrow_files import absolute_url, is_local
 from storage.copied_files import CopiedPartition, copy_partition
 from storage.durable import write_durably
-from storage.errors import ConfigError, DeadlineError
+from storage.errors import ConfigError
 from storage.filesystem_errors import one_line_errors
 from storage.graph import StoredGraph, copy_of
+from storage.locks import locked, try_alone
 
 COPY_BYTES_PER_S = 5e6  # over a slow link, to a slow disk
 _CLAIMED, _IN_USE, _REMOVED = "claimed.json", "in-use", "removed-"
 _GRAPH = re.compile("[0-9a-f]{32}")
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")  # what copied_files names a file until it is whole
-_LOCK_S, _LOOK_S = 60.0, 0.05
+_LOCK_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CopyCache:
             copied = []
             for index in partitions:
                 size = sum(entry.num_bytes for entry in copy.partition_files(index))
-                with _locked(Path(copy.path, f"part-{index:05d}.lock"), _LOCK_S + size / COPY_BYTES_PER_S):
+                with locked(Path(copy.path, f"part-{index:05d}.lock"), _LOCK_S + size / COPY_BYTES_PER_S):
                     copied.append(copy_partition(copy, index))
             yield copied
         finally:
@@ -81,11 +81,11 @@ class CopyCache:
     def _claim(self, own: Path, wanted: dict[str, int]) -> int:
         """The descriptor that holds the graph's folder, once there is room for its files."""
         own.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(own.parent / "lock", _LOCK_S):
+        with locked(own.parent / "lock", _LOCK_S):
             own.mkdir(exist_ok=True)
             in_use = os.open(own / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                if _try_alone(in_use):  # nobody copies here: what a killed process left is no use
+                if try_alone(in_use):  # nobody copies here: what a killed process left is no use
                     for path in own.rglob(".*"):
                         if _UNFINISHED.fullmatch(path.name):
                             path.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _remove(graph: Path) -> bool:
     """Whether nobody used it: then it is gone."""
     in_use = os.open(graph / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if not _try_alone(in_use):
+        if not try_alone(in_use):
             return False
         removed = graph.with_name(f"{_REMOVED}{graph.name}")
         graph.rename(removed)
@@ -154,28 +154,6 @@ def _remove(graph: Path) -> bool:
         return True
     finally:
         os.close(in_use)
-
-
-def _try_alone(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-@contextmanager
-def _locked(path: Path, within_s: float) -> Iterator[None]:
-    """Holds a lock alone. Raises DeadlineError where another process does not let go of it."""
-    descriptor, until = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), time.monotonic() + within_s
-    try:
-        while not _try_alone(descriptor):
-            if time.monotonic() > until:
-                raise DeadlineError(f"{path}: another process holds this lock for more than {within_s:,.0f} s")
-            time.sleep(_LOOK_S)  # flock offers no wait with an end
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _gb(num_bytes: int) -> str:

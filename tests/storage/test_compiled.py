@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import storage.compiled
-from storage.compiled import compiled
+from storage.compiled import compiled, one_compiles_for_all
+from storage.errors import DeadlineError
+from storage.locks import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,7 +21,7 @@ MODULE = """
 import sys
 import numpy as np
 sys.path.insert(0, {root!r})
-from storage.compiled import compiled
+from storage.compiled import compiled, one_compiles_for_all
 
 @compiled
 def total(values):
@@ -63,6 +65,40 @@ def test_processes_at_the_same_time_and_one_after(module):
     assert len(entries(module)) == 3
     assert not list(module.parent.glob("__pycache__/compiled/*.nbi"))
     assert hits(run(module, "float32")) == 1
+
+
+def test_of_processes_that_take_turns_one_compiles(module):
+    module.write_text(module.read_text().replace("assert total", "with one_compiles_for_all():\n    assert total"))
+    assert sorted(hits(process) for process in [run(module, "int32") for _ in range(3)]) == [0, 1, 1]
+
+
+def test_a_turn_that_does_not_end_is_not_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(storage.compiled, "_TURN_S", 0.1)
+    first = compiled(square)
+    with locked(first._cache.turn, 1), one_compiles_for_all():
+        assert (first(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
+    with locked(first._cache.turn, 0), one_compiles_for_all():  # nothing to compile, nobody to wait for
+        second = compiled(square)
+        assert (second(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
+    assert second.stats.cache_hits
+
+
+def test_a_turn_ends_with_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    first = compiled(square)
+
+    @one_compiles_for_all()
+    def fail() -> None:
+        first(np.arange(3, dtype=np.int32))
+        with pytest.raises(DeadlineError), locked(first._cache.turn, 0):
+            pass
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with locked(first._cache.turn, 0):
+        pass
 
 
 def test_another_source_starts_afresh_and_clears_the_old(module):

@@ -21,6 +21,7 @@ from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError, DeadlineError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
+from storage.locks import locked
 from tests.listed_graph import random_listed_graph
 from tests.reference_sampler import same_bytes
 
@@ -181,7 +182,7 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again_and_one_that_stays_awa
 def test_a_folder_that_another_process_holds_ends_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(copy_cache, "_LOCK_S", 0.2)
     with ExitStack() as stack:
-        stack.enter_context(copy_cache._locked(tmp_path / "lock", 1))
+        stack.enter_context(locked(tmp_path / "lock", 1))
         with pytest.raises(DeadlineError, match="another process holds this lock"):
             copied(CopyCache(str(tmp_path), PLENTY), store())
 
