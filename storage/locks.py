@@ -21,9 +21,11 @@ def locked(path: Path, within_s: float) -> Iterator[None]:
             if time.monotonic() > until:
                 raise DeadlineError(f"{path}: another process holds this lock for more than {within_s:,.0f} s")
             time.sleep(_LOOK_S)  # flock offers no wait with an end
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor, too
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor, too
         os.close(descriptor)
 
 

@@ -1,5 +1,6 @@
 """Compiled loops on disk: one process writes them and any other may load them, also when several compile at once."""
 
+import errno
 import itertools
 import os
 import pickle
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import storage.compiled
+import storage.locks
 from storage.compiled import compiled, one_compiles_for_all
 from storage.errors import DeadlineError
 from storage.locks import locked
@@ -82,6 +84,17 @@ def test_a_turn_that_does_not_end_is_not_waited_for(monkeypatch, tmp_path):
         second = compiled(square)
         assert (second(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
     assert second.stats.cache_hits
+
+
+def test_a_folder_without_locks_has_no_turns(monkeypatch, tmp_path):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(storage.locks.fcntl, "flock", refuse)
+    with one_compiles_for_all():
+        assert (compiled(square)(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
+    assert len(list(tmp_path.glob("*/*.nbc"))) == 1
 
 
 def test_a_turn_ends_with_an_error(monkeypatch, tmp_path):
