@@ -36,7 +36,7 @@ _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
 _WARNINGS = itertools.count()
 _PACKAGES = ("samplers", "storage")  # whose compiled loops call each other
-# Below --servers.start_timeout_s, and several times what a server's loops take: then a turn's holder stands still.
+# Below --servers.start_timeout_s; a server's loops take 14 s of a usual core.
 _TURN_S = 100.0
 
 
@@ -49,37 +49,18 @@ _count_from_a_random_number()
 os.register_at_fork(after_in_child=_count_from_a_random_number)
 
 
-class _Turn:
-    """One process's time to compile, which begins with the first loop that it lacks."""
-
-    def __init__(self) -> None:
-        self._held: ExitStack | None = None
-
-    def begins(self, lock: Path) -> bool:
-        """Waits for the others. False where it had begun before."""
-        if self._held is not None:
-            return False
-        self._held = ExitStack()
-        with suppress(OSError, DeadlineError):  # no locks there, or no end: this process compiles by itself
-            self._held.enter_context(locked(lock, _TURN_S))
-        return True
-
-    def end(self) -> None:
-        if self._held is not None:
-            self._held.close()
-
-
-_TURNS: list[_Turn] = []  # the last is under way
+_NOT_BEGUN: list[ExitStack] = []  # the turn under way, until a loop is missing
 
 
 @contextmanager
 def one_compiles_for_all() -> Iterator[None]:
     """Of this host's processes that are in here at once, one compiles the loops that no file has; the others wait, and load them."""
-    _TURNS.append(_Turn())
-    try:
-        yield
-    finally:
-        _TURNS.pop().end()
+    with ExitStack() as turn:
+        _NOT_BEGUN.append(turn)
+        try:
+            yield
+        finally:
+            _NOT_BEGUN.clear()
 
 
 def compiled(function: Function) -> Function:
@@ -185,10 +166,12 @@ class _Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """As numba's; what another process made while this one waited for its turn is found, too."""
-        found = super().load_overload(sig, target_context)
-        if found is None and _TURNS and _TURNS[-1].begins(self.turn):
-            found = super().load_overload(sig, target_context)
-        return found
+        overload = super().load_overload(sig, target_context)
+        if overload is None and _NOT_BEGUN:
+            with suppress(OSError, DeadlineError):  # no locks there, or no end: this process compiles by itself
+                _NOT_BEGUN.pop().enter_context(locked(self.turn, _TURN_S))
+            overload = super().load_overload(sig, target_context)
+        return overload
 
 
 def _stamp(function: Callable[..., Any]) -> str:
