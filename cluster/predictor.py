@@ -19,6 +19,7 @@ from torch import Tensor
 from cluster.embeddings import embedded
 from cluster.evaluation import deal_split, predictions, rows_of
 from cluster.prediction_columns import batch_table, named_by, public_columns, two_axes
+from cluster.subnormals import flushed_subnormals
 from cluster.table_rows import SavedTable
 from cluster.tasks import Task
 from cluster.training_data import OpenData, TrainingData
@@ -147,6 +148,7 @@ class Predictor:
         self._samplers: dict[int, Sampler] = {}
         self._table: SavedTable | None = None
 
+    @flushed_subnormals()
     def predict(self, *pieces: Piece) -> None:
         """Writes pieces that the same batches make. Raises DataError where a prediction is not finite."""
         spec, first = self.spec, pieces[0]

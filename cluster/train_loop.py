@@ -48,6 +48,7 @@ from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_row
 from cluster.shared_rows import HostMates, share_rows
 from cluster.start_weights import load_start
 from cluster.straggler import PeerWait, StragglerWatch
+from cluster.subnormals import flushed_subnormals
 from cluster.table_client import SavedAt
 from cluster.tasks import Scores, StepOutput, Task, step_output
 from cluster.train_session import TrainSession
@@ -67,6 +68,7 @@ _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 
+@flushed_subnormals()
 def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
     """One rank's whole training. Every rank returns the same kind of outcome."""
     rank, device = session.rank, session.device

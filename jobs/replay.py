@@ -146,6 +146,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     from cluster.embeddings import embedded
     from cluster.evaluation import autocast
     from cluster.run_place import RunPlace
+    from cluster.subnormals import flushed_subnormals
     from cluster.table_rows import SavedTable
     from cluster.tasks import step_output
     from cluster.train_loop import seed_dropout, step_loss
@@ -175,14 +176,15 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
         for name, module in model.named_modules()
         if not [*module.children()]
     ]
-    with autocast(torch.device("cpu"), fit.precision):
-        output = step_output(model.train()(inputs))
-    for hook in hooks:
-        hook.remove()
-    if not float(weight):
-        return [("weights", weights), ("loss", "none: the batch has no labelled target"), *outputs]
-    loss = step_loss(batches.task, output, target, weight)
-    (loss / weight).backward()
+    with flushed_subnormals():
+        with autocast(torch.device("cpu"), fit.precision):
+            output = step_output(model.train()(inputs))
+        for hook in hooks:
+            hook.remove()
+        if not float(weight):
+            return [("weights", weights), ("loss", "none: the batch has no labelled target"), *outputs]
+        loss = step_loss(batches.task, output, target, weight)
+        (loss / weight).backward()
     mean = float(loss.detach()) / float(weight)
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     return [

@@ -10,6 +10,7 @@ from cluster.checkpoint import DATA
 from cluster.one_process import ProcessLauncher
 from cluster.placement import Resources, cluster_resources
 from cluster.session import ray_session
+from cluster.subnormals import flushed_subnormals
 from cluster.tasks import Classification, Task
 from cluster.train_session import Launcher
 from cluster.training_data import GraphData, GraphSplitOptions
@@ -37,6 +38,7 @@ from storage.file_stamps import take_stamps
 from storage.graph_store import StoredGraphs
 
 
+@flushed_subnormals()
 def run_graphs(job: str, config: RunConfig) -> int:
     """Trains, and returns the exit status: 0, or 1 where the model does not beat the baselines and `run.require_baselines` says it must."""
     started_s = time.monotonic()

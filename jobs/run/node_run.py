@@ -12,6 +12,7 @@ from cluster.options import ServerOptions
 from cluster.placement import Resources, cluster_resources
 from cluster.run_place import RunPlace
 from cluster.session import ray_session
+from cluster.subnormals import flushed_subnormals
 from cluster.train_session import Launcher
 from cluster.training_data import OpenNodes, StoredNodes, TrainingData
 from jobs.run.automatic import graph_facts
@@ -62,6 +63,7 @@ from storage.typed_graph import TypedGraph
 from storage.typed_manifest import TypedManifest
 
 
+@flushed_subnormals()
 def run_nodes(job: str, config: RunConfig) -> int:
     """Trains, and returns the exit status: 0, or 1 where the model does not beat the baselines and `run.require_baselines` says it must."""
     started_s = time.monotonic()
