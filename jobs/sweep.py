@@ -74,7 +74,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     out = _out(options)
     together = _together(plan, configs)
     from jobs.run.child_process import end_tagged, new_tag
-    from jobs.sweeps.classic import Classic, train_beside
+    from jobs.sweeps.classic import Classic, train_beside, why_none
     from jobs.sweeps.scaling import ScalingClock
     from jobs.sweeps.search import FILE, Search, saved_attributes, status_of
     from jobs.sweeps.table import print_table, write_pages
@@ -101,7 +101,10 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     ended: list[int] = []
     classic: list[Classic] = []
     of_nodes = configs[0].kind == "nodes" and configs[0].links is None
-    models = options.baseline if of_nodes and clock is None else None
+    baseline = replace(configs[0].baseline, models=(options.baseline or ()) if of_nodes and clock is None else ())
+    if baseline.models and (reason := why_none(configs, baseline)):
+        print(f"no baseline beside them: {reason}", flush=True)
+        baseline = replace(baseline, models=())
 
     def on_end(record: dict[str, Any]) -> None:
         ended.append(record["number"])
@@ -112,11 +115,9 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     runner = TrialRunner(plan, search, out, metric, together, tag, clock.look if clock else lambda number, pid: None)
     try:
         runner.run(iter(missing), on_end)
-        if models:
-            print(f"the baseline {' '.join(models)} beside them (--baseline none leaves it out)", flush=True)
-            classic = train_beside(
-                configs, replace(configs[0].baseline, models=models), out, tag, options.trial_timeout_s
-            )
+        if baseline.models:
+            print(f"the baseline {' '.join(baseline.models)} beside them (--baseline none leaves it out)", flush=True)
+            classic = train_beside(configs, baseline, out, tag, options.trial_timeout_s)
     except BaseException:  # mostly Ctrl-C or SIGTERM: however it ends, it can be continued
         print(f"\nto continue: python jobs/sweep.py --resume {shlex.quote(str(out))}", file=sys.stderr)
         raise

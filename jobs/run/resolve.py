@@ -430,6 +430,16 @@ def _the_past_is_sampled(config: RunConfig) -> str | None:
     return None
 
 
+def _classic_baselines_hear_all_times(config: RunConfig) -> str | None:
+    time = getattr(config.sampler.options, "time", "all")
+    if time == "all" or not config.baseline.models:
+        return None
+    return (
+        f"baseline: expected edges of all times, which {' '.join(config.baseline.models)} would hear, got --sampler.time {time}; "
+        "leave out --baseline"
+    )
+
+
 def _baselines_need_exact_scores(config: RunConfig) -> str | None:
     if not config.run.require_baselines or config.evaluation.estimate is None:
         return None
@@ -572,6 +582,7 @@ CHECKS = (
     _links_fit_the_rest,
     _the_past_is_sampled,
     _patience_needs_scores_that_choose,
+    _classic_baselines_hear_all_times,
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,
     _shards_hear_their_neighbors,

@@ -6,6 +6,7 @@ import statistics
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -15,8 +16,10 @@ from cluster.run_place import RunPlace
 from jobs.run.child_process import cause_of, end_tagged, start
 from jobs.run.classic import Try, best_of, tries
 from jobs.run.config import BaselineOptions, RunConfig
+from jobs.run.node_run import resolve_nodes
+from jobs.run.prepare_graph import prepare_any_graph
 from jobs.sweeps.trials import command_of
-from storage.errors import StageError
+from storage.errors import ConfigError, StageError
 
 _STOP_TIMEOUT_S = 40.0
 
@@ -39,6 +42,17 @@ class Classic:
     def _told(self, split: str) -> str:
         values = [one[split] for one in self.scores]
         return f"{split} {self.mean(split):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:
+    """Why classic models cannot be trained beside these trials, whose data is there; None where they can."""
+    opened = cache(prepare_any_graph)
+    for config in configs:
+        try:
+            resolve_nodes(replace(config, baseline=baseline), opened(config.data), None)
+        except ConfigError as error:
+            return str(error)
+    return None
 
 
 def train_beside(

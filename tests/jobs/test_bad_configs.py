@@ -74,6 +74,11 @@ ROWS = (
     Row("train_graphs", "--servers.range_reads", ("one graph", "many graphs", "--servers.range_reads")),
     Row("train_graphs", "--embeddings.width 8", ("one graph", "many graphs", "--embeddings.width 8")),
     Row("train_nodes", "--sampler neighbor --sampler.time until", ("'until'", "--evaluation sampled")),
+    Row(
+        "train_nodes",
+        "--sampler neighbor --sampler.time before --evaluation sampled --baseline gcn",
+        ("all times", "--sampler.time before", "--baseline"),
+    ),
     Row("ingest", "synthetic out --split.by_time 0.9 0.8", ("by_time", "ascending order", "0.9")),
     Row("ingest", "synthetic out --links.by_time 0.8 0.9", ("by_time", "--edge-list.time")),
     Row("bench.links", "--graph {missing} --seeds 0", ("seeds", "1 to 10")),

@@ -466,6 +466,17 @@ def test_a_classic_model_is_trained_beside_the_trials_for_each_seed_and_split(pr
     assert "(2 runs)" in capsys.readouterr().out
 
 
+def test_a_sweep_whose_trials_allow_no_baseline_says_why_and_goes_on(program, capsys) -> None:
+    program(FINISH)
+    words = ["--grid", "model.width=8,16", "--cpus", "4", "--out", "out", "--baseline", "gcn"]
+    after = ["--data.nodes", "200", "--sampler", "neighbor", "--sampler.time", "before", "--evaluation", "sampled"]
+    assert run_sweep(*words, after=after) == 0
+    said = capsys.readouterr().out
+    assert "no baseline beside them: baseline: expected edges of all times, which gcn would hear" in said
+    assert "baseline gcn:" not in said
+    assert not list(Path("out").glob("beside-*"))
+
+
 def test_trials_that_run_together_have_gpus_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     runner = SimpleNamespace(at_once=2, plan=SimpleNamespace(options=SimpleNamespace(cpus=4)))
