@@ -292,7 +292,8 @@ def train_and_score(
         )  # what does not fit is refused before anything starts
         print(f"beginning with the weights of {resolved.fit.start_from}", flush=True)
     if not resolved.is_full_graph:
-        print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}", flush=True)
+        each = ", one for each" if resolved.micro_batches == resolved.workers.most else ""
+        print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}{each}", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
             unit = str(described.get("predicted", config.kind))
