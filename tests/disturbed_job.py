@@ -25,6 +25,7 @@ FLAGS = {
     "--sampler.num_chunks": "8",
     "--fit.epochs": str(NUM_EPOCHS),
     "--fit.checkpoint_every": "8",
+    "--fit.eval_every": "1",
     "--fit.checkpoint_minutes": "0.02",
     "--servers.local_reads": "no",
 }

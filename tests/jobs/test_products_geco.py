@@ -38,6 +38,8 @@ SMALL = [
     "2",
     "--fit.checkpoint_every",
     "1",
+    "--fit.eval_every",
+    "1",
     "--fit.schedule",
     "constant",
 ]
