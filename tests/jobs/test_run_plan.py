@@ -304,7 +304,18 @@ def test_the_other_node_models(plan, graph, model, flags):
 
 
 def test_the_whole_graph_as_one_batch(plan, graph):
-    told = plan("products_geco", "--data", graph, *SMALL, "--run.parallel", "graph", "--fit.epochs", "2")
+    told = plan(
+        "products_geco",
+        "--data",
+        graph,
+        *SMALL,
+        "--run.parallel",
+        "graph",
+        "--fit.epochs",
+        "2",
+        "--fit.eval_every",
+        "1",
+    )
     assert "about 250 nodes on each of 2 workers" in told["batch"]
     assert "sent by a worker in a step" in told["traffic"]
     assert "shard" in told["memory"]
