@@ -1,6 +1,6 @@
 """GECO on a products-like graph, behind partition servers and by Ray's workers: the recipe recipes/jobs/products_geco.yaml by its name.
 
-    python jobs/products_geco.py                              the embedded synthetic graph, 64 to 78 s on 2 cores
+    python jobs/products_geco.py                              the embedded synthetic graph, about a minute on 2 cores
     python jobs/products_geco.py --data path/or/url           a graph prepared by jobs/ingest.py
     python jobs/products_geco.py --data ogbn-products         OGB's set, once its files are under data/ogb
     python jobs/products_geco.py --run.parallel graph         the whole graph as one batch, its nodes spread over the workers
