@@ -427,17 +427,12 @@ def _the_past_is_sampled(config: RunConfig) -> str | None:
         return f"time: links expect 'before', without as_of, for a link is an edge of its own time, got {options.time!r}; set --sampler.time before"
     if config.evaluation.how == "full":
         return f"time: {options.time!r} expects scores through the sampler, for the whole graph has edges of all times; set --evaluation sampled"
+    if config.baseline.models:
+        return (
+            f"baseline: expected edges of all times, which {' '.join(config.baseline.models)} would hear, got --sampler.time {options.time}; "
+            "leave out --baseline"
+        )
     return None
-
-
-def _classic_baselines_hear_all_times(config: RunConfig) -> str | None:
-    time = getattr(config.sampler.options, "time", "all")
-    if time == "all" or not config.baseline.models:
-        return None
-    return (
-        f"baseline: expected edges of all times, which {' '.join(config.baseline.models)} would hear, got --sampler.time {time}; "
-        "leave out --baseline"
-    )
 
 
 def _baselines_need_exact_scores(config: RunConfig) -> str | None:
@@ -582,7 +577,6 @@ CHECKS = (
     _links_fit_the_rest,
     _the_past_is_sampled,
     _patience_needs_scores_that_choose,
-    _classic_baselines_hear_all_times,
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,
     _shards_hear_their_neighbors,
