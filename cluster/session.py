@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any
 
 from cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
+from cluster.upload import warn_of_large_upload
 from storage.errors import ClusterLostError, ConfigError
 from storage.owned_folder import owned, remove_orphans
 
@@ -135,6 +136,7 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
     with _one_line_errors(f"connect to the Ray cluster at {address}"):
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
+        warn_of_large_upload(ray.get_runtime_context().runtime_env.get("working_dir"))
         yield _describe(context, is_ours=False)
     except ClusterLostError:  # disconnecting waits for the head
         raise

@@ -1,6 +1,7 @@
 """The README's cluster command, run for real: `ray start --head`, then `ray job submit --working-dir .`."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,22 +9,32 @@ from typing import Any
 
 import pytest
 
+from cluster.upload import LARGE_BYTES
 from tests.ray_head import RayHead, start_ray_head
+from tests.uploads import DATA, REPOSITORY, copy_checkout, plant
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-JOB = "tests/cluster/submitted_job.py"
-# Ray refuses some hundred MB; our sources are a few.
-MAX_UPLOAD_BYTES = 8 * 2**20
+JOB = "submitted_job.py"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with data in it, the job's script, and a large file that nothing excludes."""
+    checkout = copy_checkout(tmp_path_factory.mktemp("submitted") / "checkout")
+    plant(checkout, DATA)
+    shutil.copy(REPOSITORY / "tests" / "cluster" / JOB, checkout)
+    with open(checkout / "large.bin", "wb") as file:
+        file.truncate(LARGE_BYTES)
+    return checkout
 
 
 def submit(
-    head: RayHead, *entrypoint: str, environment: dict[str, str] | None = None
+    head: RayHead, checkout: Path, *entrypoint: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["ray", "job", "submit", "--address", head.dashboard_url, "--working-dir", ".", "--", *entrypoint],
-        cwd=REPOSITORY,
+        cwd=checkout,
         env=head.environment | (environment or {}),
         capture_output=True,
         text=True,
@@ -39,21 +50,8 @@ def ray_head() -> Iterator[RayHead]:
 
 
 @pytest.fixture(scope="module")
-def succeeded(ray_head: RayHead) -> subprocess.CompletedProcess[str]:
-    # These folders exist in a checkout that is in use; whether the upload leaves them out shows only if they do.
-    decoys = [REPOSITORY / "runs" / "decoy.txt", REPOSITORY / "data" / "decoy.txt"]
-    made = []
-    try:
-        for decoy in decoys:
-            made += [parent for parent in [decoy.parent] if not parent.exists()]
-            decoy.parent.mkdir(exist_ok=True)
-            decoy.write_text("this file stays at home")
-        return submit(ray_head, "python", JOB)
-    finally:
-        for decoy in decoys:
-            decoy.unlink(missing_ok=True)
-        for folder in made:
-            folder.rmdir()
+def succeeded(ray_head: RayHead, checkout: Path) -> subprocess.CompletedProcess[str]:
+    return submit(ray_head, checkout, "python", JOB)
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +76,24 @@ def test_the_job_and_its_workers_run_the_uploaded_code(report: dict[str, Any]) -
     assert report["worker"]["package"] == str(Path(report["worker"]["cwd"], "storage", "__init__.py"))
 
 
-def test_the_upload_holds_the_sources_and_nothing_else(report: dict[str, Any]) -> None:
-    sizes: dict[str, int] = report["files"]
-    top = {Path(name).parts[0] for name in sizes}
-    assert {"jobs", "cluster", "samplers", "storage", "models"} <= top
-    assert not top & {".git", ".venv", "runs", "data", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"}
-    assert sum(sizes.values()) < MAX_UPLOAD_BYTES, sorted(sizes.items(), key=lambda item: -item[1])[:10]
+def test_the_upload_holds_the_sources_and_no_data(report: dict[str, Any]) -> None:
+    files = {Path(name).as_posix() for name in report["files"]}
+    assert {"jobs", "cluster", "samplers", "storage", "models"} <= {Path(name).parts[0] for name in files}
+    assert not files & set(DATA)
+    assert not {name for name in files if name.startswith("tests/")}
+
+
+def test_a_large_upload_is_named_where_it_arrives(succeeded: subprocess.CompletedProcess[str]) -> None:
+    assert "warning: the upload has 1" in succeeded.stdout
+    assert "the largest large.bin (10.0 MB)" in succeeded.stdout
 
 
 @pytest.mark.long
-def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, tmp_path: Path) -> None:
+def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, checkout: Path, tmp_path: Path) -> None:
     # The job's own folder on the cluster goes away with the job: what is to stay is named by absolute paths.
     ended = submit(
         ray_head,
+        checkout,
         *(
             "python",
             "jobs/products_geco.py",
@@ -124,16 +127,16 @@ def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_a_job_that_fails_ends_the_command_with_1(ray_head: RayHead) -> None:
-    ended = submit(ray_head, "python", JOB, "--fail")
+def test_a_job_that_fails_ends_the_command_with_1(ray_head: RayHead, checkout: Path) -> None:
+    ended = submit(ray_head, checkout, "python", JOB, "--fail")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "this job was asked to fail" in ended.stdout + ended.stderr
 
 
 @pytest.mark.long
-def test_without_the_clusters_token_nothing_runs(ray_head: RayHead, tmp_path: Path) -> None:
+def test_without_the_clusters_token_nothing_runs(ray_head: RayHead, checkout: Path, tmp_path: Path) -> None:
     other = tmp_path / "token"
     other.write_text("0" * 64)
-    ended = submit(ray_head, "python", JOB, environment={"RAY_AUTH_TOKEN_PATH": str(other)})
+    ended = submit(ray_head, checkout, "python", JOB, environment={"RAY_AUTH_TOKEN_PATH": str(other)})
     assert ended.returncode != 0
     assert "REPORT" not in ended.stdout

@@ -1,0 +1,49 @@
+"""What `ray job submit --working-dir` packs, by Ray's own packaging, and folders to pack."""
+
+import logging
+import shutil
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+_NOT_COPIED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build")
+# What lies in a checkout, or in a user's project, that is in use.
+DATA = (
+    *("x.npy", "arrays.npz", "edges.csv", "edges.parquet", "weights.pt", "rows.arrow"),
+    *("graphs/mine/manifests/000001.json", "runs/a/config.json", "predictions/part-00000.txt", "data/products/raw.txt"),
+    "mine/edges.csv",
+)
+PACKAGES = (
+    "mine/data/__init__.py",
+    "mine/data/sub/read.py",
+    "src/data/__init__.py",
+    "data/__init__.py",
+    "mine/runs/a.py",
+)
+
+
+def copy_checkout(target: Path) -> Path:
+    """A copy of the repository's files at `target`, links as links."""
+    shutil.copytree(REPOSITORY, target, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+    return target
+
+
+def plant(folder: Path, names: Iterable[str]) -> None:
+    """Small files of these names below the folder."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("# planted\n")
+
+
+def packed(folder: Path, out: Path) -> dict[str, int]:
+    """Bytes of each file that an upload of the folder holds; `out` is the package."""
+    from ray._private.ray_constants import get_runtime_env_default_excludes
+    from ray._private.runtime_env.packaging import create_package
+
+    quiet = logging.getLogger("tests.uploads")
+    quiet.setLevel(logging.WARNING)
+    excludes = get_runtime_env_default_excludes()
+    create_package(str(folder), out, include_gitignore=True, excludes=excludes, logger=quiet)
+    with zipfile.ZipFile(out) as package:
+        return {entry.filename: entry.file_size for entry in package.infolist() if not entry.is_dir()}
