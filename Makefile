@@ -38,7 +38,7 @@ docs: $(VENV)/.dev-installed
 	$(BIN)/mkdocs build --strict
 
 audit: $(VENV)/.dev-installed
-	$(BIN)/python .ci/audit.py
+	$(BIN)/python .ci/audit.py $(ARGS)
 
 $(VENV)/.run-installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "graphmill needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -52,11 +52,9 @@ $(VENV)/.dev-installed: $(VENV)/.run-installed
 	$(INSTALL) -c constraints.txt -e '.[dev]'
 	touch $@
 
-# Rewrites constraints.txt from what is installed now, local build tags removed.
+# Rewrites constraints.txt from what is installed now, and the lists and the lock that are made from it.
 lock: $(VENV)/.dev-installed
-	{ echo '# Every version that CI installs; made with `make lock`.'; \
-	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//; / @ /d'; } > constraints.tmp
-	mv constraints.tmp constraints.txt
+	$(BIN)/python .ci/lock.py
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis

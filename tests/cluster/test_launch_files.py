@@ -24,10 +24,6 @@ def pinned() -> dict[str, str]:
     return dict(line.split("==") for line in lines if "==" in line)
 
 
-def requirement_pins(packages: list[str]) -> dict[str, str]:
-    return dict(package.split("==") for package in packages)
-
-
 def cloud_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
     """The commented blocks at the end of ray_config.yaml, each laid over the file itself as its comment says."""
     text = (REPOSITORY / "ray_config.yaml").read_text()
@@ -97,16 +93,6 @@ def test_the_manifests_pods_have_shared_memory_and_resources() -> None:
             assert set(container["resources"]) == {"requests", "limits"}
             (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == "/dev/shm"]
             assert volumes[mount["name"]]["emptyDir"]["medium"] == "Memory"
-
-
-def test_the_pins_are_those_of_constraints_txt() -> None:
-    for text in (
-        yaml.safe_load(MANIFEST.read_text())["spec"]["runtimeEnvYAML"],
-        (REPOSITORY / "runtime_env.yaml").read_text(),
-    ):
-        pins = requirement_pins(yaml.safe_load(text)["pip"]["packages"])
-        assert pins["torch"]
-        assert {name: pinned().get(name) for name in pins} == pins
 
 
 def test_runtime_env_yaml_is_valid_for_ray() -> None:
