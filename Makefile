@@ -3,14 +3,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Imports write the bytecode of what they need: pip would make all of it, 25,000 files, on one core.
-INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# -qq: errors alone, for pip warns of every package that one of several places does not have. Imports write the bytecode of what
+# they need: pip would make all of it, 25,000 files, on one core.
+INSTALL ?= $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE # with it, each process compiles all that it imports
 # torch goes first and alone, pinned: any looser request could replace it by another build later.
 TORCH ?= torch==2.13.0
 ARGS ?=
 
-.PHONY: run test gate test-all check lint docs audit lock clean
+.PHONY: run test gate test-all check lint docs audit lock dist-check clean
 
 run: $(VENV)/.run-installed
 	$(BIN)/python jobs/products_geco.py $(ARGS)
@@ -55,6 +56,10 @@ $(VENV)/.dev-installed: $(VENV)/.run-installed
 # Rewrites constraints.txt from what is installed now, and the lists and the lock that are made from it.
 lock: $(VENV)/.dev-installed
 	$(BIN)/python .ci/lock.py
+
+# Before a release: wheel and sdist, tried in an empty environment made from requirements.lock.
+dist-check: $(VENV)/.dev-installed
+	.ci/dist-check
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis

@@ -75,6 +75,7 @@ class RunDirectory:
         self.path = self.place.folder
         self.settle: Callable[[], None] = lambda: None  # returns when the place has all that is written
         self.hold: StoreHold | None = None  # of a run on a store, once its driver has it
+        self.has_report = False  # whether the page of this training was written
         self._metrics = self.path / "metrics.jsonl"
         self._events: EventFile | None = None
         self._new_config: Mapping[str, Any] | None = None  # until the workers of a continued run accept it

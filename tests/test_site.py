@@ -32,7 +32,7 @@ def test_the_reference_has_every_public_name():
     assert listed == [path.replace(":", ".") for table in tables for path in table.values()]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
 def test_links_outside_the_site_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (REPOSITORY / page).read_text())
     assert [link for link in links if not (REPOSITORY / link).exists()] == []

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cluster.checkpoint import TrainState, check_continues
@@ -98,7 +97,7 @@ def open_run(place: RunPlace, options: RunOptions, config: Mapping[str, Any]) ->
 @contextmanager
 def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> Iterator[None]:
     """The run's directory and its trackers say how it ends; the user is told how it goes on."""
-    path, url = run.path, run.place.url
+    url = run.place.url
     is_cluster_lost = False
     try:
         with tracked(options.track, options.track_project, run, config):
@@ -119,7 +118,7 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
         run.note("finish")
     finally:
         if not is_cluster_lost:  # Ray aborts this process once another head answers there: the last word comes first
-            _write_report(path)
+            _write_report(run)
 
 
 def _newest(place: RunPlace) -> str | None:
@@ -139,11 +138,12 @@ def _why(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
 
 
-def _write_report(path: Path) -> None:
+def _write_report(run: RunDirectory) -> None:
     """Writes report.html; where that fails, prints why, and the run goes on."""
     try:
-        record = read_run(path)
-        write_atomic(path / "report.html", run_page(record, stored_partitions(record)))
+        record = read_run(run.path)
+        write_atomic(run.path / "report.html", run_page(record, stored_partitions(record)))
+        run.has_report = True
     except (OSError, ImportError, GraphmillError) as error:
         print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
 
@@ -323,7 +323,7 @@ def train_and_score(
             "wall_s": time.monotonic() - started_s,
         }
         run.write_summary(summary)
-    return summary
+    return summary | {"has_report": run.has_report}
 
 
 def _choices_that_hold(run_dir: RunPlace, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
@@ -392,13 +392,13 @@ def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
     more = ["--fit.epochs", str(2 * summary["epochs"])]
     if "stopped_early" in summary:
         more += ["--fit.patience", "none"]
+    report = f"report     {run_dir.below('report.html')}\n" if summary["has_report"] else ""
     print(
         f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
         f"{counted(summary['workers'], 'worker')} on {summary['device']}{memory}\n"
         f"{speed} while training; waited for batches {summary['wait_share']:.1%} of it; "
         f"trained for {summary['train_s']:.0f} s; this job took {summary['wall_s']:.0f} s\n\n"
-        f"report     {run_dir.below('report.html')}\n"
-        f"predict    {command_line('predict', str(run_dir), run_dir.below('predictions'))}\n"
+        f"{report}predict    {command_line('predict', str(run_dir), run_dir.below('predictions'))}\n"
         f"continue   {command_line(job, '--run.resume', str(run_dir), *more)}"
     )
 

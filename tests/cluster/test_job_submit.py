@@ -78,7 +78,7 @@ def test_the_job_and_its_workers_run_the_uploaded_code(report: dict[str, Any]) -
 
 def test_the_upload_holds_the_sources_and_no_data(report: dict[str, Any]) -> None:
     files = {Path(name).as_posix() for name in report["files"]}
-    assert {"jobs", "cluster", "samplers", "storage", "models"} <= {Path(name).parts[0] for name in files}
+    assert {"jobs", "cluster", "samplers", "storage", "models"} <= {part for name in files for part in Path(name).parts}
     assert not files & set(DATA)
     assert not {name for name in files if name.startswith("tests/")}
 

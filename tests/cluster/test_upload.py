@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import cluster
 from cluster.upload import LARGE_BYTES, describe_large_upload
 from tests.uploads import DATA, PACKAGES, REPOSITORY, copy_checkout, packed, plant
 
@@ -30,9 +31,8 @@ def test_an_upload_of_a_checkout_is_small(of_checkout: tuple[dict[str, int], int
 
 def test_it_holds_every_source_of_ours(of_checkout: tuple[dict[str, int], int]) -> None:
     files, _ = of_checkout
-    sources = [
-        path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".py", ".yaml")
-    ]
+    root = Path(cluster.__file__).parents[1]
+    sources = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in (".py", ".yaml")]
     assert len(sources) > 400
     assert {str(path.relative_to(REPOSITORY)) for path in sources} <= set(files)
 

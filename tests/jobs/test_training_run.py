@@ -1,8 +1,13 @@
 """What a training job says of its run: how many steps, and how it ended."""
 
+from pathlib import Path
+from typing import Any, NoReturn
+
 import pytest
 
 from cluster.run_place import RunPlace
+from jobs.run import training_run
+from jobs.run.config import RunOptions
 from jobs.run.progress import progress
 from jobs.run.training_run import follow, print_end, step_warnings
 
@@ -20,6 +25,7 @@ SUMMARY = {
     "wait_share": 0.0,
     "train_s": 1.0,
     "wall_s": 2.0,
+    "has_report": True,
 }
 
 
@@ -54,3 +60,18 @@ def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path
     assert "--fit.epochs 18 --fit.patience none" in out
     print_end(SUMMARY | {"workers": 2, "peak_bytes": 1_234_000_000}, RunPlace(str(tmp_path)))
     assert "10 parameters, 2 workers on cpu, peak memory 1.23 GB each\n" in capsys.readouterr().out
+
+
+def test_a_run_without_a_report_names_none(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    def without_matplotlib(*_: object) -> NoReturn:
+        raise ModuleNotFoundError("No module named 'matplotlib'")
+
+    monkeypatch.setattr(training_run, "run_page", without_matplotlib)
+    place = RunPlace(str(tmp_path / "run"))
+    with training_run.open_run(place, RunOptions(), {}) as run:
+        pass
+    print_end(SUMMARY | {"has_report": run.has_report}, place)
+    out, error = capsys.readouterr()
+    assert error == "no report: No module named 'matplotlib'\n"
+    assert "report.html" not in out
+    assert "\npredict    " in out
