@@ -2,7 +2,10 @@
 
 import re
 import subprocess
+import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import yaml
@@ -62,3 +65,18 @@ def test_the_citation_is_of_this_version() -> None:
         PROJECT["license"],
     )
     assert {"message", "title", "authors"} <= set(citation)
+
+
+def built(source: Path, out: Path, *words: str) -> list[Path]:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", out, *words], cwd=source, check=True, timeout=300)
+    return sorted(out.iterdir())  # the wheel, the sdist
+
+
+def test_the_sdist_makes_the_same_wheel(tmp_path: Path) -> None:
+    wheel, sdist = built(REPOSITORY, tmp_path / "first")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "sdist", filter="data")
+    (again,) = built(next((tmp_path / "sdist").iterdir()), tmp_path / "again", "-t", "wheel")
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(again) as other:
+        assert ours.namelist() == other.namelist()
+        assert len(ours.namelist()) > 400
