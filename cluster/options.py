@@ -25,26 +25,32 @@ class TrainOptions:
 
     FORMER: ClassVar = {"accumulate": "micro_batches, the batches of a step over all workers (workers × accumulate)"}
     epochs: int = 100
+    """Passes over the training split."""
     steps: int | None = None
     """At least so many optimizer steps, in whole epochs, in place of epochs."""
     learning_rate: float = 0.001
+    """The peak rate, after the warm-up."""
     min_learning_rate: float = 0.0
     """Where the schedule ends."""
     optimizer: Optimizer = "adamw"
     """adamw: decays matrices, beside the gradient; adam: the decay is a squared penalty in the gradient, of all weights, as in most GCNs."""
     weight_decay: float = 0.0
+    """Strength of the decay; the optimizer says of what."""
     decay_all: bool = False
     """Of adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT; adam decays all in any case."""
     schedule: Schedule = "constant"
+    """How the rate falls from its peak to min_learning_rate over the run; constant: not at all."""
     power: float = 1.0
     """Of the "poly" schedule."""
     warmup_epochs: int = 0
+    """Epochs in which the rate rises to its peak."""
     warmup_steps: int | None = None
     """Optimizer steps, in place of epochs."""
     micro_batches: int | None = None
-    """Batches of one optimizer step, dealt to the workers. They decide the results, the workers do not. auto: as many as the run's first
+    """Batches of one optimizer step, dealt to the workers. They decide the results, the workers do not. none: as many as the run's first
     workers."""
     clip_norm: float | None = None
+    """Gradients of a larger norm, over all weights, are scaled down to it; none: they stay."""
     ema_decay: float | None = None
     """Of the averaged weights, which are then what is evaluated and kept."""
     eval_every: int = 1
@@ -58,6 +64,7 @@ class TrainOptions:
     precision: Precision = "float32"
     """auto: bfloat16 on GPUs, float32 on CPUs."""
     seed: int = 0
+    """Of the first weights, the batches and dropout: the same seed gives the same run."""
     start_from: str | None = None
     """Fine-tuning: a finished run, a folder of jobs/convert_checkpoint.py, or a `.safetensors` file, whose weights the run begins with. The model's options must
     make the same parameters; none: begin at random."""
@@ -98,6 +105,7 @@ class WorkerOptions:
     failures_per_hour: int = 3
     """Survived by starting all workers again from the latest checkpoint."""
     keep_checkpoints: int = 2
+    """How many of the newest checkpoints a run keeps."""
     grace_s: float = 20.0
     """After SIGTERM: time to save a checkpoint and end."""
     min_workers: int | None = None

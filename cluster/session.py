@@ -176,8 +176,13 @@ def _started(options: SessionOptions) -> Iterator[Session]:
                         )
                     break
                 except ConfigError as error:
-                    if not further or _TOO_LATE not in str(error):
+                    if _TOO_LATE not in str(error):
                         raise
+                    if not further:
+                        raise ConfigError(
+                            f"Ray gives its processes 30 s to come up, a limit of its own, and {_STARTS} starts did not; free this machine's "
+                            f"cores and try again ({error})"
+                        ) from error
                 finally:
                     # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
                     daemons = [child for child in this_process.children() if child not in before]

@@ -477,6 +477,7 @@ class GraphBatchOptions:
 
     GIVEN: ClassVar = ("seed", "shuffle")
     max_graphs: int = 0
+    """Graphs of one batch."""
     max_nodes: int = 0
     """Nodes of all graphs."""
     max_edges: int = 0
@@ -503,6 +504,7 @@ class LoaderOptions:
     """How far and how wide the loader works ahead."""
 
     threads: int = 1
+    """Threads that draw batches, beside the one that trains."""
     prefetch: int = 2
     """Batches finished or under way beyond the one in use; at least one per thread."""
     max_bytes: int = 1 << 30

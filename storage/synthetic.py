@@ -35,8 +35,11 @@ class SyntheticOptions:
     mean_degree: float = 50.0
     """In-edges per node on average, both directions counted; small communities reach a little less."""
     num_classes: int = 47
+    """Classes of the nodes, one each."""
     feature_dim: int = 100
+    """Columns of the features."""
     train_share: float = 0.08
+    """Share of the nodes that train."""
     valid_share: float = 0.02
     """The rest is the test split."""
     cross_share: float = 0.05
@@ -46,6 +49,7 @@ class SyntheticOptions:
     feature_signal: float = 0.23
     """Standard deviation of a centroid's entries where the noise has 1."""
     seed: int = 0
+    """The same seed gives the same graph."""
 
     def __post_init__(self) -> None:
         checks = (

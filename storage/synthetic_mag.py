@@ -42,6 +42,7 @@ class SyntheticMagOptions:
     scale: float = 1.0
     """Of the numbers of nodes and edges; 1: those of ogbn-mag, 1.9 million and 21 million."""
     feature_dim: int = 128
+    """Columns of the features."""
     features: Literal["paper", "all"] = "paper"
     """Types that have features; all: as where embeddings of the other types are added to ogbn-mag."""
     num_classes: int = 349
@@ -49,6 +50,7 @@ class SyntheticMagOptions:
     homophily: float = 0.5
     """Share of the edges whose ends are of one class, besides those by chance."""
     seed: int = 0
+    """The same seed gives the same graph."""
 
     def __post_init__(self) -> None:
         check_options(

@@ -87,9 +87,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """In the gate alone: whoever asks for all tests, or for one by its name, has it run."""
+    """In the gate alone: whoever asks for all tests, or for one by its name, has it run. Ray's core runs on every machine."""
     needs_ray = item.get_closest_marker("ray") or "ray_head" in getattr(item, "fixturenames", ())
-    asked_for = item.config.getoption("long") or item.nodeid in item.config.args
+    asked_for = (
+        item.config.getoption("long") or item.nodeid in item.config.args or item.get_closest_marker("core") is not None
+    )
     if needs_ray and not asked_for and (reason := _told(item.config)):
         pytest.skip(reason)
 
@@ -140,8 +142,9 @@ def real_data() -> Path:
     return folder
 
 
-def _compile_what_servers_answer_with(url: Path) -> None:
-    """In a fresh checkout each partition server would compile the same loops, all at once: on a loaded machine for longer than a
+@pytest.fixture(scope="session")
+def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What partition servers answer with. In a fresh checkout each partition server would compile the same loops, all at once: on a loaded machine for longer than a
     request waits."""
     from samplers.partition_owner import PartitionOwner
     from samplers.warm_up import warm_up
@@ -149,16 +152,16 @@ def _compile_what_servers_answer_with(url: Path) -> None:
     from storage.ingest import IngestOptions, ingest
     from tests.listed_graph import random_listed_graph
 
-    ingest(random_listed_graph(20, 100), str(url), IngestOptions(num_partitions=1))
-    graph = open_graph(str(url))
-    warm_up(PartitionOwner(graph.partition(0), graph.manifest.num_nodes), graph.manifest)
+    url = str(tmp_path_factory.mktemp("warm") / "graph")
+    with one_at_a_time():
+        ingest(random_listed_graph(20, 100), url, IngestOptions(num_partitions=1))
+        graph = open_graph(url)
+        warm_up(PartitionOwner(graph.partition(0), graph.manifest.num_nodes), graph.manifest)
 
 
 @pytest.fixture(scope="session")
-def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
+def ray_head(compiled_loops: None) -> Iterator[RayHead]:
     """One real head node for all tests of this process that do not need a Ray of their own."""
-    with one_at_a_time():
-        _compile_what_servers_answer_with(tmp_path_factory.mktemp("warm") / "graph")
     with start_ray_head(num_cpus=4) as head:
         yield head
 

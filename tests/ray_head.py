@@ -72,9 +72,11 @@ def start_ray_head(
             try:
                 with one_at_a_time():
                     head = stack.enter_context(_one_start(num_cpus, object_store_bytes, dashboard))
-            except RuntimeError:
+            except RuntimeError as error:
                 if not further:
-                    raise
+                    raise RuntimeError(
+                        f"Ray gives its processes 30 s to come up, a limit of its own, and {STARTS} starts did not: {error}"
+                    ) from None
                 continue
             yield head
             return

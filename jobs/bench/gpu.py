@@ -42,6 +42,7 @@ class GpuConfig:
     """What a GPU has to show."""
 
     rows: tuple[Literal["checks", "speed", "training", "waits"], ...] = ("checks", "speed", "training", "waits")
+    """Which parts are measured."""
     device: str = "cuda"
     """Or cuda:1, or cpu."""
     log2_to: int = 21
@@ -51,10 +52,13 @@ class GpuConfig:
     nodes: int = 2_449_029
     """Of the training rows."""
     wait_nodes: int = 500_000
+    """Nodes of the graph on which waits for batches are measured."""
     wait_steps: int = 40
+    """Steps of which waits are measured."""
     threads: int = 8
     """Of the loader."""
     out: Path = Path("runs/bench-gpu")
+    """Where the tables go."""
 
     def __post_init__(self) -> None:
         check_options(self, at_least(self, 1, "log2_to", "nodes", "wait_nodes", "wait_steps", "threads"))

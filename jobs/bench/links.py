@@ -46,12 +46,17 @@ class LinksBench:
     graph: str
     """A stored graph with links held out."""
     epochs: int = 12
+    """Passes over the links that train."""
     seeds: int = 5
+    """How many runs of each model."""
     batch_size: int = 16_384
     """Links of a batch."""
     width: int = 64
+    """Channels of a node's state."""
     num_layers: int = 2
+    """Layers, of one hop each."""
     learning_rate: float = 0.005
+    """Of all models."""
     embedding: int = 0
     """Width of a trainable row for each node, beside its features, for all models: by Adagrad, of rate 0.05."""
     filter_width: int = 64
@@ -63,6 +68,7 @@ class LinksBench:
     models: tuple[Literal["sage", "geco"], ...] = ("sage", "geco")
     """Ours."""
     out: str = "runs/bench-links"
+    """Where the table goes."""
 
     def __post_init__(self) -> None:
         rows = at_least(self, 1, "epochs", "batch_size", "width", "num_layers", "rivals", "filter_width") | at_least(

@@ -55,6 +55,7 @@ class PlannedConfig:
     rank: int = 0
     """Whose batches; in this process the partition of the same number is its own."""
     partitioner: Partitioner = "random"
+    """How the graph is partitioned."""
     groups: int | None = None
     """Locality groups of ldg and metis; none: as many as ingestion chooses."""
     root_order: Literal["shuffled", "groups"] = "shuffled"

@@ -53,7 +53,9 @@ class SpeedConfig:
     """Time and memory as graphs grow."""
 
     subjects: tuple[Subject, ...] = ("geco", "geco, plain", "primphormer", "performer", "softmax", "grit", "ppgt")
+    """Which attentions."""
     levels: tuple[Level, ...] = ("layer", "model")
+    """One layer, or the whole model."""
     log2_from: int = 12
     """Smallest graph."""
     log2_to: int = 17
@@ -65,7 +67,9 @@ class SpeedConfig:
     degree: int = 20
     """Neighbours per node, even."""
     width: int = 128
+    """Channels of a node's state."""
     heads: int = 8
+    """Attention heads."""
     layers: int = 3
     """Of the whole models."""
     order: int = 2
@@ -77,7 +81,9 @@ class SpeedConfig:
     memory_gb: float = 0.0
     """At most this; 0: what the device has free."""
     threads: int = 1
+    """Threads of torch."""
     device: str = "cpu"
+    """Torch's name of it: cpu, cuda or cuda:1."""
     clock: Literal["wall", "process"] = "wall"
     """On a CPU."""
     bf16: bool = False
@@ -85,6 +91,7 @@ class SpeedConfig:
     compile: bool = False
     """torch.compile."""
     out: Path = Path("runs/bench-speed")
+    """Where the table goes."""
 
     def __post_init__(self) -> None:
         rows = at_least(self, 1, "width", "heads", "layers", "order", "rounds", "threads", "graphs")

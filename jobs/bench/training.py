@@ -46,7 +46,9 @@ class TrainingConfig:
     """Training steps at the published sizes."""
 
     rows: tuple[RowName, ...] = ("geco", "primphormer", "tokengt")
+    """Which models."""
     nodes: int = 2_449_029
+    """Of geco's and primphormer's graph."""
     degree: int = 50
     """Even."""
     parts: int = 10
@@ -64,10 +66,13 @@ class TrainingConfig:
     memory_gb: float = 0.0
     """At most this; 0: what the device has free."""
     threads: int = 1
+    """Threads of torch."""
     device: str = "cpu"
+    """Torch's name of it: cpu, cuda or cuda:1."""
     bf16: bool = False
     """Autocast; transforms stay float32."""
     out: Path = Path("runs/bench-training")
+    """Where the table goes."""
 
     def __post_init__(self) -> None:
         rows = at_least(self, 1, "nodes", "parts", "width", "layers", "graphs", "rounds", "threads")

@@ -99,7 +99,9 @@ class BasisConfig:
     steps: int | None = None
     """Training steps; default: the scale's."""
     seed: int = 0
+    """The same seed gives the same table."""
     device: str = "cpu"
+    """Torch's name of it: cpu, cuda or cuda:1."""
     out: Path = Path("runs/equivariant_basis")
     """Where the table is saved."""
 

@@ -60,9 +60,11 @@ class HopConfig:
     lr: float = 1e-3
     """Adam's, from which a cosine falls to 0."""
     width: int = 64
+    """Channels of a node's state."""
     walk_steps: int = 21
     """GRIT's K."""
     seed: int = 0
+    """The same seed gives the same table."""
     out: Path = Path("runs/hop_attention")
     """Where the table is saved."""
 

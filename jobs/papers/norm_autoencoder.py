@@ -34,11 +34,15 @@ class AutoencoderConfig:
     norms: tuple[Norm, ...] = get_args(Norm)
     """Which norms."""
     steps: int = 5000
+    """Training steps."""
     points: int = 1024
     """Of a step; all are drawn anew."""
     width: int = 16
+    """Channels of the hidden layer."""
     lr: float = 1e-3
+    """Adam's learning rate."""
     seed: int = 0
+    """The same seed gives the same table."""
     out: Path = Path("runs/norm_autoencoder")
     """Where the table is saved."""
 

@@ -22,9 +22,10 @@ from cluster.table_rows import table_bytes
 from jobs.plan.tries import Tried
 from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes
+from jobs.run.option_checks import choose_run_dir
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import choose_run_dir, known_resources, step_warnings
+from jobs.run.training_run import known_resources, step_warnings
 from storage.descriptions import counted
 from storage.errors import GraphmillError
 from storage.ordered_map import num_cores

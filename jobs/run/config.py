@@ -21,14 +21,15 @@ from jobs.run.link_options import LinksOptions
 from jobs.run.reader import (
     HEAD,
     Tree,
+    UnknownOption,
     UsageError,
     Words,
     build,
     convert,
+    flag_of,
     leaves,
     merge,
     option_lines,
-    option_names,
     take,
     to_tree,
     unknown,
@@ -307,7 +308,17 @@ def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunCon
 
     Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses or cannot be imported.
     """
-    tree = dict(tree)
+    try:
+        return _read(dict(tree), allow_import=allow_import)
+    except UnknownOption as error:
+        group, kind = error.option.partition(".")[0], _kind(tree.get("kind", "nodes"))
+        names = {each: _split(tree.get(each, {}))[0] or "" for each in _COMPONENTS}
+        said_of = f"--{group} {names[group]}" if group in names else ""
+        may_load = {each: name for each, name in names.items() if allow_import or ":" not in name}
+        raise unknown(error.option, _all_flags(kind, may_load), said_of) from None
+
+
+def _read(tree: Tree, *, allow_import: bool) -> RunConfig:
     kind = _kind(tree.pop("kind", "nodes"))
     classes = group_classes(kind)
     parts: dict[str, Any] = {}
@@ -322,21 +333,15 @@ def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunCon
         given = given_of(options_type, PLACEHOLDERS[kind]) if group == "model" else {}
         options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
         left_open |= not_said
-        try:
-            made = _build_open(options_type, options, f"{group}.", given, not_said)
-        except UsageError as error:
-            raise UsageError(
-                f"{error} (of --{group} {name})" if "unknown option" in str(error) else str(error)
-            ) from None
-        parts[group] = Component(name, made)
+        parts[group] = Component(name, _build_open(options_type, options, f"{group}.", given, not_said))
     for group, options_type in classes.items():
         value = tree.pop(group, {})
         options = dict(value) if isinstance(value, Mapping) else {HEAD: value}
         options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
         left_open |= not_said
         parts[group] = build(options_type, options, f"{group}.")
-    for name in tree:
-        raise unknown(name, _all_flags(kind, parts))
+    for name, value in tree.items():
+        raise unknown(flag_of(str(name), value), {})
     return RunConfig(kind=kind, **parts, open=tuple(path for path in rules if path in left_open))
 
 
@@ -423,12 +428,32 @@ def _split(value: Any) -> tuple[str | None, Tree]:
     return name, tree
 
 
-def _all_flags(kind: Kind, parts: Mapping[str, Any]) -> list[str]:
-    flags = []
-    for group, value in parts.items():
-        options = value.options if isinstance(value, Component) else value
-        flags += [group, *(f"{group}.{name}" for name in option_names(type(options)))]
-    return flags
+_RUNS_ON: dict[Kind, str] = {"nodes": "a run on the nodes of one graph", "graphs": "a run on many graphs"}
+
+
+def _all_flags(kind: Kind, names: Mapping[str, str]) -> dict[str, str]:
+    """Every flag of training with what it belongs to: nothing where a run of this kind with components of these names has it."""
+    here: list[str] = []
+    owners: dict[str, list[str]] = {}
+    elsewhere: dict[str, str] = {}
+    for each, on in _RUNS_ON.items():
+        flags = [f"{group}.{leaf}" for group, options in group_classes(each).items() for leaf in leaves(options)]
+        flags += [*group_classes(each), *_COMPONENTS]
+        for group in _COMPONENTS:
+            own = names.get(group, "") if each == kind else ""
+            for name in dict.fromkeys([*TABLES[group][each], *([own] if ":" in own else [])]):
+                its = [f"{group}.{leaf}" for leaf in leaves(options_class(group, each, name))]
+                if each == kind and name != own:
+                    for flag in its:
+                        owners.setdefault(flag, []).append(name)
+                else:
+                    flags += its
+        if each == kind:
+            here = flags
+        else:
+            elsewhere = dict.fromkeys(flags, on)
+    others = {flag: f"--{flag.partition('.')[0]} {', '.join(names)}" for flag, names in owners.items()}
+    return elsewhere | others | dict.fromkeys(here, "")
 
 
 def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:

@@ -19,13 +19,13 @@ from jobs.run.baselines import begin_baselines
 from jobs.run.config import RunConfig
 from jobs.run.graph_baselines import compute_graph_baselines
 from jobs.run.graph_task import graph_task, predicted, scored_splits, set_inputs, target_columns
+from jobs.run.option_checks import choose_run_dir
 from jobs.run.prepare_molecules import prepare_molecules
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.this_machine import local_session
 from jobs.run.training_run import (
     check_resume,
-    choose_run_dir,
     copied_from,
     end_finished,
     finished_summary,

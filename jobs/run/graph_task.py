@@ -55,7 +55,10 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, mic
         if isinstance(task, PairClassification):
             enough, needed = bool((target == 1).any()), "a pair that belongs together"
         elif isinstance(task, BinaryClassification) or task.metric == "rocauc":
-            enough, needed = bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()), "both answers"
+            enough, needed = (
+                bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()),
+                "a question with both answers",
+            )
         if isinstance(task, Classification) and enough and np.nanmax(target) >= task.num_classes:
             raise ConfigError(
                 f"{store.url}: split {split}: expected the training split's classes 0 to {task.num_classes - 1}, got {np.nanmax(target):g}; "
@@ -63,10 +66,14 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, mic
             )
         if enough and len(graphs) >= micro_batches:
             scored.append(split)
+        elif split != "test" and not enough:
+            raise ConfigError(
+                f"{store.url}: split {split}: expected {needed} among its {len(graphs)} graphs, found none; ingest the set with another split"
+            )
         elif split != "test":
             raise ConfigError(
-                f"{store.url}: split {split}: expected at least {micro_batches} graphs (one per micro-batch of a step) with {needed}, got {len(graphs)} "
-                "graphs; lower --fit.micro_batches (or, where it is auto, --workers) or ingest the set with another split"
+                f"{store.url}: split {split}: expected at least {micro_batches} graphs (one per micro-batch of a step), got {len(graphs)}; "
+                "lower --fit.micro_batches (or, where it is none, --workers) or ingest the set with another split"
             )
     return tuple(scored[1:])
 

@@ -92,5 +92,5 @@ def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width
     if manifest.num_edges < num_links:
         raise ConfigError(
             f"{graph.url}: expected at least {num_links} edges to train on (one link per micro-batch of a step), got {manifest.num_edges}; lower "
-            "--fit.micro_batches (or, where it is auto, --workers)"
+            "--fit.micro_batches (or, where it is none, --workers)"
         )

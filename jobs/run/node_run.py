@@ -23,13 +23,13 @@ from jobs.run.link_baselines import compute_link_baselines
 from jobs.run.link_options import LinksOptions
 from jobs.run.link_task import check_links, graph_inputs, link_identity, ranking
 from jobs.run.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
+from jobs.run.option_checks import choose_run_dir
 from jobs.run.prepare_graph import prepare_any_graph, store_encoding
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.this_machine import local_session
 from jobs.run.training_run import (
     check_resume,
-    choose_run_dir,
     copied_from,
     end_finished,
     finished_summary,

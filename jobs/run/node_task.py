@@ -124,7 +124,7 @@ def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int
         labelled, size = split.num_labelled[code], split.num_nodes[code]
         needed = num_roots if name == "train" else 1
         if labelled < needed:
-            fewer = "lower --fit.micro_batches (or, where it is auto, --workers) or " if labelled else ""
+            fewer = "lower --fit.micro_batches (or, where it is none, --workers) or " if labelled else ""
             raise ConfigError(
                 f"split {name}: expected at least {needed} labelled nodes (one root per micro-batch of a step), the graph has {labelled} "
                 f"among {size}; {fewer}ingest the graph with another split"

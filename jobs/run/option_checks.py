@@ -4,9 +4,33 @@ Options check their own values (`storage.option_checks`), and `resolve` checks w
 """
 
 import os
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cluster.run_place import RunPlace
+    from jobs.run.config import RunOptions
+
+
+def choose_run_dir(job: str, options: "RunOptions") -> "RunPlace":
+    """Where the run lives; raises before any work where it cannot."""
+    from cluster.run_directory import check_free, load_config  # loads pyarrow
+    from cluster.run_place import RunPlace
+
+    if options.resume is not None:
+        place = RunPlace(options.resume)
+        load_config(place)
+        return place
+    place = RunPlace(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if place.store is not None:
+        place.store.check_bucket()
+    check_free(place)
+    if place.store is None:
+        check_writable(place.folder, "--run.dir")
+    return place
 
 
 def check_writable(folder: Path, option: str) -> None:

@@ -43,6 +43,12 @@ class UsageError(ConfigError):
     """A flag that there is not, or a value that is none of its type: exit status 2."""
 
 
+class UnknownOption(UsageError):
+    """A flag that there is not; whoever knows more flags than the class that refused it names nearer ones."""
+
+    option = ""
+
+
 def parse(
     kind: type[T], description: str | None = None, positional: Sequence[str] = (), words: Sequence[str] | None = None
 ) -> T:
@@ -64,6 +70,8 @@ def parse(
             {**dict(zip(positional, (Words([word]) for word in first), strict=False)), **tree},
             positional=positional,
         )
+    except UnknownOption as error:
+        complain(str(unknown(error.option, dict.fromkeys(leaves(kind), ""))))
     except UsageError as error:
         complain(str(error))
 
@@ -118,7 +126,7 @@ def build(
         if name in former:
             raise UsageError(f"--{path}{name} is now --{path}{former[name]}")
         if name not in names:
-            raise unknown(path + name, [path + known for known in leaves(kind)])
+            raise unknown(flag_of(f"{path}{name}", tree[name]), {path + known: "" for known in leaves(kind)})
     values = {name: convert(value, hints[name], path + name) for name, value in tree.items()}
     missing = [
         f.name
@@ -164,16 +172,50 @@ def named_flags(message: str, names: Sequence[str], path: str) -> str:
     return re.sub(r"\bset (?:--)?([a-z_]\w*(?:[.-]\w+)*)", flag, message)
 
 
-def unknown(name: str, known: Sequence[str]) -> UsageError:
-    """`name` is none of these flags: the nearest are named."""
-    leaf = name.rpartition(".")[2]
-    near = [one for one in known if one.rpartition(".")[2] == leaf]
-    if not near:
-        alike = difflib.get_close_matches(leaf, [one.rpartition(".")[2] for one in known], 2, 0.75)
-        near = [one for one in known if one.rpartition(".")[2] in alike]
-    return UsageError(
-        f"unknown option --{name}" + (f"; perhaps {', '.join(f'--{one}' for one in near[:3])}" if near else "")
-    )
+def flag_of(name: str, value: Any) -> str:
+    """The first flag of a tree's entry: of a group that there is not, all that was typed."""
+    while isinstance(value, Mapping) and (inner := next(iter(value), HEAD)) != HEAD:
+        name, value = f"{name}.{inner}", value[inner]
+    return name
+
+
+def unknown(name: str, known: Mapping[str, str], said_of: str = "") -> UnknownOption:
+    """The flag `name` is not there; the nearest are named. `known`: each flag with what it belongs to, empty where it could have been said
+    here. `said_of`: what `name` was said of."""
+    told = ""
+    if owner := known.get(name):
+        told = f"; it belongs to {owner}"
+    elif len(name) < 100 and (near := _nearest(name, known)):
+        told = f"; perhaps {' or '.join(f'--{one}' + (known[one] and f' of {known[one]}') for one in near)}"
+    error = UnknownOption(f"unknown option --{name}{said_of and f' of {said_of}'}{told}")
+    error.option = name
+    return error
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> list[str]:
+    """At most three of the flags, the likeliest first: by their last parts, then by their groups, then those that can be said here."""
+    group, _, leaf = name.rpartition(".")
+    ranks: dict[str, float] = {}
+    for flag, owner in known.items():
+        its_group, _, its_leaf = flag.rpartition(".")
+        if (alike := _alike(leaf, its_leaf)) >= 0.75:
+            ranks[flag] = alike + 0.1 * difflib.SequenceMatcher(None, group, its_group).ratio() + 0.05 * (not owner)
+    best = sorted(ranks, key=lambda flag: -ranks[flag])
+    return [flag for flag in best if ranks[flag] > ranks[best[0]] - 0.1][:3]
+
+
+def _alike(leaf: str, other: str) -> float:
+    """0 to 1: words of the other's, such as `layers` of `num_layers`, its initials, its beginning, or its letters."""
+    if leaf == other:
+        return 1.0
+    words, others = ({word.removesuffix("s") for word in one.split("_")} for one in (leaf, other))
+    if words <= others or others <= words:
+        return 0.8 + 0.15 * len(words & others) / len(words | others)
+    if leaf == "".join(word[:1] for word in other.split("_")):
+        return 0.9
+    if len(leaf) > 2 < len(other) and (leaf.startswith(other) or other.startswith(leaf)):
+        return 0.8
+    return difflib.SequenceMatcher(None, leaf, other).ratio()
 
 
 def _fields(kind: Any) -> tuple[Field[Any], ...]:

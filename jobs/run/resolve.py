@@ -15,7 +15,6 @@ from typing import Any, Literal
 from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
-from cluster.run_place import RunPlace
 from jobs.run.automatic import GraphFacts, choose, has_recipe
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
 from jobs.run.link_options import LinksOptions
@@ -488,6 +487,8 @@ def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
     for flag, is_set in beside.items():
         if is_set:
             return f"width: a table of embeddings goes without {flag}, got both; leave out one of them"
+    from cluster.run_place import RunPlace  # loads pyarrow
+
     for place in (config.run.dir, config.run.resume):
         if place is not None and RunPlace(place).store is not None:
             return (

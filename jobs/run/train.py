@@ -3,12 +3,15 @@
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jobs.run.commands import program_name
 from jobs.run.config import AUTO, RunConfig, config_help, config_tree, read_config, read_recipe, read_saved, without
+from jobs.run.option_checks import choose_run_dir
 from jobs.run.reader import Tree, UsageError, Words, asks_help, complain, read_words
-from jobs.run.registry import Kind
+from jobs.run.registry import PLACEHOLDERS, Kind
+from jobs.run.resolve import Facts, resolve
 from samplers.registry import load
 from storage.errors import ConfigError
 
@@ -56,7 +59,15 @@ def train_main(
         lines = [description.strip(), "", f"usage: {name} --option value …", "", *_SWITCHES_HELP, *config_help(config)]
         print("\n".join(lines))
         return 0
-    return int(load(_RUNS[config.kind, "--plan" in words])(job, config))
+    return _begin(job, config, plan="--plan" in words)
+
+
+def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
+    """Runs or plans; returns the exit status. What needs no data is refused before torch, numba and Ray are imported, which takes seconds."""
+    any_number = replace(config.workers, num_workers=None, min_workers=None)  # the machine has a say in it
+    resolve(replace(config, workers=any_number), Facts(PLACEHOLDERS[config.kind], {}, None))
+    choose_run_dir(job, config.run)
+    return int(load(_RUNS[config.kind, plan])(job, config))
 
 
 def config(*words: object, kind: Kind = "nodes", recipe: str | None = None) -> RunConfig:
@@ -80,7 +91,7 @@ def train(config: RunConfig) -> "FinishedRun":
         config = read_config(config_tree(config.kind, *layers, said))
     if config.run.dir is None and config.run.resume is None:
         config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
-    load(_RUNS[config.kind, False])("python", config)
+    _begin("python", config)
     return read_run(str(config.run.resume or config.run.dir))
 
 

@@ -16,7 +16,7 @@ from cluster.embeddings import TableSpec
 from cluster.placement import Resources
 from cluster.reporter import Record
 from cluster.run_copy import copied
-from cluster.run_directory import RunDirectory, check_free, load_config, make_folder, write_atomic
+from cluster.run_directory import RunDirectory, make_folder, write_atomic
 from cluster.run_place import RunPlace
 from cluster.session import joins_a_cluster
 from cluster.start_weights import load_start
@@ -30,7 +30,6 @@ from jobs.run.baselines import Baselines
 from jobs.run.commands import command_line, program_name
 from jobs.run.config import RunConfig, RunOptions, saved_tree
 from jobs.run.environment import describe_command, describe_environment
-from jobs.run.option_checks import check_writable
 from jobs.run.progress import Progress, progress
 from jobs.run.reader import shown
 from jobs.run.resolve import ResolvedRun
@@ -61,21 +60,6 @@ KEPT_EPOCH = {
     "best_epoch_by_estimate": "best epoch by an estimate",
     "last_epoch": "kept the last epoch,",
 }
-
-
-def choose_run_dir(job: str, options: RunOptions) -> RunPlace:
-    """Where the run lives; raises before any work where it cannot."""
-    if options.resume is not None:
-        place = RunPlace(options.resume)
-        load_config(place)
-        return place
-    place = RunPlace(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if place.store is not None:
-        place.store.check_bucket()
-    check_free(place)
-    if place.store is None:
-        check_writable(place.folder, "--run.dir")
-    return place
 
 
 @contextmanager

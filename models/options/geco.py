@@ -25,6 +25,7 @@ class FilterConfig:
     frequency: float = 1.0
     """ω in sin(ω·), 1 to 14."""
     trainable_frequency: bool = True
+    """Learn ω, from the given one on."""
     symmetric: bool = False
     """f[t] = f[N - t]: one reading of the paper's "circular symmetry", which it does not define; its algorithms need none."""
     scale: FilterScale = "none"
@@ -50,7 +51,9 @@ class GECOConfig:
     edge_dim: int = 0
     """Features of an edge, which a trained local block reads; 0: none."""
     width: int = 128
+    """Channels of a node's state."""
     num_layers: int = 3
+    """Layers, of one hop each."""
     order: int = 2
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
@@ -64,6 +67,7 @@ class GECOConfig:
     input_dropout: float = 0.0
     """On the features."""
     activation: Literal["gelu", "relu"] = "gelu"
+    """Of the FFN."""
     encoding_dim: int = 0
     """Positional encodings concatenated to the features (the paper: small graphs only)."""
     skip: bool = False

@@ -22,7 +22,9 @@ class GECOGraphsConfig:
     out_dim: int = 1
     task: Task = "graph"
     width: int = 64
+    """Channels of a node's state."""
     num_layers: int = 4
+    """Layers."""
     order: int = 2
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
@@ -42,10 +44,13 @@ class GECOGraphsConfig:
     """The hybrid layer. With local="none" the layer is GECO's own, and only dropout and activation are read."""
     position: PositionOptions = field(default_factory=PositionOptions)
     pool: Pool = "mean"
+    """How the states of a graph's nodes become one."""
     head: Head = "halving"
     """"graphgym": as GraphGPS's `default` head."""
     head_layers: int = 3
+    """Linear layers of the head."""
     head_dropout: float = 0.0
+    """Dropout between the head's layers."""
     input_dropout: float = 0.0
     """On numeric features."""
     scale_rows: bool = False

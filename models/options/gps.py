@@ -13,12 +13,17 @@ class GPSOptions:
     """Options of one hybrid layer; raises ValueError on values that cannot work."""
 
     local: Local = "gated_gcn"
+    """The message passing beside the attention; none: attention alone."""
     mlp: Literal["plain", "residual"] = "plain"
+    """plain: the paper's formula; residual: GraphGPS's code, which adds the MLP's input and normalises once more."""
     norm: Literal["batch", "layer", "none"] = "batch"
+    """After each of the two blocks, and after a residual MLP."""
     activation: Literal["relu", "gelu"] = "relu"
+    """Of the MLP."""
     dropout: float = 0.0
     """After both blocks, twice in the MLP, and on GatedGCN's edge states."""
     mlp_ratio: int = 2
+    """The MLP's inner width, in widths of the layer."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -35,6 +40,7 @@ class PositionOptions:
 
     GIVEN: ClassVar = ("stored",)
     kind: EncodingKind = "none"
+    """Where a node's place in the graph is read from; none: no positions."""
     dim: int = 16
     """P."""
     steps: int | None = None

@@ -23,16 +23,23 @@ class GRITConfig:
     out_dim: int = 1
     task: Task = "graph"
     width: int = 64
+    """Channels of a node's state."""
     num_layers: int = 10
+    """Layers."""
     num_heads: int = 8
+    """Attention heads; each has width / num_heads channels."""
     rrwp_steps: int = 21
     """K: I, M, …, M^(K-1)."""
     dropout: float = 0.0
+    """After attention and inside the FFN."""
     attention_dropout: float = 0.2
+    """On the attention weights."""
     pool: Pool = "sum"
+    """How the states of a graph's nodes become one."""
     head: Literal["halving", "mlp", "graphgym"] = "halving"
     """"san_graph" of the code | Linears of the full width | the same as GraphGym has it, always with ReLU."""
     head_layers: int = 3
+    """Linear layers of the head."""
     activation: Literal["relu", "gelu"] = "relu"
     """Of the FFN and the head; attention's is ReLU."""
     degree_scaler: Literal["after", "before", "none", "encoding"] = "after"

@@ -19,7 +19,9 @@ class MessagePassingConfig:
     edge_dim: int = 0
     """Features of an edge, which every layer reads; 0: none."""
     width: int = 128
+    """Channels of a node's state."""
     num_layers: int = 3
+    """Layers, of one hop each."""
     residual: Literal["none", "identity", "linear"] = "linear"
     """What is added to each convolution: nothing, the layer's input (where it has the width), or a linear map of it."""
     norm: Literal["none", "layer", "batch"] = "batch"

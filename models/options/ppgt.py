@@ -24,17 +24,23 @@ class PPGTConfig:
     task: Task = "graph"
     # Backbone
     num_layers: int = 12
+    """Layers."""
     width: int = 64
+    """Channels of a node's state."""
     num_heads: int = 8
+    """Attention heads; each has width / num_heads channels."""
     ffn_ratio: int = 2
+    """The FFN's inner width, in widths of the layer."""
     drop_path: float = 0.0
     """Per graph, the same in every layer."""
     attention_dropout: float = 0.0
+    """On the attention weights."""
     dropout: float = 0.0
     """After attention and inside the FFN; 0 in the paper."""
     layer_scale: float | None = None
     """Initial value of a learned factor per channel on each residual branch."""
     urpe: Urpe = "phi"
+    """How pairs weigh attention after its softmax: by φ, by 1 + φ, or not."""
     unscaled_qk: bool = False
     """q·k without 1/√d_h: the same functions from another start."""
     # Stems
@@ -59,7 +65,9 @@ class PPGTConfig:
     positions: int = 0
     """So many last columns of numeric node features are a place: the difference of two places is among the pair channels, and a Linear of the place stands for FC(log(1 + n)) (superpixels)."""
     stem_hidden: int = 128
+    """Inner width of the pair stem's first MLP."""
     edge_width: int = 64
+    """Channels of a pair's state."""
     stem_layers: int = 2
     """F."""
     stem_ratio: int = 2
@@ -78,14 +86,19 @@ class PPGTConfig:
     """Bytes each layer's attention may keep likewise."""
     # Head
     pool: Pool = "sum"
+    """How the states of a graph's nodes become one."""
     pool_norm: bool = False
     """BatchNorm on the pooled state."""
     head_layers: int = 3
+    """Linear layers of the head."""
     head_shape: Literal["halving", "constant"] = "halving"
+    """Each of the head's layers half as wide as the one before, or all of one width."""
     head_dropout: float = 0.0
+    """Dropout between the head's layers."""
     readout: Literal["direct", "class_attention"] = "direct"
     """Class attention: one output per graph, of its root if task is "node"."""
     class_layers: int = 2
+    """Layers of class attention."""
     class_norm: Literal["each", "before"] = "each"
     """Where class attention normalises the nodes: in each of its layers, or once before them (released ogbn-arxiv model)."""
     root_embedding: bool = False

@@ -53,8 +53,11 @@ class PrimphormerConfig:
     out_dim: int = 1
     task: Task = "graph"
     width: int = 64
+    """Channels of a node's state."""
     num_layers: int = 4
+    """Layers."""
     num_heads: int = 4
+    """Attention heads; each has width / num_heads channels."""
     attention: Literal["primal", "softmax", "performer", "none"] = "primal"
     """The paper's | what its table 4 compares it with: all pairs of a graph's nodes, FAVOR+, or message passing alone. `primal.dropout` is softmax's too."""
     primal: PrimalOptions = field(default_factory=PrimalOptions)
@@ -63,10 +66,13 @@ class PrimphormerConfig:
     eta: float = 0.1
     """Η."""
     pool: Pool = "mean"
+    """How the states of a graph's nodes become one."""
     head: Head = "halving"
     """"graphgym": as GraphGPS's `default` head."""
     head_layers: int = 3
+    """Linear layers of the head."""
     head_dropout: float = 0.0
+    """Dropout between the head's layers."""
     input_dropout: float = 0.0
     """On numeric features."""
     local: LocalOptions = field(default_factory=LocalOptions)

@@ -20,7 +20,9 @@ class RelationalConfig:
     relations: tuple[Names, ...] = ()
     """(source type, name, target type) of each relation, in the graph's order."""
     width: int = 128
+    """Channels of a node's state."""
     num_layers: int = 2
+    """Relational layers, of one hop each."""
     num_bases: int = 4
     """Matrices that the relations' weights are sums of; 0: each relation has a weight of its own."""
     norm: Literal["none", "layer", "batch"] = "layer"

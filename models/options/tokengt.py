@@ -26,8 +26,11 @@ class TokenGTConfig:
     out_dim: int = 1
     task: Task = "graph"
     width: int = 768
+    """Channels of a token's state."""
     num_layers: int = 12
+    """Layers."""
     num_heads: int = 32
+    """Attention heads; each has width / num_heads channels."""
     ffn_width: int | None = None
     """None: the width."""
     # Token identifiers.
@@ -36,12 +39,15 @@ class TokenGTConfig:
     identifier_dim: int = 16
     """P."""
     laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
+    """Eigenvectors of the smallest eigenvalues, or half of them of the largest."""
     unit_identifiers: bool = False
     """Laplacian: each node's row of entries scaled to length 1; the others have it anyway."""
     encoding: str | None = None
     """Take the eigenvectors from graphs.encodings under this name; None: compute them."""
     type_identifier: bool = True
+    """Tell tokens of nodes from tokens of edges by a learned vector each."""
     type_by_index: bool = False
+    """An edge from a node to itself has the nodes' type (released code)."""
     sign_flip: bool = True
     """In training, of each eigenvector."""
     eigenvector_dropout: float = 0.2
@@ -50,14 +56,17 @@ class TokenGTConfig:
     """Random identifiers: fresh ones in evaluation too; else those of `seed`."""
     # Attention.
     attention: Literal["softmax", "performer"] = "softmax"
+    """All pairs of tokens, or FAVOR+, which is linear in them."""
     performer_features: int | None = None
     """R; None: ⌊d ln d⌋ for heads of width d."""
     performer_epsilon: float = 0.0001
+    """Added to FAVOR+'s features, which keeps sums from 0."""
     performer_as_released: bool = False
     """The released code's shifts of the exponents, which ε makes matter (models/favor.py)."""
     redraw_interval: int = 1000
     """Training steps between two draws of Performer's projection; 0: never."""
     sparse_equivariant_basis: bool = False
+    """Each layer also adds its edge tokens to their nodes (SEB)."""
     basis_reduction: Literal["sum", "mean"] = "sum"
     """Of a node's edge tokens, in SEB."""
     # Regularisation.
@@ -83,6 +92,7 @@ class TokenGTConfig:
     embedding_norm: bool = False
     """LayerNorm before the first layer."""
     null_token: bool = False
+    """A further token without content, as the released code's [null]."""
     head: Literal["paper", "code"] = "paper"
     """LN, Linear | Linear, GELU, LN, Linear without bias, plus one scalar."""
     feature_table: Literal["exact", "slots"] = "exact"

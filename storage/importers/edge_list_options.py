@@ -12,6 +12,7 @@ class EdgeListOptions:
     """How to read the files of an edge list."""
 
     src: str = "src"
+    """Column of an edge's source."""
     dst: str = "dst"
     """Columns of the edge file; where it has no header, the first two columns are meant."""
     weight: str | None = None

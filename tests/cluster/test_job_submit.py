@@ -61,6 +61,7 @@ def report(succeeded: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(lines[-1].partition("REPORT ")[2])
 
 
+@pytest.mark.core
 def test_a_job_that_ends_well_is_reported_so(succeeded: subprocess.CompletedProcess[str]) -> None:
     assert succeeded.returncode == 0, succeeded.stdout + succeeded.stderr
     assert "succeeded" in succeeded.stdout

@@ -43,6 +43,22 @@ def a_child_of_ours() -> Iterator[psutil.Process]:
     popen.wait(timeout=10)
 
 
+def test_a_ray_that_never_comes_up_is_started_three_times_and_its_limit_is_named(monkeypatch) -> None:
+    import ray
+
+    starts = []
+
+    def too_late(**options: Any) -> None:
+        starts.append(options)
+        raise Exception("The current node timed out during startup. This could happen because …")
+
+    monkeypatch.setattr(ray, "init", too_late)
+    limit = "gives its processes 30 s to come up, a limit of its own, and 3 starts did not"
+    with pytest.raises(ConfigError, match=limit), ray_session(SessionOptions(**SMALL)):
+        raise AssertionError
+    assert len(starts) == 3
+
+
 ORPHAN = """
 import os, signal, tempfile
 from pathlib import Path

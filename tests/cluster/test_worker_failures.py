@@ -138,6 +138,7 @@ def test_failures_within_the_rate_change_nothing(tmp_path):
     assert weights[0] == weights[1]
 
 
+@pytest.mark.core
 def test_more_failures_than_the_rate_allows_end_the_run(tmp_path):
     with pytest.raises(
         StageError, match=r"given up after 2 failures within an hour, expected at most 1 \(--workers.failures_per_hour"

@@ -7,6 +7,7 @@ and must say the same.
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,10 @@ from typing import NamedTuple
 
 import pytest
 
+from jobs.run.config import config_help, config_tree, read_config
 from jobs.run.exit_codes import run
+from jobs.run.reader import option_lines
+from jobs.run.registry import TABLES, Kind, options_class
 from tests.stored_files import newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -444,3 +448,36 @@ def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd)
     with pytest.raises(SystemExit):
         run(importlib.import_module(f"jobs.{job}").main)
     assert capfd.readouterr().err == done.stderr
+
+
+def without_a_sentence(said: str) -> list[str]:
+    """The options of a help text of which it says a type and a default alone."""
+    options = re.findall(r"^  (--[\w.]+|[A-Z_]+)(?: .*)?\n((?: {8}.*\n)*)", said + "\n", re.MULTILINE)
+    assert options
+    return [name for name, text in options if not re.sub(r"\(default .*", "", text, flags=re.DOTALL).strip()]
+
+
+@pytest.mark.parametrize("kind", ["nodes", "graphs"])
+def test_every_option_of_training_has_a_sentence(kind: Kind) -> None:
+    classes = [options_class(group, kind, name) for group, table in TABLES.items() for name in table[kind]]
+    said = [
+        *(line for each in classes for line in option_lines(each, "")),
+        *config_help(read_config(config_tree(kind))),
+    ]
+    assert without_a_sentence("\n".join(said)) == []
+
+
+def test_micro_batches_are_explained_by_the_default_that_is_shown() -> None:
+    told = " ".join("\n".join(config_help(read_config(config_tree("nodes")))).split())
+    told = told.partition("--fit.micro_batches")[2].partition("--fit.clip_norm")[0]
+    assert "none: as many" in told
+    assert "(default none)" in told
+
+
+@pytest.mark.parametrize("job", [*sorted({row.job for row in ROWS}), "ingest embedded", "ingest zinc"])
+def test_every_option_of_a_job_has_a_sentence(job: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", [*job.split(), "--help"])
+    with pytest.raises(SystemExit) as end:
+        run(importlib.import_module(f"jobs.{sys.argv[0]}").main)
+    assert end.value.code == 0
+    assert without_a_sentence(capsys.readouterr().out) == []

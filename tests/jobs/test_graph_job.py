@@ -1,6 +1,7 @@
 """Jobs over many graphs: the baselines are what they say, bad input ends early in one line, all models train, a run resumes and predicts."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,30 @@ def test_a_split_of_one_class_has_no_ranking_to_score(metric, scored):
         target=np.array([[0.0], [1], [0], [1], [1], [1]]),
     )
     assert scored_splits(store, (0,), Classification(2, metric), 2) == scored
+
+
+@pytest.mark.parametrize(
+    ("valid", "micro_batches", "says"),
+    [
+        ([2, 2, 2], 2, "split valid: expected a question with both answers among its 3 graphs, found none"),
+        (
+            [2, 3],
+            4,
+            "split valid: expected at least 4 graphs (one per micro-batch of a step), got 2; lower --fit.micro",
+        ),
+    ],
+)
+def test_a_split_that_cannot_serve_is_refused_for_one_reason(valid, micro_batches, says):
+    splits = {"train": [0, 1, 0, 1], "valid": valid}
+    store = SimpleNamespace(
+        manifest=SimpleNamespace(labelled=None),
+        url="set",
+        split_names=tuple(splits),
+        split=lambda name: np.array(splits[name]),
+        target=np.array([[0.0], [1], [0], [1]]),
+    )
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        scored_splits(store, (0,), Classification(2, "rocauc"), micro_batches)
 
 
 def test_classes_that_are_not_known_are_left_out():

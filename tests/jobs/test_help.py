@@ -1,5 +1,7 @@
-"""`--help` of the jobs about runs and machines: at once, with nothing heavy imported; and no traceback where nobody reads it."""
+"""`--help` of the jobs about runs and machines: at once, with nothing heavy imported, as wrong values are refused; and no traceback where
+nobody reads it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -30,6 +32,51 @@ def test_help_imports_nothing_heavy(job: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "usage: " in done.stdout
     assert f"jobs/{job}.py" in done.stdout
+
+
+REFUSED = """
+import contextlib
+import importlib
+import io
+import json
+import sys
+
+from jobs.run.exit_codes import run
+
+for line in json.load(sys.stdin):
+    sys.argv = line.split()
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+        run(importlib.import_module("jobs." + sys.argv[0]).main)
+    print(json.dumps([said.getvalue(), sorted({"torch", "ray", "numba"} & set(sys.modules))]))
+"""
+WRONG = {
+    "products_geco --sampler neighbor --sampler.fanouts 10 5": "fanouts needs one entry per layer",
+    "products_geco --sampler.fanouts 10 5": "it belongs to --sampler neighbor",
+    "products_geco --plan --sampler.num_chunks 2 --sampler.chunks_per_batch 3": "chunks_per_batch: expected 1 to",
+    "train_nodes --fit.epochs -3": "epochs: expected at least 1, got -3",
+    "train_nodes --model gecko": "model: expected one of geco",
+    "train_nodes --run.parallel graph --model grit": "got grit",
+    "train_nodes --sampler.cut partitions --sampler.corrected": "corrected: expected a cut at random",
+    "train_nodes --run.dir {taken}": "expected no run here",
+    "train_nodes --run.resume {taken}/nothing": "expected a run directory",
+    "train_graphs --embeddings.width 8": "expected the nodes of one graph",
+    "train_links --fit.steps 3": "a run on links counts epochs",
+    "pcqm4m_tokengt --model.num_heads 7": "width must be a multiple of num_heads",
+    "predict run out --deadline-s 0": "deadline_s: expected more than 0",
+    "ingest synthetic out --partitions 0": "partitions: expected 1 to",
+}
+
+
+def test_a_wrong_value_that_needs_no_data_is_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    lines = json.dumps([line.format(taken=tmp_path) for line in WRONG])
+    command = [sys.executable, "-c", REFUSED]
+    done = subprocess.run(command, cwd=REPOSITORY, input=lines, capture_output=True, text=True, timeout=600)
+    assert done.stderr == ""
+    for (line, says), ended in zip(WRONG.items(), done.stdout.splitlines(), strict=True):
+        said, heavy = json.loads(ended)
+        assert (says in said, said.count("\n"), heavy) == (True, 1, []), (line, said, heavy)
 
 
 ENDS = """

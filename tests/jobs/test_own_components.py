@@ -217,7 +217,9 @@ def test_our_own_components_are_read_back_equal(kind):
 def test_a_parts_own_refusal_names_the_flag(package):
     with pytest.raises(ConfigError, match=r"^width must be at least 1, got 0; set --model.width$"):
         config_of("--model", "somebodys_parts:Mean", "--model.width", "0")
-    with pytest.raises(ConfigError, match=r"unknown option --model\.widht; perhaps --model\.width"):
+    with pytest.raises(
+        ConfigError, match=r"option --model\.widht of --model somebodys_parts:Mean; perhaps --model\.width"
+    ):
         config_of("--model", "somebodys_parts:Mean", "--model.widht", "3")
 
 

@@ -61,15 +61,17 @@ def workplace(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def first_run(workplace) -> subprocess.CompletedProcess[str]:
+def first_run(workplace, compiled_loops) -> subprocess.CompletedProcess[str]:
     return start_job([*SMALL, "--fit.epochs", "4", "--run.dir", "one"], workplace)
 
 
+@pytest.mark.core
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_run_leaves_everything_it_promises(first_run, workplace):
     assert "Traceback" not in first_run.stderr
     run = workplace / "one"
+    assert run.is_dir(), first_run.stderr
     summary = json.loads((run / "summary.json").read_text())
     assert sum(summary["counts"].values()) == 1500
     assert abs(summary["counts"]["train"] - 120) < 40

@@ -150,7 +150,7 @@ def test_a_sweep_compares_estimates_only_where_it_is_told_to() -> None:
 ONE = {"grid": ("model.width=8,16",)}
 BAD = [
     ({}, "nothing is tried"),
-    ({"grid": ("model.widht=8,16",)}, "unknown option --model.widht; perhaps --model.width"),
+    ({"grid": ("model.widht=8,16",)}, "unknown option --model.widht of --model geco; perhaps --model.width"),
     ({"grid": ("widht=8,16",)}, "unknown option --widht; perhaps --model.width"),
     ({"draw": ("model.widht=8..16",), "trials": 2}, "unknown option --model.widht"),
     ({"grid": ("model.width=",)}, "expected an option and a list"),
