@@ -7,12 +7,11 @@ Where other bytes were written into it, what follows from them may be anything, 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
-from storage.disk_space import full_disk
 from storage.errors import DamageError, FormatError
 
 _MAPPED: dict[str, tuple[int, int]] = {}  # by path: size and time of change as it was mapped
+_LEAST_FREE_BYTES = 1 << 20
 _ADVICE = "put the file back; a run goes on with --run.resume"
 
 
@@ -33,8 +32,9 @@ def why_unreadable(address: int) -> str | None:
         size = os.stat(path).st_size
         if offset >= size:
             return f"{expected}, found the file cut to {size:,} bytes while it was read; {_ADVICE}"
-        if (full := full_disk(Path(path).parent)) is not None:  # a page that was to be written
-            return f"{path}: {full}; free some"
+        disk = os.statvfs(path)
+        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:  # the page was to be written
+            return f"{path}: expected room for it, found its disk full; free some"
         with open(path, "rb", buffering=0) as stream:
             os.pread(stream.fileno(), 1, offset)
         reason = "for a moment"

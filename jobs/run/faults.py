@@ -62,7 +62,8 @@ def faults_told() -> Iterator[None]:
         try:
             with _TELLING:  # loader threads fault together: the first one tells, and the others wait for the end
                 address = ctypes.c_size_t.from_address(info + _ADDRESS).value
-                line = why_unreadable(address) if signum == signal.SIGBUS else why_changed()
+                # Ray's own handler, where it came later, passes the signal on without the address.
+                line = (why_unreadable(address) if signum == signal.SIGBUS else None) or why_changed()
                 if line is not None:
                     _end(line)
         finally:
