@@ -150,7 +150,8 @@ class Predictor:
 
     @flushed_subnormals()
     def predict(self, *pieces: Piece) -> None:
-        """Writes pieces that the same batches make. Raises DataError where a prediction is not finite."""
+        """Writes pieces that the same batches make. Raises DataError where a prediction is not finite, FormatError where a file of the data was
+        changed meanwhile."""
         spec, first = self.spec, pieces[0]
         data, model = self._open()
         if first.split not in self._samplers:
@@ -175,6 +176,7 @@ class Predictor:
                     self._check_finite(batch, *found, split.name)
                     more = [None if column is None else column[own] for column in (target, rows_of_head)]
                     rows[piece].append(batch_table(batch.index, *found, *more))
+        data.check()  # nothing that comes from a changed file is kept
         for piece in pieces:
             self._folder.write_piece(piece.name, pa.concat_tables(rows[piece]), self._bounds)
 

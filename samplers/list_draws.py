@@ -17,12 +17,12 @@ from samplers.neighbor_kernels import (
     entries,
     joined_entries,
     joined_positions,
-    list_bounds,
 )
 from samplers.node_tables import NodeTables
 from samplers.random_streams import hash_again, hash_ids
+from samplers.subgraph_kernels import DamagedLists, list_bounds
 from storage.errors import ConfigError, DataError
-from storage.graph import Partition
+from storage.graph import Partition, are_below
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class EdgeLists:
 
     indptr: np.ndarray
     indices: np.ndarray
+    num_sources: int  # which all `indices` are below
     edge_id: np.ndarray | None
     weight: np.ndarray | None
     time: np.ndarray | None
@@ -43,13 +44,13 @@ def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeList
     A symmetric graph stores no out-edges: they are its in-edges, and columns are those of the reverse edge.
     """
     in_columns = (partition.edge_id, partition.edge_weight, partition.edge_time, partition.edge_feature)
-    inward = EdgeLists(partition.indptr, partition.indices, *in_columns)
+    inward = EdgeLists(partition.indptr, partition.indices, partition.num_sources, *in_columns)
     if direction == "in" or partition.out_indptr is partition.indptr:
         return inward, None
     if partition.out_indptr is None or partition.out_indices is None:
         raise no_out_edges(direction)
     out_columns = (partition.out_edge_id, partition.out_edge_weight, partition.out_edge_time, None)
-    outward = EdgeLists(partition.out_indptr, partition.out_indices, *out_columns)
+    outward = EdgeLists(partition.out_indptr, partition.out_indices, partition.num_sources, *out_columns)
     return (outward, None) if direction == "out" else (inward, outward)
 
 
@@ -87,15 +88,26 @@ class _Lists:
     def take(self, name: str, place: np.ndarray) -> np.ndarray:
         return _take(self._lists, self._more, name, place)
 
+    def sources(self, place: np.ndarray) -> np.ndarray:
+        """Ids of neighbors. Raises DamagedLists for one that no node has."""
+        return checked(self.take("indices", place), self._lists.num_sources)
+
     def everything(self) -> np.ndarray:
         """Positions of all entries of all lists."""
         position = all_positions(self.first, self.degree)
         return self.place(self.degree, position)
 
 
+def checked(ids: np.ndarray, num_sources: int) -> np.ndarray:
+    """The same ids, in [0, num_sources). Raises DamagedLists."""
+    if not are_below(ids, num_sources):
+        raise DamagedLists
+    return ids
+
+
 def _bounds(lists: EdgeLists, row: np.ndarray, until: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """(start, degree) of the rows' lists. Raises ConfigError where there is a time and edges have none."""
-    start, degree = list_bounds(lists.indptr, row)
+    start, degree = list_bounds(lists.indptr, row, len(lists.indices))
     if until is None:
         return start, degree
     if lists.time is None:
@@ -114,7 +126,7 @@ def sample_lists(
     whole = partition.num_nodes == num_nodes
     return NeighborLists(
         count=count,
-        neighbor=some.take("indices", place),
+        neighbor=some.sources(place),
         **edge_columns(lists, more, place, request.columns, has_ranks=whole and lists.indptr is partition.indptr),
     )
 
@@ -126,7 +138,7 @@ def _draw(
     first, degree, fanout = lists.first, lists.degree, request.fanout
     key = np.uint64(request.key)
     if request.scheme == "labor":
-        source = lists.take("indices", lists.everything())
+        source = lists.sources(lists.everything())
         coin = hash_ids(key, entries(_permanent_id(partition, tables), source))
         return draws.draw_labor(first, degree, fanout, coin)
     if request.scheme == "last":
@@ -161,7 +173,7 @@ def _weights(
     place = lists.everything()
     if request.scheme == "degree":
         in_degree = np.diff(partition.indptr) if tables is None else tables.in_degree
-        return np.maximum(entries(in_degree, lists.take("indices", place)), 1).astype(np.float32)
+        return np.maximum(entries(in_degree, lists.sources(place)), 1).astype(np.float32)
     if partition.edge_weight is None:
         raise ConfigError("scheme 'weight' needs edge weights, the graph has none; ingest a source that has them")
     weight = lists.take("weight", place)

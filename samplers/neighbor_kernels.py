@@ -1,22 +1,12 @@
-"""Compiled loops over one partition's lists: their bounds, their entries, induced edges. They release the GIL and keep no state.
+"""Compiled loops over one partition's lists: their entries, induced edges. They release the GIL and keep no state.
 
 Loops that wait for memory do nothing else, so that many reads are under way at once.
 """
 
 import numpy as np
 
-from samplers.subgraph_kernels import find_slot, grown, table_bits
+from samplers.subgraph_kernels import DamagedLists, find_slot, grown, list_bounds, table_bits
 from storage.compiled import compiled
-
-
-@compiled
-def list_bounds(indptr, row):
-    """(start [n], degree [n]) of the rows' lists, both int64."""
-    start, degree = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
-    for i in range(len(row)):
-        start[i] = indptr[row[i]]
-        degree[i] = indptr[row[i] + 1] - start[i]
-    return start, degree
 
 
 @compiled
@@ -84,21 +74,33 @@ def joined_entries(in_values, out_values, position):
 
 @compiled
 def induced_edges_by_map(indptr, indices, row, position_of_id):
-    """In-neighbors of each row that have a position >= 0 in the dense map: (count [n], positions int32, their entries int64)."""
+    """In-neighbors of each row that have a position >= 0 in the dense map: (count [n], positions int32, their entries int64).
+
+    Raises DamagedLists for lists or ids out of range, and where a file changes between the two passes.
+    """
+    start, degree = list_bounds(indptr, row, len(indices))
     count = np.zeros(len(row), np.int64)
-    total = 0
+    total, largest, last = 0, np.uint64(0), np.uint64(len(position_of_id) - 1)
     for i in range(len(row)):
-        for e in range(indptr[row[i]], indptr[row[i] + 1]):
-            count[i] += position_of_id[indices[e]] >= 0
+        for e in range(start[i], start[i] + degree[i]):
+            node = np.uint64(indices[e])
+            largest = max(largest, node)
+            count[i] += position_of_id[min(node, last)] >= 0
         total += count[i]
+    if largest > last:
+        raise DamagedLists
     neighbor, entry = np.empty(total, np.int32), np.empty(total, np.int64)
     end = 0
     for i in range(len(row)):
-        for e in range(indptr[row[i]], indptr[row[i] + 1]):
-            position = position_of_id[indices[e]]
+        for e in range(start[i], start[i] + degree[i]):
+            position = position_of_id[min(np.uint64(indices[e]), last)]
             if position >= 0:
+                if end == total:
+                    raise DamagedLists
                 neighbor[end], entry[end] = position, e
                 end += 1
+    if end < total:
+        raise DamagedLists
     return count, neighbor, entry
 
 
@@ -106,11 +108,12 @@ def induced_edges_by_map(indptr, indices, row, position_of_id):
 def induced_edges_by_hash(indptr, indices, row, table_id, table_position):
     """As `induced_edges_by_map`, with an open-addressing table in place of the dense map."""
     bits = table_bits(len(table_id) // 2)
+    start, degree = list_bounds(indptr, row, len(indices))
     count = np.zeros(len(row), np.int64)
     neighbor, entry = np.empty(16, np.int32), np.empty(16, np.int64)
     end = 0
     for i in range(len(row)):
-        for e in range(indptr[row[i]], indptr[row[i] + 1]):
+        for e in range(start[i], start[i] + degree[i]):
             slot = find_slot(table_id, 0, bits, indices[e])
             if table_id[slot] != -1:
                 if end == len(entry):

@@ -12,7 +12,7 @@ import numpy as np
 from samplers.array_pool import ArrayPool
 from samplers.feature_kernels import decode_rows
 from samplers.graph_checks import NO_GROUPS
-from samplers.list_draws import edge_columns, edge_lists, sample_lists
+from samplers.list_draws import checked, edge_columns, edge_lists, sample_lists
 from samplers.messages import (
     DegreeLists,
     EdgeColumn,
@@ -43,10 +43,11 @@ from samplers.node_tables import NodeTables
 from samplers.random_streams import hash_ids
 from samplers.relabel import hash_table
 from samplers.row_kernels import own_rows, place_rows, take_rows
-from samplers.subgraph_kernels import HUB_DEGREE, induced_subgraphs, list_neighbors, step_walks
+from samplers.subgraph_kernels import HUB_DEGREE, DamagedLists, induced_subgraphs, list_neighbors, step_walks
 from storage.encoding_names import encoding_columns, split_encodings
 from storage.errors import ConfigError
 from storage.graph import Partition
+from storage.mapped_files import damaged
 
 
 class PartitionOwner:
@@ -62,8 +63,12 @@ class PartitionOwner:
         self._pool = ArrayPool()
 
     def answer(self, request: Request) -> Reply:
-        """The reply to one request. Raises ConfigError where it names a node that this partition does not own."""
-        return self._answer(request)
+        """The reply to one request. Raises ConfigError where it names a node that this partition does not own, FormatError where the partition's lists
+        are not what they were when it was opened."""
+        try:
+            return self._answer(request)
+        except DamagedLists:
+            raise damaged(f"partition {self._partition.index}") from None
 
     @singledispatchmethod
     def _answer(self, request: object) -> Reply:
@@ -267,13 +272,17 @@ class PartitionOwner:
     @_answer.register
     def _list_neighbors(self, request: ListNeighbors) -> DegreeLists:
         max_degree = np.empty(0, np.int64) if request.max_degree is None else request.max_degree
-        return DegreeLists(*list_neighbors(*self._walk_lists(request.direction), self._rows(request.node), max_degree))
+        degree, count, neighbor = list_neighbors(
+            *self._walk_lists(request.direction), self._rows(request.node), max_degree
+        )
+        return DegreeLists(degree, count, checked(neighbor, self._partition.num_sources))
 
     @_answer.register
     def _step_walks(self, request: StepWalks) -> NeighborLists:
         lists, row = self._walk_lists(request.direction), self._rows(request.node)
         reached = step_walks(*lists, request.node, row, request.walk, np.uint64(request.key))
-        return NeighborLists(count=np.ones(len(row), np.int64), neighbor=reached)
+        neighbor = checked(reached, self._partition.num_sources)
+        return NeighborLists(count=np.ones(len(row), np.int64), neighbor=neighbor)
 
     @_answer.register
     def _induced_subgraphs(self, request: InducedSubgraphs) -> NeighborLists:

@@ -1,4 +1,8 @@
-"""Compiled loops over one partition's lists for samplers of many small subgraphs. They release the GIL and keep no state."""
+"""Compiled loops over one partition's lists for samplers of many small subgraphs. They release the GIL and keep no state.
+
+Lists lie in mapped files, which may change while they are read. So a loop reads the bounds of a list once and checks them, and no id that it reads is an
+address before it was checked: what is out of range raises `DamagedLists`.
+"""
 
 import numba
 import numpy as np
@@ -12,6 +16,24 @@ _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multi
 HUB_DEGREE = 4096
 _HUB_SETS = 8
 _FILTER_BITS = 14  # 16 KiB, within the first cache
+
+
+class DamagedLists(Exception):
+    """Bounds of lists, or ids, are out of range: the file was checked when it was opened, so it was changed since."""
+
+
+@compiled
+def list_bounds(indptr, row, num_entries):
+    """(start [n], degree [n]) of the rows' lists among so many entries, both int64. Raises DamagedLists."""
+    start, degree = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
+    signs = np.int64(0)  # negative where any of these is
+    for i in range(len(row)):
+        first, end = indptr[row[i]], indptr[row[i] + 1]
+        start[i], degree[i] = first, end - first
+        signs |= first | end | (end - first) | (num_entries - end)
+    if signs < 0:
+        raise DamagedLists
+    return start, degree
 
 
 @numba.njit(inline="always")
@@ -39,28 +61,29 @@ def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_
 
     `max_degree` bounds row i's list by entry i, or is empty.
     """
-    degree = np.empty(len(row), np.int64)
+    start, degree = list_bounds(indptr, row, len(indices))
+    other_start, other_degree = start, np.zeros(len(row) if both else 0, np.int64)
+    if both:
+        other_start, other_degree = list_bounds(other_indptr, row, len(other_indices))
     count = np.empty(len(row), np.int64)
     total = 0
     for i in range(len(row)):
-        degree[i] = indptr[row[i] + 1] - indptr[row[i]]
-        if both:
-            degree[i] += other_indptr[row[i] + 1] - other_indptr[row[i]]
-        count[i] = degree[i] if len(max_degree) == 0 or degree[i] <= max_degree[i] else 0
+        whole = degree[i] + other_degree[i] if both else degree[i]
+        count[i] = whole if len(max_degree) == 0 or whole <= max_degree[i] else 0
         total += count[i]
     neighbor = np.empty(total, indices.dtype)
     end = 0
     for i in range(len(row)):
         if count[i] == 0:
             continue
-        for e in range(indptr[row[i]], indptr[row[i] + 1]):
+        for e in range(start[i], start[i] + degree[i]):
             neighbor[end] = indices[e]
             end += 1
         if both:
-            for e in range(other_indptr[row[i]], other_indptr[row[i] + 1]):
+            for e in range(other_start[i], other_start[i] + other_degree[i]):
                 neighbor[end] = other_indices[e]
                 end += 1
-    return degree, count, neighbor
+    return degree + other_degree if both else degree, count, neighbor
 
 
 @compiled
@@ -68,12 +91,13 @@ def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, wa
     """The next node of each walk: uniform among the entries of its node's list, the node itself where there is none."""
     reached = np.empty(len(row), indices.dtype)
     for i in range(len(row)):
-        first = indptr[row[i]]
-        degree = indptr[row[i] + 1] - first
-        other_first, other_degree = np.int64(0), np.int64(0)
+        first, end = indptr[row[i]], indptr[row[i] + 1]
+        other_first, other_end = np.int64(0), np.int64(0)
         if both:
-            other_first = other_indptr[row[i]]
-            other_degree = other_indptr[row[i] + 1] - other_first
+            other_first, other_end = other_indptr[row[i]], other_indptr[row[i] + 1]
+        if not (0 <= first <= end <= len(indices) and 0 <= other_first <= other_end <= len(other_indices)):
+            raise DamagedLists
+        degree, other_degree = end - first, other_end - other_first
         if degree + other_degree == 0:
             reached[i] = node[i]
             continue
@@ -91,7 +115,7 @@ def grown(array, length):
 
 
 @compiled
-def _hub_edges(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree):
+def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr, hub_degree):
     """Edges into the asked entries whose node has a long list and is in many sets.
 
     Returns (start [n], count [n], source, edge): entry i's sources are source[start[i] : start[i] + count[i]], of the edges at the same places of
@@ -102,11 +126,11 @@ def _hub_edges(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_d
     count = np.zeros(len(row), np.int64)
     num_long = 0
     for i in range(len(row)):
-        num_long += indptr[row[i] + 1] - indptr[row[i]] >= hub_degree
+        num_long += degree[i] >= hub_degree
     entry = np.empty(num_long, np.int64)
     num_long = 0
     for i in range(len(row)):
-        if indptr[row[i] + 1] - indptr[row[i]] >= hub_degree:
+        if degree[i] >= hub_degree:
             entry[num_long] = i
             num_long += 1
     entry = entry[np.argsort(row[entry], kind="mergesort")]
@@ -119,16 +143,18 @@ def _hub_edges(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_d
         while high < num_long and row[entry[high]] == row[entry[low]]:
             high += 1
         if high - low >= _HUB_SETS:
-            first, last = indptr[row[entry[low]]], indptr[row[entry[low]] + 1]
+            first = begin[entry[low]]
+            last = first + degree[entry[low]]
             bits = table_bits(last - first)
             if len(table_id) < 1 << bits:
                 table_id, table_place = np.empty(1 << bits, indices.dtype), np.empty(1 << bits, np.int64)
             table_id[: 1 << bits] = -1
             following = np.empty(last - first, np.int64)  # the next place of the same neighbor; -1: there is none
             for e in range(last - 1, first - 1, -1):
-                slot = find_slot(table_id, 0, bits, indices[e])
+                node = indices[e]
+                slot = find_slot(table_id, 0, bits, node)
                 following[e - first] = table_place[slot] if table_id[slot] != -1 else -1
-                table_id[slot] = indices[e]
+                table_id[slot] = node
                 table_place[slot] = e
             for i in entry[low:high]:
                 g = np.searchsorted(row_ptr, position[i], side="right") - 1
@@ -161,8 +187,9 @@ def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr
     Linear in the lists of the asked entries, but for nodes with `hub_degree` in-edges or more that are in many sets: these cost one
     reading of their list, and one look-up per member of their sets.
     """
+    begin, degree = list_bounds(indptr, row, len(indices))
     hub_start, count, hub_source, hub_edge = _hub_edges(
-        indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree
+        begin, degree, indices, row, position, row_ptr, member, graph_ptr, hub_degree
     )
     largest = 1
     for g in range(len(graph_ptr) - 1):
@@ -200,7 +227,7 @@ def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr
             end += count[i]
             continue
         before = end
-        for e in range(indptr[row[i]], indptr[row[i] + 1]):
+        for e in range(begin[i], begin[i] + degree[i]):
             if maybe[(np.uint64(indices[e]) * _FIBONACCI) >> filter_shift] == 0:
                 continue
             slot = find_slot(table_id, 0, bits, indices[e])

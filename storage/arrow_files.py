@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line, one_line_errors
 from storage.manifest_reader import FileEntry
+from storage.mapped_files import remember
 
 
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -107,7 +108,11 @@ def read_batch(
     """
     with one_line_errors(path, "read this file"):
         try:
-            source = pa.memory_map(path, "r") if is_local(filesystem) else _fetched(filesystem, path, entry.num_bytes)
+            if is_local(filesystem):
+                remember(path)
+                source = pa.memory_map(path, "r")
+            else:
+                source = _fetched(filesystem, path, entry.num_bytes)
         except FileNotFoundError:
             raise FormatError(
                 f"{path}: expected a file of {entry.num_bytes} bytes, found none; ingest the graph again"

@@ -18,6 +18,7 @@ from storage.errors import ConfigError, ConflictError
 from storage.filesystem_errors import one_line_errors
 from storage.graph import StoredGraph
 from storage.manifest import EncodingEntry, parse_manifest, partition_dir
+from storage.mapped_files import check_unchanged
 from storage.snapshot_writer import write_snapshot
 from storage.snapshots import read_manifest
 from storage.source import Progress
@@ -71,6 +72,7 @@ def _edges(graph: StoredGraph, report: Progress) -> tuple[np.ndarray, np.ndarray
         np.repeat(rank[start:stop], np.diff(partition.indptr))
         for partition, (start, stop) in zip(partitions, pairwise(graph.offsets), strict=True)
     ]
+    check_unchanged()  # `partitions` are mapped as yet
     return source, np.concatenate(destination), rank
 
 

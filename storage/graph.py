@@ -1,7 +1,7 @@
 """A stored graph, opened: the manifest, and partitions as numpy views over mapped Arrow files.
 
-Opening checks manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code, since kernels index by
-neighbor ids without checks of their own (about 0.15 s per 100 million ids). `verify` adds checksums; `StoredGraph.verify` also counts and the order
+Opening checks manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code, about
+0.15 s per 100 million ids; samplers check what they draw once more, since a file may change after that. `verify` adds checksums; `StoredGraph.verify` also counts and the order
 of neighbor lists. A damaged file is refused with one line that names file, expected and found.
 """
 
@@ -41,6 +41,7 @@ from storage.typed_manifest import parse_typed_manifest
 
 _CHECK_EDGES = 1 << 22
 _CHECK_STRINGS = 1 << 20
+_ANY = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Partition:
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
     links: Links | None = None  # those from its nodes; None: no edge was held out
     stored_rows: FeatureRows | None = None  # None: features are dense numbers of their own type
+    num_sources: int = _ANY  # ids in `indices` are below it
 
     def __repr__(self) -> str:
         return describe(self)
@@ -341,6 +343,12 @@ class StoredGraph:
         return {name: len(indices) for name, (_, indices, _) in lists.items()}
 
 
+def are_below(ids: np.ndarray, num_nodes: int) -> bool:
+    """Whether all ids are in [0, num_nodes)."""
+    # Viewed as unsigned, a negative id is huge, so one pass finds both kinds. The number of nodes fits the signed type.
+    return not len(ids) or int(ids.view(f"u{ids.itemsize}").max()) < num_nodes
+
+
 def _first_unordered_list(
     indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray, time: np.ndarray | None = None
 ) -> int | None:
@@ -425,6 +433,7 @@ class _PartitionReader:
             "edge_weight": topology.get("weight"),
             "edge_time": topology.get("time"),
             "edge_feature": edge_feature,
+            "num_sources": manifest.num_sources,
         }
 
     def node_fields(self) -> dict[str, Any]:
@@ -513,8 +522,7 @@ class _PartitionReader:
             dtypes["time"] = "int64"
         columns = {name: numpy_column(values, name, dtype, path) for name, dtype in dtypes.items()}
         ids = columns["index"]
-        # Viewed as unsigned, a negative id is huge, so one pass finds both kinds. manifest.num_sources fits the signed type.
-        if len(ids) and int(ids.view(f"u{ids.itemsize}").max()) >= self.manifest.num_sources:
+        if not are_below(ids, self.manifest.num_sources):
             raise FormatError(
                 f"{path}: expected node ids in [0, {self.manifest.num_sources}), found {int(ids.min())} to {int(ids.max())}"
             )

@@ -8,22 +8,29 @@ from storage.compiled import compiled
 
 @compiled
 def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
-    """Copies the rows [ptr[g], ptr[g + 1]) of every graph to the rows from out_ptr[place] on. `source`, `out`: uint8, flat."""
+    """Copies the rows [ptr[g], ptr[g + 1]) of every graph to the rows from out_ptr[place] on; whether `ptr` still fits `out_ptr` and `source`, where the
+    loop ends else. `source`, `out`: uint8, flat."""
     for i in range(len(graph)):
-        start, stop = ptr[graph[i]] * row_bytes, ptr[graph[i] + 1] * row_bytes
-        to = out_ptr[place[i]] * row_bytes
-        for k in range(stop - start):
+        start, to = ptr[graph[i]] * row_bytes, out_ptr[place[i]] * row_bytes
+        length = out_ptr[place[i] + 1] * row_bytes - to
+        if start < 0 or start > len(source) - length:
+            return False
+        for k in range(length):
             out[to + k] = source[start + k]
+    return True
 
 
 @compiled
 def copy_ends(ptr, graph, source, place, out_ptr, out):
     """The same for one end of every edge, of any integer dtype, to int32."""
     for i in range(len(graph)):
-        start, stop = ptr[graph[i]], ptr[graph[i] + 1]
-        to = out_ptr[place[i]]
-        for k in range(stop - start):
+        start, to = ptr[graph[i]], out_ptr[place[i]]
+        length = out_ptr[place[i] + 1] - to
+        if start < 0 or start > len(source) - length:
+            return False
+        for k in range(length):
             out[to + k] = source[start + k]
+    return True
 
 
 @compiled

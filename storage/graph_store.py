@@ -45,6 +45,7 @@ from storage.graph_set_manifest import (
     shard_file,
 )
 from storage.manifest import parse_head
+from storage.mapped_files import damaged
 from storage.packed_graphs import PackedGraphs, pointers
 from storage.snapshots import read_manifest
 
@@ -98,12 +99,12 @@ class StoredGraphs:
     @cached_property
     def num_nodes(self) -> np.ndarray:
         """int64 [num_graphs]"""
-        return _joined([np.diff(shard.node_ptr) for shard in self.shards])
+        return _joined([_sizes(shard.node_ptr) for shard in self.shards])
 
     @cached_property
     def num_edges(self) -> np.ndarray:
         """int64 [num_graphs]: directed edges; a bond counts twice."""
-        return _joined([np.diff(shard.edge_ptr) for shard in self.shards])
+        return _joined([_sizes(shard.edge_ptr) for shard in self.shards])
 
     @cached_property
     def num_pairs(self) -> np.ndarray:
@@ -111,7 +112,7 @@ class StoredGraphs:
         none = [np.zeros(shard.num_graphs, np.int64) for shard in self.shards]
         return _joined(
             [
-                zeros if shard.pair_ptr is None else np.diff(shard.pair_ptr)
+                zeros if shard.pair_ptr is None else _sizes(shard.pair_ptr)
                 for shard, zeros in zip(self.shards, none, strict=True)
             ]
         )
@@ -198,8 +199,9 @@ class StoredGraphs:
         if pair_ptr is not None:
             packed = replace(packed, num_pairs=np.diff(pair_ptr), pairs=np.empty((int(pair_ptr[-1]), 3), np.int32))
         for shard, local, place in self._by_shard(graph):
-            copy_ends(shard.edge_ptr, local, shard.source, place, edge_ptr, packed.edge_index[0])
-            copy_ends(shard.edge_ptr, local, shard.destination, place, edge_ptr, packed.edge_index[1])
+            for ends, out in zip((shard.source, shard.destination), packed.edge_index, strict=True):
+                if not copy_ends(shard.edge_ptr, local, ends, place, edge_ptr, out):
+                    raise damaged(self.url)
             _copy_rows(shard.node_ptr, local, shard.node_feature, place, node_ptr, packed.node_feature)
             _copy_rows(shard.edge_ptr, local, shard.edge_feature, place, edge_ptr, packed.edge_feature)
             if packed.target is not None and shard.target is not None:
@@ -409,7 +411,17 @@ def _copy_rows(
     if rows is None or out is None:
         return
     row_bytes = out.itemsize * out.shape[1]
-    copy_rows(ptr, graph, row_bytes, rows.reshape(-1).view(np.uint8), place, out_ptr, out.reshape(-1).view(np.uint8))
+    flat, flat_out = rows.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
+    if not copy_rows(ptr, graph, row_bytes, flat, place, out_ptr, flat_out):
+        raise damaged("graphs")
+
+
+def _sizes(ptr: np.ndarray) -> np.ndarray:
+    """Of lists between these bounds. Raises FormatError where they do not ascend any more."""
+    sizes = np.diff(ptr)
+    if len(sizes) and sizes.min() < 0:
+        raise damaged("graphs")
+    return sizes
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -15,7 +15,7 @@ import torch
 from samplers.array_pool import ArrayPool
 from samplers.draw_kernels import draw_uniform
 from samplers.neighbor import NeighborSampler
-from samplers.neighbor_kernels import entries, list_bounds
+from samplers.neighbor_kernels import entries
 from samplers.node2subgraph import Node2SubgraphSampler
 from samplers.options import NeighborOptions, Node2SubgraphOptions
 from samplers.prefetch import prefetch
@@ -24,6 +24,7 @@ from samplers.relabel import Relabeler
 from samplers.router import Router, local_router
 from samplers.row_kernels import take_rows
 from samplers.stage_clock import StageClock, listen
+from samplers.subgraph_kernels import list_bounds
 from samplers.traffic import COLUMNS, Traffic
 from storage.compiled import compiled
 from storage.graph import Partition, StoredGraph, open_graph
@@ -172,7 +173,7 @@ def _record(partition: Partition, roots: np.ndarray, fanouts: tuple[int, ...], b
     for hop, fanout in enumerate(fanouts):
         row = relabeler.node[first:].copy()
         first = relabeler.num_nodes
-        start, degree = list_bounds(partition.indptr, row)
+        start, degree = list_bounds(partition.indptr, row, len(partition.indices))
         keys = hash_ids(stream_key(0, Purpose.NEIGHBORS, 0, batch, hop), entries(partition.original_id, row))
         count, position = draw_uniform(start, degree, keys, fanout)
         relabeler.add(entries(partition.indices, position))

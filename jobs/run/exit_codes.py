@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
+from jobs.run.faults import faults_told
 from storage.errors import ClusterLostError, GraphmillError
+from storage.mapped_files import why_changed
 
 # Of a lost host Ray prints its raylet's stack, a page, several times, and a line for each request that is asked again. The run itself says
 # which host it is. Ray reads this as it is imported; what the user has set wins.
@@ -23,12 +25,12 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with what it returns (None: 0).
 
     A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. SIGTERM unwinds `main` like Ctrl-C
-    does, so that temporary directories go, and exits with 143. Where the reader of the output has gone (`| head`), it ends in silence
+    does, so that temporary directories go, and exits with 143. A mapped file that fails is one line and 1 too (`jobs.run.faults`). Where the reader of the output has gone (`| head`), it ends in silence
     with 141, unless it had another reason to end. Any other exception is a defect and keeps its traceback.
     """
     for name, value in _NOT_SHOWN.items():
         os.environ.setdefault(name, value)
-    with _sigterm_unwinds():
+    with _sigterm_unwinds(), faults_told():
         try:
             code = _flushed(main)
         except GraphmillError as error:
@@ -45,6 +47,12 @@ def run(main: Callable[[], int | None]) -> NoReturn:
             if not _is_unread(1):
                 raise
             code = 128 + signal.SIGPIPE
+        except Exception:
+            changed = why_changed()  # numbers of a file that was overwritten may break whatever reads them
+            if changed is None:
+                raise
+            print(f"error: {changed}", file=sys.stderr)
+            code = 1
     _drop_unread()
     sys.exit(0 if code is None else code)
 

@@ -1,5 +1,6 @@
 """What every training job does around its own data: where the run lives, what Ray session it needs, how it is resumed and followed."""
 
+import faulthandler
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from jobs.run.baselines import Baselines
 from jobs.run.commands import command_line, program_name
 from jobs.run.config import RunConfig, RunOptions, saved_tree
 from jobs.run.environment import describe_command, describe_environment
+from jobs.run.faults import last_words
 from jobs.run.progress import Progress, progress
 from jobs.run.reader import shown
 from jobs.run.resolve import ResolvedRun
@@ -82,15 +84,24 @@ def open_run(place: RunPlace, options: RunOptions, config: Mapping[str, Any]) ->
 def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> Iterator[None]:
     """The run's directory and its trackers say how it ends; the user is told how it goes on."""
     url = run.place.url
+    command = command_line(program_name(), "--run.resume", url)
     is_cluster_lost = False
+
+    def record_fault(line: str) -> str:
+        """Of this process, which ends now: what the run's directory says of it. Returns how to go on."""
+        with suppress(OSError), (run.path / "failure.log").open("a") as stream:
+            faulthandler.dump_traceback(stream)
+            stream.write(f"{line}\n")
+            run.note("fail", error=line)
+        return "" if _newest(run.place) is None else f"; to continue: {command}"
+
     try:
-        with tracked(options.track, options.track_project, run, config):
+        with tracked(options.track, options.track_project, run, config), last_words(record_fault):
             yield
     except BaseException as error:  # Ctrl-C and SIGTERM too: the events say how every run ended
         with suppress(OSError):  # a full disk must not hide what it did to the run
             run.note("fail", error=_why(error))
         is_cluster_lost = isinstance(error, ClusterLostError)
-        command = command_line(program_name(), "--run.resume", url)
         if isinstance(error, (KeyboardInterrupt, SystemExit)) and not run.is_lost:
             newest = _newest(run.place)
             saved = "nothing saved yet" if newest is None else f"saved up to {newest}"

@@ -21,7 +21,7 @@ from samplers.neighbor import NeighborSampler
 from samplers.options import LoaderOptions, NeighborOptions, RandomPartitionOptions
 from samplers.random_partition import RandomPartitionSampler
 from samplers.router import LocalOwner, Router, local_router
-from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.errors import ConfigError, DamageError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
@@ -242,6 +242,27 @@ def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path
         assert "\n" not in str(raised.value)
         with pytest.raises(FormatError, match=r"features\.arrow: expected the bytes that its manifest names"):
             connect(replace(servers, options=ServerOptions(local_reads=True)))
+
+
+def test_a_file_that_is_cut_or_overwritten_under_a_server_is_named(ray, tmp_path: Path) -> None:
+    graph = store(tmp_path / "graph", 2)
+    with partition_servers(graph, REMOTE) as servers:
+        router = connect(servers)
+        router.sample_neighbors(np.array([150]), 3, 0)
+        indices = graph.partition(1).indices
+        path = stored_file(tmp_path / "graph", "part-00001/topology.arrow")
+        place = path.read_bytes().index(indices.tobytes())
+        with path.open("r+b") as stream:
+            stream.seek(place)
+            stream.write(np.full_like(indices, 10**9).tobytes())
+        with pytest.raises(DamageError, match=r"^partition server 1: .*topology\.arrow: expected the bytes that"):
+            router.sample_neighbors(np.array([150]), 3, 0)
+        os.truncate(
+            stored_file(tmp_path / "graph", "part-00000/features.arrow"), 0
+        )  # its server dies, and is started again
+        with pytest.raises(FormatError, match=r"^partition server 0: .*features\.arrow: expected the bytes") as raised:
+            router.fetch(np.array([50]))
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("local_reads", [True, False])

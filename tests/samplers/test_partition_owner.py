@@ -1,9 +1,12 @@
 """One owner's replies: which ids it owns, what it refuses, and both ways to induce edges."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import samplers.partition_owner
 from samplers.draw_kernels import draw_uniform
@@ -12,15 +15,18 @@ from samplers.messages import (
     InducedEdges,
     InducedSubgraphs,
     ListChunk,
+    ListNeighbors,
     ListSplit,
     NeighborLists,
     NodeRows,
+    Request,
     SampleNeighbors,
+    StepWalks,
 )
 from samplers.neighbor_kernels import induced_edges_by_map
 from samplers.partition_owner import PartitionOwner
 from samplers.random_streams import hash_ids
-from storage.errors import ConfigError
+from storage.errors import ConfigError, FormatError
 from storage.graph import Partition, open_graph
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
@@ -185,3 +191,65 @@ def test_owners_of_stored_graphs_are_safe_to_make_twice(tmp_path: Path) -> None:
     assert isinstance(one, NeighborLists)
     assert isinstance(other, NeighborLists)
     np.testing.assert_array_equal(one.neighbor, other.neighbor)
+
+
+NUM_NODES = 30
+_NODE = np.arange(NUM_NODES)
+_PTR = np.array([0, 10, NUM_NODES])
+REQUESTS: list[Request] = [
+    *(SampleNeighbors(_NODE, 3, 7, direction) for direction in ("in", "out", "both")),
+    *(SampleNeighbors(_NODE, 3, 7, scheme=scheme) for scheme in ("labor", "degree")),
+    SampleNeighbors(_NODE, -1, 7, replace=False),
+    SampleNeighbors(_NODE, 3, 7, replace=True),
+    InducedEdges(_NODE),
+    InducedEdges(_NODE[:0]),
+    InducedSubgraphs(_NODE, _PTR),
+    InducedSubgraphs(np.tile(_NODE, 10), np.arange(11) * NUM_NODES),
+    ListNeighbors(_NODE, "both"),
+    ListNeighbors(_NODE, "in", np.full(NUM_NODES, 9)),
+    StepWalks(_NODE, _NODE, 3, "both"),
+]
+JUNK = st.one_of(
+    st.sampled_from([-1, NUM_NODES, 2**31 - 1, -(2**31), 2**61, -(2**63), 2**63 - 1]), st.integers(-(2**63), 2**63 - 1)
+)
+
+
+@given(st.data())
+def test_lists_that_change_after_they_were_opened_are_refused_or_harmless(data: st.DataObject) -> None:
+    """Whatever stands in the files then, no loop leaves its arrays: neighbors are nodes, and lists are as long as is said."""
+    generator = np.random.default_rng(0)
+    indptr = np.append(0, np.cumsum(generator.integers(0, 6, NUM_NODES)))
+    dtype = data.draw(st.sampled_from([np.int32, np.int64]))
+    columns = {
+        "indptr": indptr,
+        "indices": generator.integers(0, NUM_NODES, indptr[-1]).astype(dtype),
+        "out_indptr": indptr.copy(),
+        "out_indices": generator.integers(0, NUM_NODES, indptr[-1]).astype(dtype),
+    }
+    partition = Partition(0, 0, NUM_NODES, original_id=_NODE.copy(), num_sources=NUM_NODES, **columns)
+    owner = PartitionOwner(partition, NUM_NODES)
+    for name in data.draw(st.sets(st.sampled_from(sorted(columns)), min_size=1)):
+        column = columns[name]
+        for place in data.draw(st.sets(st.integers(0, len(column) - 1), min_size=1, max_size=4)):
+            column[place : place + 1] = np.array([data.draw(JUNK)]).astype(column.dtype)
+    for request in REQUESTS:
+        with suppress(FormatError):
+            reply = owner.answer(request)
+            assert reply.count.sum() == len(reply.neighbor)  # type: ignore[union-attr]
+            assert np.all((reply.neighbor >= 0) & (reply.neighbor < 10 * NUM_NODES))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("request_of_all", REQUESTS)
+@pytest.mark.parametrize("junk", [2**31 - 1, -5])
+def test_ids_and_offsets_of_no_node_are_refused(request_of_all: Request, junk: int) -> None:
+    everywhere = np.full(100, junk, np.int32)
+    indptr = np.minimum(np.arange(NUM_NODES + 1) * 4, 100)
+    ids = Partition(0, 0, NUM_NODES, indptr, everywhere, _NODE, indptr, everywhere, num_sources=NUM_NODES)
+    offsets = Partition(0, 0, NUM_NODES, indptr + junk, everywhere, _NODE, indptr + junk, everywhere)
+    if isinstance(request_of_all, InducedEdges) and not len(request_of_all.member):
+        return
+    if not isinstance(request_of_all, InducedSubgraphs):  # they look ids up, and find none
+        with pytest.raises(FormatError, match="partition 0: expected the lists"):
+            PartitionOwner(ids, NUM_NODES).answer(request_of_all)
+    with pytest.raises(FormatError, match="partition 0: expected the lists"):
+        PartitionOwner(offsets, NUM_NODES).answer(request_of_all)
