@@ -1,14 +1,17 @@
-"""Asks every node of a Ray cluster what it has: versions that must agree, its clock, its memory, whether it sees a path.
+"""Asks every node of a Ray cluster what it has: versions that must agree, its clock, its memory, whether it sees a path. Looks for open sockets.
 
 One task per node, pinned there, with a deadline for all of them together: a node that does not answer is one of the results.
 """
 
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -80,9 +83,24 @@ def local_versions() -> dict[str, str]:
     return versions
 
 
-def _describe_node(path: str | None) -> dict[str, Any]:
-    import psutil
+def open_beyond_loopback(process: psutil.Process) -> list[str]:
+    """The TCP sockets of a process and of all below it on which other machines can connect, as `0.0.0.0:8080 (its process's name)`."""
+    found = set()
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            name, sockets = each.name(), each.net_connections("tcp")
+            listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
+            found |= {f"{ip}:{port} ({name})" for ip, port in listening if not _is_loopback(ip)}
+    return sorted(found)
 
+
+def _is_loopback(address: str) -> bool:
+    ip = ip_address(address)
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def _describe_node(path: str | None) -> dict[str, Any]:
     return {
         "time": time.time(),
         "versions": local_versions(),

@@ -268,7 +268,7 @@ class SessionOptions:
     dashboard_port: int | None = None
     """The dashboard's port; the default is a free one from 8265 on."""
     temp_dir: Path | None = None
-    """Where a local Ray keeps its sockets and logs; kept afterwards. The default is a new directory that is removed."""
+    """Where a local Ray keeps its sockets and logs; kept afterwards. A folder of mode 0700, or a new one. The default is a new one that is removed."""
     start_timeout_s: float = 30.0
     """How long to try to reach a given address."""
     stop_timeout_s: float = 10.0

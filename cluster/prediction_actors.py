@@ -8,45 +8,36 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import ray
-import torch.distributed as dist
 from ray.exceptions import RayActorError
 
 from cluster.answers import answer
 from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.prediction import Progress
 from cluster.predictor import Piece, PredictionSpec, Predictor, plan_passes
+from cluster.process_group import Point, meet, meeting_point
 from storage.errors import DeadlineError, GraphmillError, StageError
 from storage.prediction_files import PredictionFolder
 
 _OTHERS_S = 5.0  # after one worker has failed, for the others to say why
-_MEETING = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
 Worker = Callable[..., ray.ObjectRef]  # begins a call: the method's name, its arguments
 
 
 class MeetingPredictor(Predictor):
     """One that may share the full graph with others: those call `meet` first, and `predict` is a collective call then."""
 
-    _store: dist.TCPStore | None = None
+    def meeting_point(self) -> Point:
+        """Where this process, which will be rank 0, meets the others."""
+        return meeting_point()
 
-    def meeting_point(self) -> tuple[str, int]:
-        """Host and port where this process waits for the others."""
-        host = ray.util.get_node_ip_address()
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_MEETING)
-        return host, self._store.port
-
-    def meet(self, point: tuple[str, int], rank: int, num_ranks: int) -> None:
-        """Joins the group that meets there, at rank 0; a collective call."""
-        if rank:
-            self._store = dist.TCPStore(*point, is_master=False, timeout=_MEETING)
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=self._store, rank=rank, world_size=num_ranks, timeout=_MEETING)
+    def meet(self, point: Point, rank: int, num_ranks: int) -> None:
+        """Joins the group that meets there; a collective call."""
+        meet(point, rank, num_ranks, "nccl" if self.device.type == "cuda" else "gloo")
 
 
 class PredictorActor:
@@ -115,10 +106,9 @@ class ActorCrew:
     def _predict_together(self, pieces: Sequence[Piece], splits: Set[int], progress: Progress) -> None:
         """These splits by all the workers at once: worker i predicts batch i of all that the same batches make."""
         workers = self._workers
+        # All of them: who met would wait for the rest with torch's patience and words.
         points = [worker("meeting_point") for worker in workers]
-        _wait(
-            points, "start", self._pool
-        )  # all of them: who met would wait for the rest with torch's patience and words
+        _wait(points, "start", self._pool)
         point = ray.get(points[0], timeout=self._pool.deadline_s)
         _wait([worker("meet", point, rank, len(workers)) for rank, worker in enumerate(workers)], "meet", self._pool)
         passes = plan_passes([piece for piece in pieces if piece.split in splits], self._spec.splits)

@@ -14,15 +14,16 @@ import torch
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import CheckpointUploadMode
 from ray.train import TrainingFailedError as RayTrainingFailedError
-from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.train.torch import TorchTrainer, get_device
 from ray.util import get_node_ip_address
 
 from cluster.checkpoints import TRAIN, Checkpoints, checkpoints_of
 from cluster.host_watch import watched_hosts
 from cluster.live_metrics import LiveMetrics
-from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
+from cluster.options import WorkerOptions
 from cluster.outcome import Failed, Outcome
 from cluster.placement import place, wait_for_room
+from cluster.process_group import MeetingConfig
 from cluster.reporter import Record, ReporterEnd, Reports
 from cluster.run_place import RunPlace
 from cluster.session import environment_defaults
@@ -188,7 +189,7 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunPlace) -> A
     return TorchTrainer(
         cast(Any, _worker),
         train_loop_config=config,
-        torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
+        torch_config=MeetingConfig(),
         scaling_config=_ray_train.ScalingConfig(
             num_workers=(workers.min_workers, workers.num_workers) if is_elastic else workers.num_workers,
             elastic_resize_monitor_interval_s=_RESIZE_S,

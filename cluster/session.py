@@ -1,7 +1,8 @@
 """One Ray session per job: connect to the cluster this process belongs to, or start a local Ray and stop it again.
 
 Invariants: a Ray that we did not start is never stopped; of a Ray that we did start, no process outlives the `with` block,
-however the block ends (normally, by an exception, Ctrl-C or SIGTERM). Token authentication is left on, as Ray has it.
+however the block ends (normally, by an exception, Ctrl-C or SIGTERM). A Ray that we start is out of other users' reach: its files lie in a folder
+that only this user can enter, it has a token of its own, and it listens on the loopback address alone.
 
 Ray is imported inside the functions: a job parses its options, and answers `--help`, before it pays for that import.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -27,7 +29,7 @@ from typing import Any
 from cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from cluster.upload import warn_of_large_upload
 from storage.errors import ClusterLostError, ConfigError
-from storage.owned_folder import owned, remove_orphans
+from storage.owned_folder import check_private, owned, remove_orphans
 
 # Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
 # them. What the user has set wins.
@@ -49,15 +51,22 @@ LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 
+# And these whatever the user has set. Without the first, Ray takes a loopback address for the machine's own, in the processes that connect too.
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LOOPBACK_ENVIRONMENT: Mapping[str, str] = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "GLOO_SOCKET_IFNAME": _LOOPBACK,
+    "NCCL_SOCKET_IFNAME": _LOOPBACK,
+}
 
 _started_here = False
 # Ray gives its processes 30 s to come up. A loaded machine can miss that while their files are still to be read from its disk.
 _STARTS = 3
 _TOO_LATE = "timed out during startup"
 _TEMP_PREFIX = "graphmill-"
-# The longest name that Ray appends to its temporary directory:
-# /session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store (process ids have up to seven digits).
-_SOCKET_SUFFIX_BYTES = len("/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
+_RAYS = "r"  # Ray's own folder, which it opens to all users, within ours
+# The longest name that Ray appends to our folder (process ids have up to seven digits).
+_SOCKET_SUFFIX_BYTES = len(f"/{_RAYS}/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 
@@ -96,7 +105,8 @@ def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
     (143), and the previous handlers are back afterwards.
 
     Raises:
-        ConfigError: the address cannot be reached or used, the token does not fit, or the port is taken.
+        ConfigError: the address cannot be reached or used, the token does not fit, the port is taken, or another user could read the token
+            or replace Ray's folder.
     """
     options = options or SessionOptions()
     with _termination() as handle_termination, environment_defaults(RAY_ENVIRONMENT):
@@ -131,9 +141,12 @@ def _address(options: SessionOptions) -> str | None:
 def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
     import ray
 
+    if (token := token_file()) is not None:
+        check_private(token)
     if address != "auto":
         _check_reachable(address, options.start_timeout_s)
-    with _one_line_errors(f"connect to the Ray cluster at {address}"):
+    _read_token_anew()
+    with _one_line_errors(f"connect to the Ray cluster at {address}"), _addresses_as_given():
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         warn_of_large_upload(ray.get_runtime_context().runtime_env.get("working_dir"))
@@ -157,11 +170,11 @@ def _started(options: SessionOptions) -> Iterator[Session]:
     this_process = psutil.Process()
     before = set(this_process.children())
     daemons: list[psutil.Process] = []
-    with environment_defaults(LOCAL_RAY_ENVIRONMENT), _temp_dir(options) as temp_dir:
+    with environment_defaults(LOCAL_RAY_ENVIRONMENT), _private_folder(options) as folder, _own_token(folder):
         try:
             for further in reversed(range(_STARTS)):
                 try:
-                    with _one_line_errors("start a local Ray"):
+                    with _one_line_errors("start a local Ray"), _addresses_as_given():
                         context = ray.init(
                             address="local",
                             num_cpus=options.num_cpus,
@@ -172,7 +185,7 @@ def _started(options: SessionOptions) -> Iterator[Session]:
                             dashboard_port=options.dashboard_port,
                             log_to_driver=False,
                             logging_level=logging.ERROR,
-                            _temp_dir=None if temp_dir is None else str(temp_dir),
+                            _temp_dir=str(folder / _RAYS),
                         )
                     break
                 except ConfigError as error:
@@ -187,6 +200,7 @@ def _started(options: SessionOptions) -> Iterator[Session]:
                     # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
                     daemons = [child for child in this_process.children() if child not in before]
                 _stop(daemons, options.stop_timeout_s)
+            check_private(folder)  # once more: Ray changes modes
             _started_here = True
             yield _describe(context, is_ours=True)
         finally:
@@ -232,29 +246,84 @@ def _kill(processes: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _temp_dir(options: SessionOptions) -> Iterator[Path | None]:
-    """Ray's temporary directory; None where only Ray's own default is short enough for its sockets."""
+def _private_folder(options: SessionOptions) -> Iterator[Path]:
+    """A folder that only this user can enter, within which Ray's own will lie."""
     longest = _SOCKET_PATH_BYTES - _SOCKET_SUFFIX_BYTES
     if options.temp_dir is not None:
-        temp_dir = options.temp_dir.absolute()
-        if len(os.fsencode(temp_dir)) > longest:
-            raise ConfigError(f"temp_dir holds Unix sockets, so its path has at most {longest} bytes, got {temp_dir}")
-        yield temp_dir
+        folder = options.temp_dir.resolve()
+        if len(os.fsencode(folder)) > longest:
+            raise ConfigError(f"temp_dir holds Unix sockets, so its path has at most {longest} bytes, got {folder}")
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"temp_dir {folder} cannot be made: {error.strerror}") from error
+        check_private(folder)
+        yield folder
         return
-    for parent in (tempfile.gettempdir(), "/tmp"):
+    for parent in (Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve()):
         if len(os.fsencode(parent)) + len(f"/{_TEMP_PREFIX}12345678") <= longest and os.access(parent, os.W_OK):
-            remove_orphans(Path(parent), _TEMP_PREFIX)  # of a process that was killed
-            temp_dir = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
             break
     else:
-        yield None
-        return
+        raise ConfigError(
+            f"a local Ray needs a folder with a short path (at most {longest} bytes) in /tmp or TMPDIR; set temp_dir"
+        )
+    remove_orphans(parent, _TEMP_PREFIX)  # of a process that was killed
+    folder = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
     try:
-        with owned(temp_dir):
-            yield temp_dir
+        check_private(folder)
+        with owned(folder):
+            yield folder
     finally:
         # A worker that dies late may still write a log line into a folder that is going away.
-        shutil.rmtree(temp_dir, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _own_token(folder: Path) -> Iterator[None]:
+    """A token for this Ray alone: its processes, and what the block starts, find it by the environment, which is as before afterwards."""
+    number, name = tempfile.mkstemp(prefix="token-", dir=folder)  # mode 0600
+    try:
+        with open(number, "w") as stream:
+            stream.write(secrets.token_hex(32))
+        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": name, "RAY_AUTH_TOKEN": None}
+        with _environment({**_LOOPBACK_ENVIRONMENT, **own}):
+            _read_token_anew()
+            yield
+    finally:
+        _read_token_anew()
+        Path(name).unlink(missing_ok=True)
+
+
+def _read_token_anew() -> None:
+    """Ray keeps the mode that it finds when it is imported, and the first token that it reads."""
+    from ray import _raylet
+
+    raylet: Any = _raylet  # a compiled module
+    raylet.Config.initialize("")
+    # A thread of a Ray that ends may still ask for the token, and Ray aborts the process where there is none.
+    if os.environ.get("RAY_AUTH_MODE") != "token" or os.environ.get("RAY_AUTH_TOKEN") or token_file() is not None:
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def token_file() -> Path | None:
+    """The file with the token of the cluster that this user's sessions and `ray` commands would join; None where there is none."""
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return None
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
+    return Path(file) if os.path.exists(file) else None
+
+
+@contextlib.contextmanager
+def _addresses_as_given() -> Iterator[None]:
+    """Inside, Ray leaves a loopback address what it is, as it does on macOS; else it takes the machine's own in its place."""
+    from ray._private import ray_constants
+
+    constants: Any = ray_constants
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _check_port_free(host: str, port: int) -> None:
@@ -313,13 +382,27 @@ def _first_line(error: BaseException) -> str:
 @contextlib.contextmanager
 def environment_defaults(defaults: Mapping[str, str]) -> Iterator[None]:
     """Sets those variables that are not set; afterwards they are gone again."""
-    added = {name: value for name, value in defaults.items() if name not in os.environ}
-    os.environ.update(added)
+    with _environment({name: value for name, value in defaults.items() if name not in os.environ}):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets these variables, and removes those with None; afterwards they are as before."""
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
     try:
         yield
     finally:
-        for name in added:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
             os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -72,6 +72,7 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
     yield from machine.check_folder("run directory", config.run_dir)
     yield from machine.check_open_files()
     yield from machine.check_loopback()
+    yield from check_token()
     yield from machine.check_gpu()
     if config.store is not None:
         yield from machine.check_store(config.store)
@@ -81,11 +82,30 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
         yield from check_ray(config)
 
 
+def check_token() -> "Iterator[Finding]":
+    """That nobody else can read or replace the token with which this user joins clusters; a local Ray has one of its own."""
+    from cluster.session import token_file
+    from jobs.plan.machine_checks import Finding
+    from storage.owned_folder import check_private
+
+    if (token := token_file()) is None:
+        yield Finding("token", "ok", "no file with a cluster's token; a local Ray makes one for itself")
+        return
+    try:
+        check_private(token)
+    except ConfigError as error:
+        yield Finding("token", "fail", f"{error}; who has read the token can run commands as you: make a new one")
+        return
+    yield Finding("token", "ok", f"{token} is yours alone")
+
+
 def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     """That Ray starts, or answers, and what each of its nodes says."""
     import time
 
-    from cluster.node_checks import ask_nodes, local_versions
+    import psutil
+
+    from cluster.node_checks import ask_nodes, local_versions, open_beyond_loopback
     from cluster.session import ray_session
     from jobs.plan.machine_checks import Finding
     from storage.arrow_files import absolute_url
@@ -100,11 +120,18 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
             path = None if session.is_ours or config.graph is None else absolute_url(config.graph)
             reports = ask_nodes(path, config.timeout_s)
             seconds = time.perf_counter() - began
+            elsewhere = open_beyond_loopback(psutil.Process()) if session.is_ours else []
     except ConfigError as error:
         yield Finding("ray", "fail", str(error))
         return
     how = "started" if session.is_ours else f"cluster at {session.address} reached"
     yield Finding("ray", "ok", f"{how} in {started:.1f} s, {len(reports)} of its nodes answered after {seconds:.1f} s")
+    if elsewhere:
+        yield Finding(
+            "ports", "warn", f"other machines can connect to {', '.join(elsewhere)}; close these by a firewall"
+        )
+    elif session.is_ours:
+        yield Finding("ports", "ok", "all sockets of a local Ray listen on the loopback address")
     here = local_versions()
     for report in reports:
         problems = [] if report.error is None else [f"no answer: {report.error}"]

@@ -98,8 +98,12 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     if environment.get("RAY_AUTH_MODE") != "token" or not environment.get("RAY_AUTH_TOKEN_PATH"):
         raise RuntimeError("start_ray_head needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH; see tests/conftest.py")
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
+        "0"  # it listens on the loopback address alone, and clients may name it
+    )
     # Sockets lie below it, and their paths have at most 107 bytes: pytest's tmp_path is too long.
-    temp_dir = Path(tempfile.mkdtemp(prefix="gm-head-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="gm-head-", dir="/tmp"))
+    temp_dir = folder / "r"  # which Ray opens to all users
     head_port, dashboard_port, agent_port, client_port = _free_ports(4)
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
@@ -116,7 +120,7 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
         *(f"--num-cpus={num_cpus}", "--num-gpus=0", f"--object-store-memory={object_store_bytes}"),
         f"--temp-dir={temp_dir}",
     ]
-    output = temp_dir / "ray-start.log"
+    output = folder / "ray-start.log"
     with output.open("wb") as sink:
         # A session of its own: Ctrl-C in the terminal reaches pytest, which then ends it in order.
         popen = subprocess.Popen(
@@ -129,7 +133,7 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
         yield RayHead(f"127.0.0.1:{head_port}", url, environment, process, temp_dir)
     finally:
         _end(popen, process)
-        shutil.rmtree(temp_dir, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free_ports(count: int) -> list[int]:

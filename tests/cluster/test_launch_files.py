@@ -24,6 +24,9 @@ def pinned() -> dict[str, str]:
     return dict(line.split("==") for line in lines if "==" in line)
 
 
+CLOSED = 'umask 077; export RAY_TMPDIR=/tmp/graphmill-$(id -un); install -d -m 700 "$RAY_TMPDIR" || exit 1; '
+
+
 def cloud_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
     """The commented blocks at the end of ray_config.yaml, each laid over the file itself as its comment says."""
     text = (REPOSITORY / "ray_config.yaml").read_text()
@@ -62,12 +65,13 @@ def test_the_commented_cloud_blocks_are_valid_for_ray(title: str, config: dict[s
     validate(config)
 
 
-def test_every_node_starts_with_the_token() -> None:
+def test_every_node_starts_with_the_token_and_in_a_closed_folder() -> None:
     config = yaml.safe_load((REPOSITORY / "ray_config.yaml").read_text())
     for commands in (config["head_start_ray_commands"], config["worker_start_ray_commands"]):
         starts = [command for command in commands if "ray start" in command]
         assert len(starts) == 1
         assert "RAY_AUTH_MODE=token" in starts[0]
+        assert starts[0].startswith(CLOSED)
     assert "~/.ray/auth_token" in config["file_mounts"]
 
 
@@ -103,6 +107,16 @@ def test_runtime_env_yaml_is_valid_for_ray() -> None:
 
 def guide_scripts() -> list[str]:
     return re.findall(r"```bash\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+
+
+def test_every_ray_of_the_guide_lies_in_a_closed_folder() -> None:
+    starts = [script for script in guide_scripts() if re.search(r"^ *ray start", script, re.MULTILINE)]
+    assert len(starts) == 3  # a head, a node, Slurm's
+    for script in starts:
+        lines = [line.strip() for line in script.partition("ray start")[0].splitlines()]
+        assert "umask 077" in lines
+        assert any(line.endswith("RAY_TMPDIR=/tmp/graphmill-$(id -un)") for line in lines)
+        assert any(line.endswith('install -d -m 700 "$RAY_TMPDIR"') for line in lines)
 
 
 def slurm_script() -> str:
@@ -160,6 +174,7 @@ STAND_INS = {
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
     "hostname": "echo 10.0.0.1 10.1.0.1",
     "python": "echo 3",
+    "install": 'echo "install $*" >> installed',
     "ray": """
         printf '%s\\n' "$RAY_AUTH_MODE ray $*" >> "$STAND_IN_LOG"
         case "$1 $2" in
@@ -208,6 +223,7 @@ def test_the_slurm_script_starts_submits_and_stops(tmp_path: Path, end: str, sta
     assert all(line.startswith("token ray ") for line in log), log
     for command in commands:
         parse_as_ray_does(shlex.split(command))
+    assert re.fullmatch(r"install -d -m 700 /tmp/graphmill-\w+\n", (tmp_path / "installed").read_text())
     starts = [command for command in commands if command.startswith("ray start")]
     head, node = sorted(starts, key=lambda command: "--head" not in command)  # they note themselves in any order
     assert "--node-ip-address=10.0.0.1 --port=6379 --num-cpus=16" in head

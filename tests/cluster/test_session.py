@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -15,10 +16,16 @@ from typing import Any
 import psutil
 import pytest
 
+from cluster.node_checks import open_beyond_loopback
 from cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
+from cluster.process_group import MeetingConfig
 from cluster.session import RAY_ENVIRONMENT, ray_session
+from storage.background import begin
 from storage.errors import ConfigError
+from storage.owned_folder import check_private
+from tests.other_user import as_nobody
 from tests.ray_head import RayHead
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"num_cpus": 2, "object_store_gb": 100 / 1024}
@@ -132,6 +139,120 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
     assert not [name for name in RAY_ENVIRONMENT if name in os.environ and name != "RAY_USAGE_STATS_ENABLED"]
 
 
+def sum_ranks(config: dict[str, Any]) -> None:
+    """A worker's training: one collective operation, then it stays until the test has looked."""
+    import torch
+    import torch.distributed as dist
+
+    number = torch.ones(1)
+    dist.all_reduce(number)
+    Path(config["folder"], f"summed-{dist.get_rank()}").write_text(str(number.item()))
+    wait_until(Path(config["folder"], "looked").exists, 300)
+
+
+@pytest.fixture
+def fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has no token, and nothing set; TMPDIR is a folder that all can enter."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.ray
+def test_a_local_ray_is_out_of_others_reach(fresh_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While two workers train: modes, sockets, the token, and what another user can do."""
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    def settings() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith(("RAY_", "GLOO_", "NCCL_"))}
+
+    before = settings()
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gm-") as name, contextlib.ExitStack() as stack:
+        Path(name).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        session = stack.enter_context(ray_session(SessionOptions(num_cpus=3, object_store_gb=100 / 1024)))
+        rays = Path(ray._private.worker._global_node.get_session_dir_path())
+        (folder,) = Path(name).glob("graphmill-*")
+        (token,) = folder.glob("token-*")
+        assert rays.is_relative_to(folder / "r")
+        check_private(folder)
+        check_private(token)
+        assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(token)
+        assert session.address.startswith("127.0.0.1:")
+
+        trainer = TorchTrainer(
+            sum_ranks,
+            train_loop_config={"folder": str(fresh_home)},
+            torch_config=MeetingConfig(),
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(storage_path=str(fresh_home / "runs")),
+        )
+        training = begin(trainer.fit, "training")
+        try:
+            wait_until(lambda: training.done() or len(list(fresh_home.glob("summed-*"))) == 2, 300)
+            assert {path.read_text() for path in fresh_home.glob("summed-*")} == {"2.0"}
+            names = " ".join(each.name() for each in ray_children(set()))
+            assert names.count("RayTrainWorker") == 2
+            assert open_beyond_loopback(psutil.Process()) == []
+            assert not (fresh_home / ".ray").exists(), "no token is left in the home directory"
+            others = [path for path in Path(name).iterdir() if path.stat().st_mode & 0o077]
+            assert not others
+            if os.geteuid() == 0:
+                assert as_nobody("test -d /proc/self")
+                for attempt in ("cat", "ls"):
+                    assert not as_nobody(f'{attempt} "$1"', token)
+                for target in (folder, folder / "r", rays, rays / "logs", rays / "sockets", rays / "runtime_resources"):
+                    assert not as_nobody('ls "$1" || ls "$1"/* || echo planted > "$1"/planted', target)
+                    assert not as_nobody('mv "$1" "$1"-away', target)
+        finally:
+            Path(fresh_home, "looked").touch()
+            training.result(300)
+            stack.close()
+        assert not list(Path(name).glob("graphmill-*"))
+    assert settings() == before
+
+
+def test_a_token_that_others_read_is_refused_before_it_is_sent(fresh_home: Path) -> None:
+    (fresh_home / ".ray").mkdir()
+    token = fresh_home / ".ray" / "auth_token"
+    token.write_text("0" * 64)
+    token.chmod(0o644)
+    message = f"other users can reach {token}: {token} has mode 0644; run: chmod go-rwx {token}"
+    with pytest.raises(ConfigError, match=message), ray_session(SessionOptions(address="127.0.0.1:1")):
+        pass
+    token.chmod(0o600)
+    with pytest.raises(ConfigError, match="no Ray cluster"), ray_session(SessionOptions(address="127.0.0.1:1")):
+        pass
+
+
+def test_a_folder_that_others_reach_is_refused_before_ray_starts(
+    before: set[psutil.Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gm-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with (
+            pytest.raises(ConfigError, match=f"{name} has mode 0755; run: chmod go-rwx"),
+            ray_session(SessionOptions(temp_dir=folder)),
+        ):
+            pass
+        folder.chmod(0o777)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        with pytest.raises(ConfigError, match=f"{name} has mode 0777; run: chmod go-w"), ray_session():
+            pass
+        with (
+            pytest.raises(ConfigError, match=f"{name} has mode 0777; run: chmod go-w"),
+            ray_session(SessionOptions(temp_dir=folder / "new")),
+        ):
+            pass
+        assert [path.name for path in folder.iterdir()] == ["new"]
+        assert (folder / "new").stat().st_mode & 0o777 == 0o700
+    assert not ray_children(before)
+
+
 def start(script: str) -> subprocess.Popen[str]:
     """A job in a session of its own, as a terminal would have it."""
     return subprocess.Popen(
@@ -232,8 +353,7 @@ def test_a_cluster_that_is_not_ours_is_left_running(
         monkeypatch.setenv("RAY_ADDRESS", ray_head.address)
     processes = {each.pid for each in ray_head.process.children()}
     with ray_session(SessionOptions(address=ray_head.address if by == "option" else None)) as session:
-        # Ray names the loopback address by the machine's own.
-        assert session.address.rpartition(":")[2] == ray_head.address.rpartition(":")[2]
+        assert session.address == ray_head.address
         assert not session.is_ours
         assert ray.cluster_resources()["CPU"] == 4
     assert not ray.is_initialized()
@@ -245,6 +365,7 @@ def test_a_cluster_that_is_not_ours_is_left_running(
 @pytest.mark.slow
 def test_a_wrong_token_is_one_line(ray_head: RayHead, tmp_path: Path) -> None:
     token = tmp_path / "token"
+    token.touch(mode=0o600)
     token.write_text("0" * 64)
     ended = subprocess.run(
         [

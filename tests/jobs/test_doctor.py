@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from jobs.doctor import DoctorConfig, RayCheckOptions, check_all, main
+from cluster.node_checks import open_beyond_loopback
+from jobs.doctor import DoctorConfig, RayCheckOptions, check_all, check_token, main
 from jobs.plan import machine_checks
 from storage.errors import ConfigError
 from storage.ingest import ingest
@@ -128,6 +130,27 @@ def test_a_container_s_share_of_the_cores(tmp_path, monkeypatch):
     assert [f.verdict for f in machine_checks.check_cores()] == ["ok"]
 
 
+def test_a_token_that_others_can_read(tmp_path, monkeypatch):
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    assert [f.verdict for f in check_token()] == ["ok"]
+    token.chmod(0o644)
+    (finding,) = check_token()
+    assert finding.verdict == "fail"
+    assert f"has mode 0644; run: chmod go-rwx {token}" in finding.message
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    (finding,) = check_token()
+    assert finding.verdict == "ok"
+    assert finding.message.startswith("no file")
+
+
+def test_sockets_that_others_can_connect_to_are_found():
+    with socket.create_server(("0.0.0.0", 0)) as everywhere, socket.create_server(("127.0.0.1", 0)):
+        (found,) = open_beyond_loopback(psutil.Process())
+        assert found.startswith(f"0.0.0.0:{everywhere.getsockname()[1]} (")
+
+
 def test_bad_options():
     with pytest.raises(ConfigError, match="--timeout_s"):
         DoctorConfig(timeout_s=0)
@@ -140,6 +163,7 @@ def test_ray_starts_and_its_node_answers(tmp_path):
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert ["ok", "ray"] in [line[:2] for line in lines]
     assert any(line[1] == "node" and "clock" in line[2] for line in lines)
+    assert ["ok", "ports", "all sockets of a local Ray listen on the loopback address"] in lines
 
 
 def test_a_cluster_that_is_not_there_fails(tmp_path):
