@@ -1,6 +1,7 @@
 """How every job ends: 0, one clear line and 1, 2 from the command line's parser, 130 after Ctrl-C, 141 where nobody reads on, 143 after SIGTERM."""
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-from storage.errors import ClusterLostError, GraphmillError
+from storage.errors import ClusterLostError, GraphmillError, quoted
 
 # Of a lost host Ray prints its raylet's stack, a page, several times, and a line for each request that is asked again. The run itself says
 # which host it is. Ray reads this as it is imported; what the user has set wins.
@@ -24,7 +25,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
     A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. SIGTERM unwinds `main` like Ctrl-C
     does, so that temporary directories go, and exits with 143. Where the reader of the output has gone (`| head`), it ends in silence
-    with 141, unless it had another reason to end. Any other exception is a defect and keeps its traceback.
+    with 141, unless it had another reason to end. A name that is too long for a path is one line, too. Any other exception is a defect and keeps its traceback.
     """
     for name, value in _NOT_SHOWN.items():
         os.environ.setdefault(name, value)
@@ -45,6 +46,11 @@ def run(main: Callable[[], int | None]) -> NoReturn:
             if not _is_unread(1):
                 raise
             code = 128 + signal.SIGPIPE
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            print(f"error: {quoted(error.filename)}: expected a path, got one with too long a name", file=sys.stderr)
+            code = 1
     _drop_unread()
     sys.exit(0 if code is None else code)
 

@@ -100,7 +100,8 @@ class TrialRunner:
                 unfinished.unlink()
             where = [str(recipe), "--run.dir", str(run)]
         lane = min(set(range(self.at_once)) - {one.lane for one in self._running})
-        process = start([*command_of(config), *where], log, self._tag(slot), self._environment(lane))
+        # What the sweep may import is decided.
+        process = start([*command_of(config), *where, "--allow_import"], log, self._tag(slot), self._environment(lane))
         deadline = time.monotonic() + self.plan.options.trial_timeout_s
         self._running.append(_Running(slot, trial, config, process, deadline, lane))
         return None

@@ -116,6 +116,43 @@ def _typed_tables(folder: Path) -> tuple[list[bytes], Run]:
     return valid, run
 
 
+def _recipe(folder: Path) -> tuple[list[bytes], Run]:
+    from jobs.run.config import config_tree, read_config, read_recipe
+    from storage.errors import ConfigError
+
+    file = folder / "recipe.yaml"
+    valid = [
+        b"model: {name: gcn, width: 8, num_layers: 2}\nfit: {epochs: 3, learning_rate: 1.0e-3}\nrun: {defaults: recipe}\n",
+        b"kind: graphs\nmodel: tokengt\ntask: {name: regression, target: null}\n",
+        b"sampler:\n  name: neighbor\n  fanouts: [5, 3]\n  batch_size: 64\nmodel: {name: sage, num_layers: 2}\n",
+    ]
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        tree = read_recipe(str(file))
+        if ":" in str([tree.get(group) for group in ("model", "sampler", "task")]):
+            raise ConfigError("code of its own is not imported here")
+        read_config(config_tree("nodes", tree))
+
+    return valid, run
+
+
+def _published(folder: Path) -> tuple[list[bytes], Run]:
+    from jobs.convert_checkpoint import read_state
+
+    file, valid = folder / "some.pt", []
+    for zipped in (False, True):
+        state = {"model": {"module.a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}, "epoch": 3}
+        torch.save(state, file, _use_new_zipfile_serialization=zipped)
+        valid.append(file.read_bytes())
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        read_state(file)
+
+    return valid, run
+
+
 def _partition_file(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
     def prepare(folder: Path) -> tuple[list[bytes], Run]:
         path = _graph(folder)
@@ -458,6 +495,8 @@ TARGETS = {
         Target("graph_manifest", _graph_manifest),
         Target("typed_manifest", _typed_manifest),
         Target("typed_tables", _typed_tables),
+        Target("recipe", _recipe),
+        Target("published", _published),
         Target("topology", _partition_file("topology")),
         Target("nodes", _partition_file("nodes")),
         Target("features", _partition_file("features")),

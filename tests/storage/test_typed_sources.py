@@ -228,7 +228,7 @@ WRONG = {
     "a type twice": (YAML.replace("  institution:", "  author:"), "line 4: expected each name once, got 'author again'"),
     "a list as a label": (YAML.replace("label: venue", "label: [venue]"), "line 2: expected label: a single value, got 'a list'"),
     "no number": (YAML.replace("count: 3", "count: three"), "line 4: expected count: a whole number, got 'three'"),
-    "no nodes of a type": (YAML.replace("count: 3", "count: 0"), "line 4: expected a count of at least 1, got '0'"),
+    "no nodes of a type": (YAML.replace("count: 3", "count: 0"), "line 4: expected a count of at least 1, got 0"),
     "nothing said of a type": (YAML.replace("{count: 3}", "{}"), "line 4: expected one of id, features, label, split, time and count for institution"),
     "no table": (YAML.replace("file: papers.csv, ", ""), "line 2: expected a file beside id, label, split, features, got 'none'"),
     "another kind of table": (YAML.replace("papers.csv", "papers.xlsx"), "line 2: expected a file ending in .parquet, .csv"),
