@@ -265,13 +265,13 @@ class _TablesReader:
         if kind.startswith("tuple") and node.value:
             return (node.value,)
         if "int" in kind.split(" | "):
-            if not node.value.isdecimal():
-                raise self.wrong(node, f"{name}: a whole number", node.value)
+            if not node.value.isdecimal() or len(node.value) > 18:
+                raise self.wrong(node, f"{name}: a whole number of at most 18 digits", node.value)
             return int(node.value)
         if "bool" in kind:
             if node.value.lower() not in ("true", "false"):
                 raise self.wrong(node, f"{name}: true or false", node.value)
             return node.value.lower() == "true"
-        if not node.value:
-            raise self.wrong(node, f"{name}: text", "nothing")
+        if not node.value or "\0" in node.value:
+            raise self.wrong(node, f"{name}: text", node.value or "nothing")
         return node.value

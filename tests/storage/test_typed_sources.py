@@ -227,7 +227,7 @@ WRONG = {
     "unknown key": (YAML.replace("label: venue", "lable: venue"), "line 2: expected one of file, id, string_ids, features, label, split, time, count, got 'lable'"),
     "a type twice": (YAML.replace("  institution:", "  author:"), "line 4: expected each name once, got 'author again'"),
     "a list as a label": (YAML.replace("label: venue", "label: [venue]"), "line 2: expected label: a single value, got 'a list'"),
-    "no number": (YAML.replace("count: 3", "count: three"), "line 4: expected count: a whole number, got 'three'"),
+    "no number": (YAML.replace("count: 3", "count: three"), "line 4: expected count: a whole number of at most 18 digits, got 'three'"),
     "no nodes of a type": (YAML.replace("count: 3", "count: 0"), "line 4: expected a count of at least 1, got 0"),
     "nothing said of a type": (YAML.replace("{count: 3}", "{}"), "line 4: expected one of id, features, label, split, time and count for institution"),
     "no table": (YAML.replace("file: papers.csv, ", ""), "line 2: expected a file beside id, label, split, features, got 'none'"),
