@@ -32,6 +32,7 @@ from storage.arrow_files import file_digest
 from storage.durable import sync_file
 from storage.errors import ConfigError, FormatError, StageError
 from storage.json_object import parse_object
+from storage.small_files import read_small
 
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
@@ -239,7 +240,7 @@ def _checked_state(body: Mapping[str, Any], path: str) -> TrainState:
 def _state_body(directory: Path) -> dict[str, Any]:
     path = directory / "state.json"
     try:
-        return _parse_body(path.read_bytes(), str(path))
+        return _parse_body(read_small(path), str(path))
     except FileNotFoundError:
         raise FormatError(
             f"{path}: expected a checkpoint, found none; was the run stopped before its first one?"

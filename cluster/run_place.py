@@ -7,6 +7,7 @@ What workers write (checkpoints, reports) goes to the store itself.
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from cluster.run_hold import StoreHold
 from storage.arrow_files import is_local, split_url
 from storage.errors import ConflictError, GraphmillError
 from storage.owned_folder import disown, own, owned, remove_orphans
+from storage.small_files import read_small
 from storage.stored_folder import StoredFolder
 
 CONFIG = "config.json"
@@ -87,7 +89,7 @@ class RunPlace:
         if self.store:
             return self.store.read(name)
         try:
-            return (self.folder / name).read_bytes()
+            return read_small(self.folder / name, sys.maxsize - 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
 

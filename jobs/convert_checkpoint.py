@@ -12,7 +12,10 @@ their options) is refused; write its state dict alone first, where it was made: 
 import dataclasses
 import json
 import pickle
+import struct
 import warnings
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from jobs.run.exit_codes import run
 from jobs.run.reader import build, parse
 from samplers.registry import load
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError, FormatError, quoted
+from storage.filesystem_errors import one_line
+from storage.json_object import parse_object
+from storage.small_files import check_regular, read_small
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,6 +37,11 @@ _MODELS = {
     "tokengt": ("models.published_tokengt:convert", "models.tokengt:TokenGT", "models.options.tokengt:TokenGTConfig"),
     "grit": ("models.published_grit:convert", "models.grit:GRIT", "models.options.grit:GRITConfig"),
 }
+# What torch, pickle, zipfile and struct raise of a file that is cut, damaged or none of theirs.
+_DAMAGE = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
+    *(TypeError, ValueError, struct.error, zipfile.BadZipFile, zlib.error),
+)
 # Under which of these keys a framework's checkpoint holds the weights: fairseq, GraphGym, Lightning and others.
 STATE_KEYS = ("model", "model_state", "state_dict")
 
@@ -82,6 +93,7 @@ def read_state(path: Path) -> "dict[str, Tensor]":
     from safetensors.torch import load_file
 
     try:
+        check_regular(path)
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings():
@@ -94,14 +106,20 @@ def read_state(path: Path) -> "dict[str, Tensor]":
             f"{path}: expected tensors only, found other objects, which are not loaded as they could run code; "
             "write its state dict alone where it was made (see --help)"
         ) from None
-    except (SafetensorError, EOFError, RuntimeError) as error:
-        raise FormatError(f"{path}: expected a checkpoint, found damage ({error})") from None
+    except (SafetensorError, *_DAMAGE) as error:
+        raise FormatError(f"{path}: expected a checkpoint, found damage ({one_line(error)[:200]})") from None
     for key in STATE_KEYS:
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
             state = state[key]
-    if not isinstance(state, Mapping) or not all(isinstance(t, torch.Tensor) for t in state.values()):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
+    ):
         keys = ", ".join(STATE_KEYS)
-        raise FormatError(f"{path}: expected a dictionary of tensors (also under {keys}), found another")
+        raise FormatError(f"{path}: expected a dictionary of tensors by name (also under {keys}), found another")
+    for name, tensor in state.items():
+        is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
+        if not is_dense or tensor.nbytes > tensor.untyped_storage().nbytes():  # a view of a few bytes has any shape
+            raise FormatError(f"{path}: expected dense tensors with a value for each element, found {quoted(name)}")
     return {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
 
@@ -119,22 +137,27 @@ def save_converted(model: "nn.Module", source: str, folder: Path) -> None:
 
 def load_converted(folder: Path) -> "nn.Module":
     """Builds the model that `save_converted` wrote. Raises FormatError where a file is missing or they do not match."""
+    where = folder / "config.json"
     try:
-        described = json.loads((folder / "config.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        raise FormatError(f"{folder}: expected config.json beside model.safetensors, found {error}") from None
+        described = parse_object(read_small(where), str(where))
+    except FileNotFoundError:
+        raise FormatError(f"{folder}: expected config.json beside model.safetensors, found none") from None
     from cluster.checkpoint import load_weights
     from models.options.features import Features
 
     for _, kind, config in _MODELS.values():
-        if kind.endswith(f":{described['model']}"):
-            options, fields = load(config), dict(described["config"])
+        if kind.endswith(f":{described.get('model')}"):
+            options, fields = load(config), described.get("config")
+            if not isinstance(fields, dict) or not fields.keys() >= set(options.GIVEN):
+                raise FormatError(
+                    f"{where}: expected the options of {kind}, found others; convert the checkpoint again"
+                )
             given = {name: fields.pop(name) for name in options.GIVEN}
             given |= {name: build(Features, given[name]) for name in ("node", "edge")}
             model = load(kind)(build(options, fields, given=given))
             load_weights(folder / "model.safetensors", model)
             return model
-    raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT or GRIT, found {described['model']!r}")
+    raise FormatError(f"{where}: expected a model of TokenGT or GRIT, found {quoted(described.get('model'))}")
 
 
 def main() -> None:
@@ -145,6 +168,10 @@ def main() -> None:
         model = convert_state(config.source, state, **{name: getattr(config, name) for name in options})
     except ValueError as error:
         raise FormatError(f"{config.checkpoint}: {error}") from None
+    except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError) as error:
+        raise FormatError(
+            f"{config.checkpoint}: expected the tensors of {config.source}, found other shapes ({one_line(error)[:200]})"
+        ) from None
     save_converted(model, config.source, config.out)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{len(state)} tensors, {parameters:,} parameters: {config.out / 'model.safetensors'}, config.json")

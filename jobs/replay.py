@@ -74,7 +74,7 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
     from jobs.run.resolve import read_resolved
     from jobs.run.typed_nodes import predicted_nodes
 
-    resolved = read_resolved(saved_tree(path, "give the directory of a run"), allow_import=allow_import)
+    resolved = read_resolved(saved_tree(path, "give the directory of a run", allow_import=allow_import))
     config, num_positions = resolved.config, resolved.micro_batches
     if resolved.is_full_graph:
         raise ConfigError(

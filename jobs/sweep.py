@@ -31,7 +31,7 @@ from jobs.run.reader import UsageError, build, complain, merge, parse, read_word
 from jobs.sweeps.plan import SweepOptions, SweepPlan, at_once, lower_is_better, metric_of, plan_sweep, say
 from storage.errors import ConfigError
 
-_MAY_CHANGE = ("resume", "trials", "retry", "at_once", "cpus", "trial_timeout_s")
+_MAY_CHANGE = ("resume", "trials", "retry", "at_once", "cpus", "trial_timeout_s", "allow_import")
 _STOP_TIMEOUT_S = 40.0  # for trials that a killed sweep has left
 
 
@@ -62,7 +62,7 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
         raise ConfigError(
             f"--trials: expected at least the {saved['options']['trials']} of the sweep that is resumed, got {options.trials}"
         )
-    return build(SweepOptions, merge(saved["options"], said)), saved["words"]
+    return build(SweepOptions, merge(saved["options"] | {"allow_import": False}, said)), saved["words"]
 
 
 def sweep(options: SweepOptions, words: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ once by their one owner. No compression, no pickle, no extension types.
 import functools
 import hashlib
 import os
+import struct
 from pathlib import Path
 
 import fsspec
@@ -14,10 +15,12 @@ import numpy as np
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
+from storage.arrow_footer import is_plain
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line, one_line_errors
 from storage.manifest_reader import FileEntry
 from storage.mapped_files import remember
+from storage.small_files import check_regular
 
 
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -109,6 +112,7 @@ def read_batch(
     with one_line_errors(path, "read this file"):
         try:
             if is_local(filesystem):
+                check_regular(path)
                 remember(path)
                 source = pa.memory_map(path, "r")
             else:
@@ -134,9 +138,14 @@ def only_batch(source: pa.NativeFile, path: str, num_rows: int | None = None, ro
         with pa.ipc.open_file(source) as reader:
             if reader.num_record_batches != 1:
                 raise FormatError(f"{path}: expected 1 record batch, found {reader.num_record_batches}")
+            source.seek(0)
+            if not is_plain(memoryview(source.read_buffer())):
+                raise FormatError(
+                    f"{path}: expected plain buffers, found compressed ones, a dictionary or another version of Arrow's metadata; ingest the graph again"
+                )
             batch = reader.get_batch(0)
         batch.validate()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, struct.error) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(

@@ -5,8 +5,19 @@ what was expected, what was found and what to do, and all survive pickling (a re
 """
 
 import re
+import reprlib
 import unicodedata
 from typing import Self
+
+_MOST_CHARACTERS = 2000  # of a message
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 80
+_short.maxlevel = 3
+
+
+def quoted(value: object) -> str:
+    """The value as a message quotes it: its repr, or of a long one the beginning and the end."""
+    return _short.repr(value)
 
 
 def _commands(character: str) -> bool:
@@ -26,9 +37,11 @@ class GraphmillError(Exception):
         return self
 
     def __str__(self) -> str:
-        """Stage, owner and message as one line of plain text: names and values from files may even hold commands to a terminal."""
+        """Stage, owner and message as one line of plain text of bounded length: names and values from files may even hold commands to a terminal."""
         where = ", ".join(filter(None, (self.stage, self.owner)))
         text = f"{where}: {super().__str__()}" if where else super().__str__()
+        if len(text) > _MOST_CHARACTERS:  # its end says what to do
+            text = f"{text[: _MOST_CHARACTERS // 2]} … {text[-_MOST_CHARACTERS // 2 :]}"
         line = re.sub(r"\s*[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text)
         return "".join(c.encode("unicode_escape").decode() if _commands(c) else c for c in line)
 

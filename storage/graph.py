@@ -288,10 +288,11 @@ class StoredGraph:
 
     def verify_nodes(self) -> np.ndarray:
         """The permanent ids of all nodes, int64 [num_nodes] by stored id, after the files of nodes are checked. Raises FormatError."""
-        original_id = np.empty(self.manifest.num_nodes, np.int64)
-        for index in range(self.manifest.num_partitions):
-            reader = _PartitionReader(self, index, True)
-            original_id[reader.start : reader.stop] = reader.node_fields()["original_id"]
+        parts = range(self.manifest.num_partitions)
+        # Each is compared with its file before room is made for all.
+        original_id = np.concatenate(
+            [_PartitionReader(self, index, True).node_fields()["original_id"].copy() for index in parts]
+        )
         ordered = np.sort(original_id)
         is_repeated = ordered[1:] == ordered[:-1]
         if is_repeated.any():
@@ -405,7 +406,8 @@ class _PartitionReader:
         self.start, self.stop = (int(offset) for offset in graph.offsets[index : index + 2])
 
     def read(self) -> Partition:
-        return Partition(self.index, self.start, self.stop, **self.edge_fields(), **self.node_fields())
+        nodes = self.node_fields()  # first: they say whether the manifest counts them rightly
+        return Partition(self.index, self.start, self.stop, **self.edge_fields(), **nodes)
 
     def edge_fields(self) -> dict[str, Any]:
         """What a `Partition` says of edges."""

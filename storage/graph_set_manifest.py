@@ -109,11 +109,11 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         target_names=reader.names("target_names"),
         split_names=reader.names("split_names"),
         labelled=reader.choice("labelled", _LABELLED),
-        num_classes=reader.optional_count("num_classes"),
+        num_classes=reader.optional_width("num_classes"),
         num_rejected=reader.count("num_rejected"),
         files=reader.files(),
         provenance=reader.texts("provenance"),
-        snapshot=reader.count("snapshot"),
+        snapshot=reader.snapshot(),
         created=reader.date("created"),
         origin=reader.optional_text("origin"),
     )
@@ -127,6 +127,14 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
     for name in [*expected, *([REJECTS_NAME] if manifest.num_rejected else [])]:
         if name not in manifest.files:
             reader.fail("files", f"an entry for {name}", "none")
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    # Each takes a byte at least, but for nodes without features.
+    no_bytes = manifest.num_graphs * (int(np.iinfo(manifest.index_dtype).max) + 1)
+    most = dict.fromkeys(("num_graphs", "num_edges", "num_rejected"), num_bytes)
+    most["num_nodes"] = num_bytes if manifest.node.dim else no_bytes
+    for key, count in most.items():
+        if getattr(manifest, key) > count:
+            reader.fail(key, f"at most {count}, by the size of the files", getattr(manifest, key))
     reader.check_content_hash(manifest.content_hash)
     statistics = reader.optional_inner("statistics")
     return (

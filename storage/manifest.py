@@ -234,7 +234,7 @@ def parse_head(text: str, where: str) -> SnapshotHead:
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
     return SnapshotHead(
-        reader.text("kind"), reader.count("snapshot"), reader.date("created"), paths, TYPES in reader.names("requires")
+        reader.text("kind"), reader.snapshot(), reader.date("created"), paths, TYPES in reader.names("requires")
     )
 
 
@@ -262,7 +262,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
         encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
         links=_links(reader),
         statistics=reader.optional_inner("statistics"),
-        snapshot=reader.count("snapshot"),
+        snapshot=reader.snapshot(),
         created=reader.date("created"),
         origin=reader.optional_text("origin"),
     )
@@ -270,8 +270,27 @@ def parse_manifest(text: str, where: str) -> Manifest:
         for file in expected_files(manifest, partition):
             if file not in manifest.files:
                 reader.fail("files", f"an entry for {file}", "none")
+    check_counts(manifest, reader)
     reader.check_content_hash(manifest.content_hash)
     return manifest
+
+
+def check_counts(manifest: Manifest, reader: ManifestReader) -> None:
+    """Raises FormatError where the files are too small for what is counted: whoever opens the graph makes room by these counts."""
+    sizes = dict.fromkeys(("nodes", "topology", "links"), 0)
+    for name, entry in manifest.files.items():
+        kind = name.rpartition("/")[2].removesuffix(".arrow")
+        if kind in sizes:
+            sizes[kind] += entry.num_bytes
+    links = manifest.links
+    least = {  # of a node its id, of an edge its end, of a link both
+        "num_nodes": ("nodes", 8 * manifest.num_nodes),
+        "num_edges": ("topology", int(manifest.index_dtype[3:]) // 8 * manifest.num_edges),
+        "links": ("links", 8 * sum((*links.positives, *links.negatives, *links.listed)) if links else 0),
+    }
+    for count, (kind, num_bytes) in least.items():
+        if num_bytes > sizes[kind]:
+            reader.fail(count, f"files {kind}.arrow of at least {num_bytes} bytes for what it counts", sizes[kind])
 
 
 def node_fields(nodes: ManifestReader) -> dict[str, Any]:
@@ -348,11 +367,11 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "feature_dim": ManifestReader.width,
     "feature_dtype": lambda reader, key: reader.choice(key, get_args(FeatureDtype)),
     # Graphs of 0.2 have none of these three.
-    "num_groups": lambda reader, key: reader.optional_count(key) or 0,
+    "num_groups": lambda reader, key: reader.optional_width(key) or 0,
     "feature_layout": lambda reader, key: reader.choice(key, get_args(FeatureLayout)) or "dense",
-    "feature_slots": lambda reader, key: reader.optional_count(key) or 0,
+    "feature_slots": lambda reader, key: reader.optional_width(key) or 0,
     "label_kind": lambda reader, key: reader.choice(key, tuple(LABEL_DTYPES)),
-    "num_classes": ManifestReader.optional_count,
+    "num_classes": ManifestReader.optional_width,
     "num_split_sets": ManifestReader.width,
     "has_node_time": ManifestReader.optional_flag,
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
-from storage.errors import FormatError
+from storage.errors import FormatError, quoted
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
@@ -15,8 +15,11 @@ TYPES, TIMES, RELATIONS = "types", "times", "relations"
 
 ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
+_NAMED = re.compile(r"(?:.*/)?(\d{6,18})\.json", re.DOTALL)
 _MAX_NUMBER = 1.7e308
+_MAX_TEXT = 2**16  # characters
 _MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
+_TEXT = f"of at most {_MAX_TEXT} characters"
 _YEAR_10000 = 253402300799.0  # in seconds since 1970
 # How `manifest_json` begins and ends the statistics. No string in JSON holds a line break, so this is their text or the text is not ours.
 _STATISTICS, _END = '\n "statistics": {\n', "\n }"
@@ -46,17 +49,17 @@ class ManifestReader:
         body = _parse(text, where)
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             form = body.get("format") if isinstance(body, dict) else type(body).__name__
-            raise FormatError(f"{where}: expected format {FORMAT!r}, got {form!r}; this is not a Graphmill graph")
+            raise FormatError(f"{where}: expected format {FORMAT!r}, got {quoted(form)}; this is not a Graphmill graph")
         version = body.get("format_version")
         if version != FORMAT_VERSION or isinstance(version, bool):
             raise FormatError(
-                f"{where}: expected format_version {FORMAT_VERSION}, got {version!r}; "
+                f"{where}: expected format_version {FORMAT_VERSION}, got {quoted(version)}; "
                 "read it with the Graphmill that wrote it, or ingest the graph again"
             )
         requires = body.get("requires")
         if not isinstance(requires, list) or any(name not in (TYPES, TIMES, RELATIONS) for name in requires):
             raise FormatError(
-                f"{where}: this graph requires {str(requires)[:80]!r}, which this version of Graphmill does not know; use a newer one"
+                f"{where}: this graph requires {quoted(requires)}, which this version of Graphmill does not know; use a newer one"
             )
         if kind is not None and body.get("kind") == kind and typed != (TYPES in requires):
             raise FormatError(
@@ -69,7 +72,7 @@ class ManifestReader:
                 )
             )
         if kind is not None and body.get("kind") != kind:
-            raise FormatError(f"{where}: expected kind {kind!r}, got {body.get('kind')!r}")
+            raise FormatError(f"{where}: expected kind {kind!r}, got {quoted(body.get('kind'))}")
         self._body: dict[str, Any] = body
         self._where = where
         self._file_name = file_name
@@ -78,7 +81,7 @@ class ManifestReader:
         self._checked("content_hash", expected, lambda value: value == expected)
 
     def fail(self, key: str, expected: str, got: object) -> NoReturn:
-        raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {str(got)[:80]!r}")
+        raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {quoted(got)}")
 
     def _checked(self, key: str, expected: str, accepts: Callable[[Any], bool]) -> Any:
         """The field's value, of which `accepts` must be true."""
@@ -99,8 +102,8 @@ class ManifestReader:
             self.fail(key, f"a width of at most {_MAX_WIDTH}", value)
         return value
 
-    def optional_count(self, key: str) -> int | None:
-        return None if self._body.get(key) is None else self.count(key)
+    def optional_width(self, key: str) -> int | None:
+        return None if self._body.get(key) is None else self.width(key)
 
     def is_null(self, key: str) -> bool:
         """Whether the field is there and null."""
@@ -131,7 +134,7 @@ class ManifestReader:
         return key in self._body and self.flag(key)
 
     def text(self, key: str) -> str:
-        return str(self._checked(key, "a string", _is_text))
+        return str(self._checked(key, f"a string {_TEXT}", _is_text))
 
     def optional_text(self, key: str) -> str | None:
         """None where there is no such field, too."""
@@ -155,7 +158,7 @@ class ManifestReader:
         return dict(
             self._checked(
                 key,
-                "an object of strings",
+                f"an object of strings {_TEXT}",
                 lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
             )
         )
@@ -164,7 +167,9 @@ class ManifestReader:
         texts = _list_of(_is_text)
         return tuple(
             self._checked(
-                key, "a list of distinct strings", lambda value: texts(value) and len(set(value)) == len(value)
+                key,
+                f"a list of distinct strings {_TEXT}",
+                lambda value: texts(value) and len(set(value)) == len(value),
             )
         )
 
@@ -175,6 +180,13 @@ class ManifestReader:
     def widths(self, key: str) -> tuple[int, ...]:
         is_width = _list_of(lambda value: type(value) is int and 0 < value <= _MAX_WIDTH)
         return tuple(self._checked(key, f"a list of integers in [1, {_MAX_WIDTH}]", is_width))
+
+    def snapshot(self) -> int:
+        """The snapshot's number. Raises FormatError where the file that is read is named by another."""
+        number, named = self.count("snapshot"), _NAMED.fullmatch(self._where)
+        if named and int(named[1]) != number:
+            self.fail("snapshot", f"{int(named[1])}, the number in the file's name", number)
+        return number
 
     def date(self, key: str) -> float:
         """Seconds since 1970."""
@@ -280,7 +292,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
 def _is_object(value: object) -> bool:

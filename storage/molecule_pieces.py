@@ -11,6 +11,7 @@ from dataclasses import asdict
 import fsspec
 import pyarrow as pa
 
+from storage.arrow_files import only_batch
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.graph_set_manifest import Reject
@@ -61,7 +62,6 @@ def read_piece(filesystem: fsspec.AbstractFileSystem, folder: str, name: str) ->
     match, digest = _NAME.fullmatch(name), hashlib.sha256(content).hexdigest()
     if match is None or match[2] != digest:
         raise FormatError(f"{where}: expected the sha256 of its name, found {digest}; remove this file and run again")
-    with pa.ipc.open_file(pa.BufferReader(content)) as reader:
-        batch = reader.get_batch(0)
+    batch = only_batch(pa.BufferReader(content), where)
     rejects = [Reject(**reject) for reject in json.loads(batch.schema.metadata[b"rejects"])]
     return batch.replace_schema_metadata(None), rejects

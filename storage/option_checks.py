@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from storage.errors import ConfigError
+from storage.errors import ConfigError, quoted
 
 
 def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
     """Raises ConfigError for the first option whose row, (is its value fine?, what is expected), says no."""
     for name, (is_fine, expected) in rows.items():
         if not is_fine:
-            raise ConfigError(f"{name}: expected {expected}, got {getattr(options, name)!r}; set --{name}")
+            raise ConfigError(f"{name}: expected {expected}, got {quoted(getattr(options, name))}; set --{name}")
 
 
 def at_least(options: Any, least: float, *names: str) -> dict[str, tuple[bool, str]]:

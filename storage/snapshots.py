@@ -8,7 +8,6 @@ A reader opens the newest manifest, or the one that it is asked for. A snapshot 
 creation of that file is the commit (`storage.snapshot_writer`). Only `storage.prune` deletes.
 """
 
-import os
 import re
 
 import fsspec
@@ -17,14 +16,15 @@ from storage.arrow_files import is_local, split_url
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.object_stores import list_names
+from storage.small_files import MOST_BYTES, read_small
 
 MANIFESTS, DATA, PIECES = "manifests", "data", "pieces"
 TOP_LEVEL = frozenset((MANIFESTS, DATA, PIECES))  # the names at the top of a graph's folder
 # Of one snapshot's files below data/; of a source's below pieces/.
 FOLDER_NAME = re.compile(r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}")
-_MANIFEST_NAME = re.compile(r"(\d{6,18})\.(json|claim)")
+_MANIFEST_NAME = re.compile(r"(\d{6}|[1-9]\d{6,17})\.(json|claim)")  # as `manifest_path` writes the number
+_MOST_SNAPSHOTS = 10**18 - 1
 _FIRST_FORMAT = "manifest.json"  # at the top of a folder that the first version wrote
-_MAX_MANIFEST_BYTES = 64 * 2**20
 _TRIES = 3  # a manifest that was listed may be pruned before it is read
 
 
@@ -39,7 +39,12 @@ def snapshot_numbers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[i
 
 def last_number(filesystem: fsspec.AbstractFileSystem, path: str) -> int:
     """The highest number that is taken, by a manifest or by a claim to make one; 0 where none is."""
-    return max((number for number, _ in _listed(filesystem, path)), default=0)
+    highest = max((number for number, _ in _listed(filesystem, path)), default=0)
+    if highest == _MOST_SNAPSHOTS:
+        raise FormatError(
+            f"{manifest_path(path, highest)}: expected a lower number, found the highest; remove this file"
+        )
+    return highest
 
 
 def _listed(filesystem: fsspec.AbstractFileSystem, path: str) -> list[tuple[int, str]]:
@@ -115,14 +120,12 @@ def read_manifest(
 
 
 def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
-    most = _MAX_MANIFEST_BYTES + 1
     if is_local(filesystem):
-        with open(where, "rb", buffering=0) as stream:
-            content = stream.read(min(os.fstat(stream.fileno()).st_size + 1, most))  # read(n) makes room for n bytes
+        content = read_small(where)
     else:
-        content = filesystem.cat_file(where, start=0, end=most)  # one request
-    if len(content) > _MAX_MANIFEST_BYTES:
-        raise FormatError(f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found more; this is not a manifest")
+        content = filesystem.cat_file(where, start=0, end=MOST_BYTES + 1)  # one request
+        if len(content) > MOST_BYTES:
+            raise FormatError(f"{where}: expected at most {MOST_BYTES} bytes, found more; this is not a manifest")
     try:
         return str(content.decode())
     except UnicodeDecodeError:

@@ -16,6 +16,7 @@ from storage.manifest import (
     ONE_GRAPH,
     GraphPart,
     Manifest,
+    check_counts,
     edge_fields,
     expected_files,
     hash_of_files,
@@ -183,12 +184,13 @@ def parse_typed_manifest(text: str, where: str) -> TypedManifest:
         relations=relations,
         files=reader.files(),
         provenance=reader.texts("provenance"),
-        snapshot=reader.count("snapshot"),
+        snapshot=reader.snapshot(),
         created=reader.date("created"),
     )
     for name in manifest.rows:
         for stored in manifest._files_of(name).values():
             if stored not in manifest.files:
                 reader.fail("files", f"an entry for {stored}", "none")
+        check_counts(manifest.part(name), reader)
     reader.check_content_hash(manifest.content_hash)
     return manifest

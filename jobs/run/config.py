@@ -8,9 +8,10 @@ jobs/run/automatic.py has a rule for are left open where neither of these says t
 """
 
 import math
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal
@@ -34,11 +35,11 @@ from jobs.run.reader import (
     to_tree,
     unknown,
 )
-from jobs.run.registry import PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
+from jobs.run.registry import MODELS, PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
 from models.options.relational import RelationalConfig
 from samplers.options import LoaderOptions
 from storage.descriptions import changed_options
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError, FormatError, quoted
 from storage.ingest_options import LinkSplitOptions
 from storage.option_checks import at_least, check_options
 
@@ -303,7 +304,7 @@ def _order(kind: Kind) -> tuple[str, ...]:
     return ("data", *_COMPONENTS, *(name for name in group_classes(kind) if name != "data"))
 
 
-def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunConfig:
+def read_config(tree: Mapping[str, Any]) -> RunConfig:
     """The value of a whole tree, every component of which is named.
 
     Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses or cannot be imported.
@@ -329,7 +330,7 @@ def _read(tree: Tree, *, allow_import: bool) -> RunConfig:
         name, options = _split(tree.pop(group, {}))
         if name is None:
             raise UsageError(f"missing --{group}: one of {', '.join(TABLES[group][kind])}")
-        options_type = options_class(group, kind, name, allow_import=allow_import)
+        options_type = options_class(group, kind, name)
         given = given_of(options_type, PLACEHOLDERS[kind]) if group == "model" else {}
         options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
         left_open |= not_said
@@ -423,8 +424,10 @@ def _split(value: Any) -> tuple[str | None, Tree]:
     tree.pop("name", None)
     if isinstance(name, Words):
         if len(name) != 1:
-            raise UsageError(f"expected one name, got {' '.join(name) or 'nothing'}")
+            raise UsageError(f"expected one name, got {quoted(' '.join(name)) if name else 'nothing'}")
         name = name[0]
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"expected a name, got {quoted(name)}")
     return name, tree
 
 
@@ -493,12 +496,10 @@ def config_tree(kind: Kind, *layers: Mapping[str, Any]) -> Tree:
         said = _say_over(said, layer)
     kind = _kind(said.get("kind", kind))
     name = _split(said.get("model", {}))[0] or _FIRST_MODEL[kind]
-    default = f"defaults/{kind}-{name}.yaml"
-    if not (RECIPES / default).is_file():  # a user's own model has the options of the first
-        tree = dict(_recipe(f"defaults/{kind}-{_FIRST_MODEL[kind]}.yaml"))
+    # A user's own model has the options of the first.
+    tree = dict(_recipe(f"defaults/{kind}-{name if name in MODELS[kind] else _FIRST_MODEL[kind]}.yaml"))
+    if name not in MODELS[kind]:
         tree.pop("model", None)
-    else:
-        tree = dict(_recipe(default))
     if _is_automatic(said):
         tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
     return lay_over(tree, {"kind": kind, **said})
@@ -518,25 +519,46 @@ def _recipe(name: str) -> Tree:
     return read_recipe(str(RECIPES / name))
 
 
-def read_recipe(path: str) -> Tree:
-    """A recipe's tree; one that begins `base: another.yaml` lies over that. Raises ConfigError where it is none."""
-    import yaml
+def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
+    """A recipe's tree; one that begins `base: another.yaml` lies over that. Raises ConfigError where it is none, and as `check_code`."""
+    from storage.plain_yaml import read_yaml
 
-    file = Path(path) if Path(path).exists() else RECIPES / path
-    try:
-        tree = yaml.safe_load(file.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: expected a recipe file, found none; recipes/ has ours") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())[:200]})") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected names and values, got {type(tree).__name__}")
-    base = tree.pop("base", None)
-    return _say_over(read_recipe(base), tree) if base else tree
+    trees: dict[Path, Tree] = {}
+    base: Any = path
+    while base:
+        if not isinstance(base, str) or (file := _recipe_file(base)) in trees:
+            raise ConfigError(f"{path}: base: expected another recipe's path, got {quoted(base)}")
+        try:
+            tree = read_yaml(file)
+        except FileNotFoundError:
+            raise ConfigError(f"{base}: expected a recipe file, found none; recipes/ has ours") from None
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{base}: expected names and values, got {type(tree).__name__}")
+        check_code(tree, base, allow_import=allow_import)
+        trees[file], base = tree, tree.pop("base", None)
+    return reduce(_say_over, reversed(trees.values()))
 
 
-def saved_tree(run: str, advice: str) -> Tree:
-    """The tree saved with a run. Raises FormatError where there is none, or one of another version."""
+def _recipe_file(path: str) -> Path:
+    return Path(path) if os.path.exists(path) else RECIPES / path
+
+
+def check_code(tree: Tree, where: str, *, allow_import: bool, is_run: bool = False) -> None:
+    """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder, names it, and nobody allowed it."""
+    names = {group: _split(tree.get(group, {}))[0] or "" for group in _COMPONENTS}
+    for group, name in names.items():
+        if ":" not in name or allow_import:
+            continue
+        if is_run or not _recipe_file(where).resolve().is_relative_to(Path.cwd().resolve()):
+            raise ConfigError(
+                f"{where}: {group}: names code of its own, {name[:80]}; pass --allow_import to import and run it"
+            )
+
+
+def saved_tree(run: str, advice: str, *, allow_import: bool = False) -> Tree:
+    """The tree saved with a run. Raises FormatError where there is none, or one of another version, ConfigError where it names code of its own
+    and `allow_import` is not said.
+    """
     from cluster.run_directory import load_config
     from cluster.run_place import RunPlace
 
@@ -545,6 +567,7 @@ def saved_tree(run: str, advice: str) -> Tree:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"
         )
+    check_code(tree, run, allow_import=allow_import, is_run=True)
     tree = _with_micro_batches({name: value for name, value in tree.items() if name != "format"})
     return _without_old_servers(tree, run)
 
@@ -575,16 +598,17 @@ def _without_old_servers(tree: Tree, run: str) -> Tree:
     return {**tree, "servers": servers, **kept}
 
 
-def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig:
-    """The configuration of a run's directory. Raises FormatError where it is not one."""
+def read_saved(run: str, advice: str, *, allow_import: bool = False) -> RunConfig:
+    """The configuration of a run's directory. Raises FormatError where it is not one, ConfigError as `saved_tree`."""
     try:
-        tree = {name: value for name, value in saved_tree(run, advice).items() if name != "resolved"}
+        saved = saved_tree(run, advice, allow_import=allow_import)
+        tree = {name: value for name, value in saved.items() if name != "resolved"}
         if _split(tree.get("task", {}))[0] == "links":  # of 0.2, where nothing heard them
             tree = without(["fit.steps"], tree)
         # A run chose once: what a newer version would choose beside it is the recipe's.
-        saved = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}), allow_import=allow_import)
+        config = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}))
         defaults = tree.get("run", {}).get("defaults", "recipe")
-        return replace(saved, run=replace(saved.run, defaults=defaults))
+        return replace(config, run=replace(config.run, defaults=defaults))
     except UsageError as error:
         raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
 

@@ -1,6 +1,7 @@
 """How every job ends: 0, one clear line and 1, 2 from the command line's parser, 130 after Ctrl-C, 141 where nobody reads on, 143 after SIGTERM."""
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -11,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from jobs.run.faults import faults_told
-from storage.errors import ClusterLostError, GraphmillError
+from storage.errors import ClusterLostError, GraphmillError, quoted
 from storage.mapped_files import why_changed
 
 # Of a lost host Ray prints its raylet's stack, a page, several times, and a line for each request that is asked again. The run itself says
@@ -25,8 +26,9 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with what it returns (None: 0).
 
     A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. SIGTERM unwinds `main` like Ctrl-C
-    does, so that temporary directories go, and exits with 143. A mapped file that fails is one line and 1 too (`jobs.run.faults`). Where the reader of the output has gone (`| head`), it ends in silence
-    with 141, unless it had another reason to end. Any other exception is a defect and keeps its traceback.
+    does, so that temporary directories go, and exits with 143. A mapped file that fails is one line and 1 too (`jobs.run.faults`), and so is a
+    name that is too long for a path. Where the reader of the output has gone (`| head`), it ends in silence with 141, unless it had another
+    reason to end. Any other exception is a defect and keeps its traceback.
     """
     for name, value in _NOT_SHOWN.items():
         os.environ.setdefault(name, value)
@@ -47,11 +49,13 @@ def run(main: Callable[[], int | None]) -> NoReturn:
             if not _is_unread(1):
                 raise
             code = 128 + signal.SIGPIPE
-        except Exception:
-            changed = why_changed()  # numbers of a file that was overwritten may break whatever reads them
-            if changed is None:
+        except Exception as error:
+            line = why_changed()  # numbers of a file that was overwritten may break whatever reads them
+            if line is None and isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+                line = f"{quoted(error.filename)}: expected a path, got one with too long a name"
+            if line is None:
                 raise
-            print(f"error: {changed}", file=sys.stderr)
+            print(f"error: {line}", file=sys.stderr)
             code = 1
     _drop_unread()
     sys.exit(0 if code is None else code)

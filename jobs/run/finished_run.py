@@ -10,8 +10,9 @@ from cluster.checkpoint import TrainState, load_state, verify_checkpoint
 from cluster.checkpoints import BEST
 from cluster.run_place import RunPlace
 from jobs.run.run_record import settled_events
-from storage.errors import FormatError
+from storage.errors import FormatError, quoted
 from storage.json_object import parse_object
+from storage.small_files import read_small
 
 _WEIGHTS = (BEST, "model.safetensors")
 
@@ -104,7 +105,7 @@ def read_run(path: str) -> FinishedRun:
 def _read(place: RunPlace, run: Path) -> FinishedRun:
     path, file = place.url, run / "summary.json"
     try:
-        summary = parse_object(file.read_bytes(), str(file))
+        summary = parse_object(read_small(file), str(file))
     except (FileNotFoundError, NotADirectoryError):
         begun = (run / "config.json").exists()
         there = "one that has not finished; continue it with its job's --run.resume" if begun else "none"
@@ -116,9 +117,7 @@ def _read(place: RunPlace, run: Path) -> FinishedRun:
     if lacking:
         raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
     if type(summary["snapshot"]) is not int:
-        raise FormatError(
-            f"{file}: field 'snapshot': expected a snapshot's number, got {str(summary['snapshot'])[:80]!r}"
-        )
+        raise FormatError(f"{file}: field 'snapshot': expected a snapshot's number, got {quoted(summary['snapshot'])}")
     events = settled_events(run)
     if events and events[-1]["kind"] != "finish":
         raise FormatError(

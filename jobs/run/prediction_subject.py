@@ -286,7 +286,7 @@ def _best_table(run: FinishedRun, trained: ResolvedRun) -> Callable[[], SavedTab
 def _resolved(run: FinishedRun, allow_import: bool) -> ResolvedRun:
     """The run as its directory holds it."""
     try:
-        return read_resolved(saved_tree(str(run.path), "give a finished run's directory"), allow_import=allow_import)
+        return read_resolved(saved_tree(str(run.path), "give a finished run's directory", allow_import=allow_import))
     except UsageError as error:
         raise FormatError(f"{run.path}/config.json: {error}") from None
 

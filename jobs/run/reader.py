@@ -25,9 +25,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from storage.errors import ConfigError
+from storage.errors import ConfigError, quoted
 
 T = TypeVar("T")
+_MOST_CHARACTERS = 4096  # of a text: as many as a path may have
 HEAD = ""  # key of what is said of a whole group
 Tree = dict[str, Any]
 # A class's are read once: anew for each option they were two thirds of what a configuration takes.
@@ -288,8 +289,8 @@ def _mapping(value: Any, hint: Any, name: str) -> dict[str, Any]:
         value = value[HEAD]
     if isinstance(value, Mapping):
         return {str(key): convert(one, hint, f"{name}.{key}") for key, one in value.items()}
-    words = [value] if isinstance(value, str) else list(value or ())
-    pairs = [word.partition("=") for word in words if words not in (["none"], ["None"])]
+    words = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    pairs = [str(word).partition("=") for word in words if words not in (["none"], ["None"])]
     if not all(key and equals for key, equals, _ in pairs):
         raise _refused(name, "NAME=1,2 for each name", value)
     return {key: convert(Words(told.split(",")), hint, f"{name} {key}") for key, _, told in pairs}
@@ -305,6 +306,8 @@ def _literal(value: Any, allowed: tuple[Any, ...], name: str) -> Any:
 
 
 def _plain(value: Any, hint: Any, name: str) -> Any:
+    if hint in (Any, str, Path) and isinstance(value, str) and (len(value) > _MOST_CHARACTERS or "\0" in value):
+        raise _refused(name, f"at most {_MOST_CHARACTERS} characters, none of them zero", value)
     if hint is Any or (hint is str and isinstance(value, str)):
         return value
     if hint is Path and isinstance(value, (str, Path)):
@@ -317,7 +320,9 @@ def _plain(value: Any, hint: Any, name: str) -> Any:
     elif hint in (int, float) and not isinstance(value, bool):
         try:
             number = hint(value) if isinstance(value, str) else value
-            if isinstance(number, (int, float)) and (hint is float or number == math.floor(number)):
+            if isinstance(number, (int, float)) and (
+                hint is float or (number == math.floor(number) and abs(number) < 2**64)
+            ):
                 return hint(number)
         except (ValueError, OverflowError):
             pass
@@ -335,7 +340,7 @@ def _type_text(hint: Any) -> str:
 
 def _refused(name: str, expected: str, value: Any) -> UsageError:
     got = " ".join(value) if isinstance(value, Words) else value
-    return UsageError(f"--{name}: expected {expected}, got {'nothing' if got == '' else repr(got)}")
+    return UsageError(f"--{name}: expected {expected}, got {'nothing' if got == '' else quoted(got)}")
 
 
 def to_tree(value: Any) -> Any:

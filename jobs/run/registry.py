@@ -13,6 +13,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -27,7 +28,7 @@ from models.options.relational import RelationalConfig
 from models.options.tokengt import TokenGTConfig
 from samplers.registry import SAMPLERS, load
 from storage.encoding_names import EncodingOptions
-from storage.errors import ConfigError
+from storage.errors import ConfigError, quoted
 
 Kind = Literal["nodes", "graphs"]
 
@@ -158,17 +159,15 @@ class Component:
         return TABLES[group][kind].get(self.name)
 
 
-def options_class(group: str, kind: Kind, name: str, *, allow_import: bool = True) -> type:
+def options_class(group: str, kind: Kind, name: str) -> type:
     """The class of a component's options. Raises ConfigError for a name that is in no table and no import path."""
     table = TABLES[group][kind]
     if name in table:
         return load(table[name].options)
-    if ":" not in name:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         raise ConfigError(
-            f"{group}: expected one of {', '.join(table)}, or package.module:Name of your own, got {name!r}; set --{group}"
+            f"{group}: expected one of {', '.join(table)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
         )
-    if not allow_import:
-        raise ConfigError(f"{group}: the run names code of its own, {name}; pass --allow_import to import and run it")
     if group == "sampler" and kind == "graphs":
         raise ConfigError(
             f"sampler: your own draw from one graph, many graphs have graph-batches, got {name}; leave it out"

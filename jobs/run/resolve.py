@@ -234,12 +234,12 @@ class ResolvedRun:
         }
 
 
-def read_resolved(tree: Mapping[str, Any], *, allow_import: bool = True) -> ResolvedRun:
+def read_resolved(tree: Mapping[str, Any]) -> ResolvedRun:
     """The run that a run's directory holds. Raises UsageError or ConfigError where it is none."""
     tree = {name: value for name, value in tree.items() if name != "format"}
     resolved = tree.pop("resolved")
     return ResolvedRun(
-        config=read_config(tree, allow_import=allow_import),
+        config=read_config(tree),
         inputs=build(Inputs, resolved["inputs"], "inputs."),
         identity=resolved["identity"],
         workers=build(WorkerOptions, resolved["workers"], "workers."),

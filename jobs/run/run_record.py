@@ -6,6 +6,7 @@ are not finite are left out: plots need no check of their own.
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 from cluster.run_directory import flat, load_config
 from cluster.run_place import FILES, RunPlace
 from samplers.traffic import COLUMNS as TRAFFIC
-from storage.errors import FormatError, GraphmillError
+from storage.errors import FormatError, GraphmillError, quoted
+from storage.filesystem_errors import one_line
 from storage.json_object import parse_object
+from storage.small_files import read_small
 
 
 @dataclass(frozen=True)
@@ -303,13 +306,13 @@ def _whole(value: Any) -> int:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_small(path, sys.maxsize - 1).decode()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
         raise FormatError(f"{path}: expected text, got other bytes; repair the file or remove it") from None
     except OSError as error:
-        raise FormatError(f"{path}: cannot read it ({error.strerror})") from None
+        raise FormatError(f"{path}: cannot read it ({one_line(error)})") from None
 
 
 def _optional_object(path: Path) -> dict[str, Any] | None:
@@ -334,7 +337,7 @@ def _epochs(path: Path) -> Iterable[dict[str, float]]:
     for number, line in enumerate(_lines(path), 1):
         values = {name: value for name, value in line.items() if is_number(value)}
         if "epoch" not in values:
-            raise FormatError(f"{path}, line {number}: expected a number of an epoch, got {line.get('epoch')!r}")
+            raise FormatError(f"{path}, line {number}: expected a number of an epoch, got {quoted(line.get('epoch'))}")
         yield values
 
 

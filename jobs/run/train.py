@@ -45,8 +45,8 @@ def train_main(
         if len(first) > 1:
             raise UsageError(f"expected one recipe, got {' '.join(first)!r}; options are written --name value")
         layers = [read_recipe(recipe)] if recipe else []
-        layers += [read_recipe(name) for name in first]
         resumed, allow_import = resumed_run(said), "--allow_import" in words
+        layers += [read_recipe(name, allow_import=allow_import) for name in first]
         if resumed == AUTO:
             layers, said = automatic_resume(kind, layers, said, allow_import=allow_import)
         elif resumed is not None:  # what the run was is the default of what it goes on as
@@ -70,12 +70,12 @@ def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
     return int(load(_RUNS[config.kind, plan])(job, config))
 
 
-def config(*words: object, kind: Kind = "nodes", recipe: str | None = None) -> RunConfig:
+def config(*words: object, kind: Kind = "nodes", recipe: str | None = None, allow_import: bool = False) -> RunConfig:
     """The configuration that these words of a command line describe: `config("--model", "geco", "--fit.epochs", 3)`.
 
     Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses.
     """
-    layers = [] if recipe is None else [read_recipe(recipe)]
+    layers = [] if recipe is None else [read_recipe(recipe, allow_import=allow_import)]
     return read_config(config_tree(kind, *layers, read_words(map(str, words))[1]))
 
 
@@ -100,7 +100,7 @@ _SWITCHES_HELP = (
     "  --plan",
     "        Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
     "  --allow_import",
-    "        With --run.resume: import the model, sampler or task of its own that the run names, if it names one.",
+    "        Import the model, sampler or task of its own that a resumed run, or a recipe outside this folder, names.",
 )
 
 

@@ -159,7 +159,7 @@ def check_resume(run_dir: RunPlace, resolved: ResolvedRun) -> None:
     elif damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
     else:  # it ended before its first checkpoint, and begins again
-        began = saved_tree(run_dir.url, "start one without --run.resume")
+        began = saved_tree(run_dir.url, "start one without --run.resume", allow_import=True)
         model, asked = began.get("model", {}), resolved.tree()["model"]
         state = TrainState(0, -1, None, began.get("resolved", {}).get("identity", {}), {"model": model})
         try:
@@ -324,7 +324,11 @@ def train_and_score(
 def _choices_that_hold(run_dir: RunPlace, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
     """What the run chose when it began, without what was said or chosen since."""
     values = config.options()
-    told = saved_tree(run_dir.url, "start one without --run.resume").get("resolved", {}).get("chosen", ())
+    told = (
+        saved_tree(run_dir.url, "start one without --run.resume", allow_import=True)
+        .get("resolved", {})
+        .get("chosen", ())
+    )
     again = {line.partition(" ")[0] for line in newer}
     return tuple(
         line

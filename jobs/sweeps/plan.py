@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from cluster.options import WorkerOptions
 from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
-from jobs.run.config import RunConfig, config_tree, read_config, read_recipe
+from jobs.run.config import RunConfig, check_code, config_tree, read_config, read_recipe
 from jobs.run.reader import Tree, UsageError, option_names, read_words
 from jobs.run.registry import PLACEHOLDERS, Component, Kind
 from jobs.run.resolve import Facts, resolve
@@ -82,6 +82,8 @@ class SweepOptions:
     """A sweep's directory, to continue it."""
     retry: bool = False
     """With --resume: run failed trials again, from their start."""
+    allow_import: bool = False
+    """Import the model, sampler or task of its own that a recipe, a study or a resumed sweep outside this folder names."""
 
     def __post_init__(self) -> None:
         rows = at_least(self, 1, "trials", "at_once", "cpus", "prune_after")
@@ -156,9 +158,10 @@ class SweepPlan:
             options = {path: value for path, value in values.items() if path not in (SCALING, ARM)}
             if ARM in values:
                 options |= self.arms[values[ARM]]
-            flags = [word for path, value in options.items() for word in _flag(path, value)]
-            flags += [] if seed is None else _flag("fit.seed", seed)
-            said = read_words([*self.words, *flags])[1]
+            options |= {} if seed is None else {"fit.seed": seed}
+            said = _read_flags(options, self.words)
+            if self.options.resume:  # of whoever began it
+                check_code(said, self.options.resume, allow_import=self.options.allow_import)
             # Points of a scaling sweep differ in what is measured alone, and nothing is chosen by the size of their graphs.
             under = {"run": {"defaults": "recipe"}} if self.measures_scaling else {}
             config = read_config(config_tree(self.options.kind, under, self.recipe, said))
@@ -211,9 +214,9 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
     stray = read_words(words)[0]
     if stray:
         raise UsageError(f"after --: unexpected {' '.join(stray)!r}: options are written --name value")
-    recipe, arms = read_study(options.study) if options.study else ({}, {})
+    recipe, arms = read_study(options.study, allow_import=options.allow_import) if options.study else ({}, {})
     if options.recipe:
-        recipe = read_recipe(options.recipe)
+        recipe = read_recipe(options.recipe, allow_import=options.allow_import)
     grid = [_axis(text) for text in options.grid]
     if arms:
         grid.insert(0, (ARM, tuple(arms)))
@@ -244,9 +247,9 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
     return plan
 
 
-def read_study(path: str) -> tuple[Tree, dict[str, Tree]]:
-    """(the recipe, the options of each arm by its name) of a study's file. Raises ConfigError where it is none."""
-    tree = read_recipe(path)
+def read_study(path: str, *, allow_import: bool = False) -> tuple[Tree, dict[str, Tree]]:
+    """(the recipe, the options of each arm by its name) of a study's file. Raises ConfigError where it is none, and as `check_code`."""
+    tree = read_recipe(path, allow_import=allow_import)
     arms, recipe = tree.get("arms"), tree.get("recipe")
     if not (
         tree.keys() == {"recipe", "arms"}
@@ -258,9 +261,10 @@ def read_study(path: str) -> tuple[Tree, dict[str, Tree]]:
         raise ConfigError(
             f"{path}: expected a study: recipe, the name of one, and arms, options by name; recipes/studies has some"
         )
-    return read_recipe(recipe), {
-        name: {path: _said(value) for path, value in arm.items()} for name, arm in arms.items()
-    }
+    said = {name: {path: _said(value) for path, value in arm.items()} for name, arm in arms.items()}
+    for arm in said.values():
+        check_code(_read_flags(arm), path, allow_import=allow_import)
+    return read_recipe(recipe, allow_import=allow_import), said
 
 
 def _said(value: Any) -> str:
@@ -270,8 +274,12 @@ def _said(value: Any) -> str:
     return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _flag(path: str, value: Any) -> list[str]:
-    return [f"--{path}", *(value.split() if isinstance(value, str) else [repr(value)])]
+def _read_flags(options: Mapping[str, Any], before: Sequence[str] = ()) -> Tree:
+    """What flags say: words, and options by their paths."""
+    flags = [
+        [f"--{path}", *(value.split() if isinstance(value, str) else [repr(value)])] for path, value in options.items()
+    ]
+    return read_words([*before, *itertools.chain(*flags)])[1]
 
 
 def _shared_batch(config: RunConfig) -> RunConfig:

@@ -94,11 +94,11 @@ class TrialRunner:
         if (run / "summary.json").exists():  # the sweep was killed before it could note the trial's end
             return self._ended(slot, trial, None)
         if (run / "config.json").exists():
-            where = ["--run.resume", str(run)]
+            where = ["--allow_import", "--run.resume", str(run)]  # what the sweep may import is decided
         else:
             for unfinished in run.glob(".config.json.*"):  # of a run that was killed while it wrote its first file
                 unfinished.unlink()
-            where = [str(recipe), "--run.dir", str(run)]
+            where = [str(recipe), "--allow_import", "--run.dir", str(run)]
         lane = min(set(range(self.at_once)) - {one.lane for one in self._running})
         process = start([*command_of(config), *where], log, self._tag(slot), self._environment(lane))
         deadline = time.monotonic() + self.plan.options.trial_timeout_s

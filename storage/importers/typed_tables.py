@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from storage.errors import ConfigError, DataError
+from storage.errors import ConfigError, DataError, quoted
 from storage.importers.array_graph import node_chunks
 from storage.importers.edge_file import EdgeFile
 from storage.importers.edge_list_options import EdgeListOptions
@@ -178,14 +178,12 @@ class TableEdges:
 
 def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation, EdgeTableOptions]]:
     """What the YAML file says. Raises ConfigError with the line where it is not what is expected there."""
-    import yaml
+    from storage.plain_yaml import compose_yaml
 
     try:
-        root = yaml.compose(file.read_text(), yaml.SafeLoader)
+        root = compose_yaml(file)
     except FileNotFoundError:
         raise ConfigError(f"{file}: expected a YAML file that names node and edge tables, found none") from None
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file}: cannot be read as YAML ({' '.join(str(error).split())[:200]})") from None
     if root is None:
         raise ConfigError(f"{file}: expected nodes and edges, found an empty file")
     read = _TablesReader(file)
@@ -227,7 +225,7 @@ class _TablesReader:
         self._file = file
 
     def wrong(self, node: Any, expected: str, got: object) -> ConfigError:
-        return ConfigError(f"{self._file}: line {node.start_mark.line + 1}: expected {expected}, got {str(got)[:80]!r}")
+        return ConfigError(f"{self._file}: line {node.start_mark.line + 1}: expected {expected}, got {quoted(got)}")
 
     def mapping(self, node: Any, known: tuple[str, ...] | None = None) -> dict[str, Any]:
         """Values by name."""
@@ -267,13 +265,13 @@ class _TablesReader:
         if kind.startswith("tuple") and node.value:
             return (node.value,)
         if "int" in kind.split(" | "):
-            if not node.value.isdecimal():
-                raise self.wrong(node, f"{name}: a whole number", node.value)
+            if not node.value.isdecimal() or len(node.value) > 18:
+                raise self.wrong(node, f"{name}: a whole number of at most 18 digits", node.value)
             return int(node.value)
         if "bool" in kind:
             if node.value.lower() not in ("true", "false"):
                 raise self.wrong(node, f"{name}: true or false", node.value)
             return node.value.lower() == "true"
-        if not node.value:
-            raise self.wrong(node, f"{name}: text", "nothing")
+        if not node.value or "\0" in node.value:
+            raise self.wrong(node, f"{name}: text", node.value or "nothing")
         return node.value

@@ -15,6 +15,8 @@ import atheris
 
 _READERS = (  # what targets import only when they begin
     "cluster.checkpoint",
+    "jobs.convert_checkpoint",
+    "jobs.run.config",
     "jobs.run.run_record",
     "jobs.reporting.run_report",
     "storage.graph_set_manifest",
@@ -31,7 +33,8 @@ _COMPILED = [
 ]
 
 with atheris.instrument_imports(
-    include=["storage", "cluster.checkpoint", "jobs.run.run_record", "jobs.reporting.run_report"], exclude=_COMPILED
+    include=["storage", "cluster.checkpoint", "jobs.convert_checkpoint", "jobs.run", "jobs.reporting.run_report"],
+    exclude=_COMPILED,
 ):
     for module in _READERS:
         importlib.import_module(module)

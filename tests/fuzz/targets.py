@@ -70,12 +70,12 @@ def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
     def run(data: bytes) -> None:
         text = data.decode(errors="replace")
         try:
-            parse_head(text, "000001.json")
+            parse_head(text, "a manifest")  # of whichever number
         except GraphmillError as error:
-            if read_or_refused(lambda _: parse_manifest(text, "000001.json") and None, data):
+            if read_or_refused(lambda _: parse_manifest(text, "a manifest") and None, data):
                 raise ValueError(f"read as a manifest, and its head was refused: {error}") from error
             raise
-        manifest = parse_manifest(text, "000001.json")
+        manifest = parse_manifest(text, "a manifest")
         again = parse_manifest(manifest.to_json(), "again")
         assert again == manifest
         if manifest.statistics is not None:
@@ -112,6 +112,39 @@ def _typed_tables(folder: Path) -> tuple[list[bytes], Run]:
     def run(data: bytes) -> None:
         file.write_bytes(data)
         read_tables(file)
+
+    return valid, run
+
+
+def _recipe(folder: Path) -> tuple[list[bytes], Run]:
+    from jobs.run.config import config_tree, read_config, read_recipe
+
+    file = folder / "recipe.yaml"
+    valid = [
+        b"model: {name: gcn, width: 8, num_layers: 2}\nfit: {epochs: 3, learning_rate: 1.0e-3}\nrun: {defaults: recipe}\n",
+        b"kind: graphs\nmodel: tokengt\ntask: {name: regression, target: null}\n",
+        b"sampler:\n  name: neighbor\n  fanouts: [5, 3]\n  batch_size: 64\nmodel: {name: sage, num_layers: 2}\n",
+    ]
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        read_config(config_tree("nodes", read_recipe(str(file))))  # it lies elsewhere, so code of its own is refused
+
+    return valid, run
+
+
+def _published(folder: Path) -> tuple[list[bytes], Run]:
+    from jobs.convert_checkpoint import read_state
+
+    file, valid = folder / "some.pt", []
+    for zipped in (False, True):
+        state = {"model": {"module.a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}, "epoch": 3}
+        torch.save(state, file, _use_new_zipfile_serialization=zipped)
+        valid.append(file.read_bytes())
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        read_state(file)
 
     return valid, run
 
@@ -458,6 +491,8 @@ TARGETS = {
         Target("graph_manifest", _graph_manifest),
         Target("typed_manifest", _typed_manifest),
         Target("typed_tables", _typed_tables),
+        Target("recipe", _recipe),
+        Target("published", _published),
         Target("topology", _partition_file("topology")),
         Target("nodes", _partition_file("nodes")),
         Target("features", _partition_file("features")),

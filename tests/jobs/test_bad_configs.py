@@ -286,6 +286,32 @@ ROWS = (
     Row("convert_checkpoint", "--source grit --checkpoint {file} --out out", ("file.txt",)),
     Row("convert_checkpoint", "--source tokengt --checkpoint {odd}.safetensors --out out", ("odd.pt.safetensors",)),
     Row("convert_checkpoint", "--source grit --checkpoint {odd} --out out", ("odd.pt", "tensors")),
+    # Texts that are no names of files: too long, or of another form.
+    Row("train_nodes", "--model {long}", ("model", "primphormer", "m...m", "--model")),
+    Row("train_nodes", "--model {long}:Net", ("mmm:Net", "cannot be imported")),
+    Row("train_nodes", "--model ../../x", ("'../../x'", "primphormer", "--model")),
+    Row("train_nodes", "--model ..x:Net", ("'..x:Net'", "primphormer", "--model")),
+    Row("train_nodes", "--sampler {long}", ("sampler", "m...m", "--sampler")),
+    Row("train_nodes", "--task {long}", ("task", "m...m", "--task")),
+    Row("train_nodes", "--evaluation.how {longer}", ("'m", "--evaluation.how"), 2),
+    Row("train_nodes", "--{longer} 1", ("unknown option", "mmm"), 2),
+    Row("train_nodes", "--data.path {longer}", ("--data.path", "4096 characters", "m...m"), 2),
+    Row("train_nodes", "--fit.epochs {longer}", ("--fit.epochs", "an integer", "m...m"), 2),
+    Row("train_nodes", "--fit.epochs 1e300", ("--fit.epochs", "an integer"), 2),
+    Row("train_nodes", "--data {long}", ("mmm", "long")),
+    Row("train_nodes", "{long}.yaml", ("mmm", "cannot be read", "long")),
+    Row("train_nodes", "--run.dir {long} --data {graph}", ("mmm", "too long")),
+    Row("train_nodes", "--run.resume {long}", ("mmm", "too long")),
+    Row("ingest", "{long}.csv out", ("mmm", "long")),
+    Row("ingest", "synthetic {long}", ("mmm", "long")),
+    Row("encode", "{long} rwse", ("mmm", "long")),
+    Row("inspect_graph", "{long}", ("mmm", "long")),
+    Row("prune", "{long}", ("mmm", "long")),
+    Row("predict", "{long} out", ("mmm", "long")),
+    Row("export_index", "{long} out", ("mmm", "long")),
+    Row("report", "{long}", ("mmm", "long")),
+    Row("replay", "{long}", ("mmm", "long")),
+    Row("convert_checkpoint", "--source grit --checkpoint {long} --out out", ("mmm", "long")),
     # Measurements.
     Row("papers.brec", "--data {missing}", ("missing", "--data")),
     Row("papers.brec", "--data {taken} --pairs basic:0-99", ("basic", "0-59", "--pairs")),
@@ -330,6 +356,7 @@ def things(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("things")
     names = ("graph", "set", "torn", "damaged", "taken", "begun", "halved", "garbled", "chunked", "earlier", "missing")
     found = {name: root / name for name in names} | {"file": root / "file.txt", "odd": root / "odd.pt"}
+    found |= {"long": Path("m" * 300), "longer": Path("m" * 100_000)}
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=400)), str(found["graph"]), IngestOptions(num_partitions=2))
     for name in ("torn", "damaged"):
         shutil.copytree(found["graph"], found[name])
@@ -398,6 +425,7 @@ def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, c
     said = capfd.readouterr()
     assert said.err.count("\n") == 1, said.err
     assert said.err.startswith("error: "), said.err
+    assert len(said.err) < 2200, said.err[:1000]
     assert end.value.code == row.status, said.err
     told = said.err.lower().replace("-", "_")  # both name the same option
     missing = [piece for piece in row.says if piece.lower().replace("-", "_") not in told]

@@ -22,7 +22,8 @@ def test_grit_is_built_again(tmp_path):
     torch.testing.assert_close(again.state_dict(), model.state_dict())
 
 
-def test_what_no_shape_tells_is_an_option():
+def grit_state():
+    """A one-layer GRIT under the released names."""
     layer = {name: t for name, t in GRIT(as_released(TINY)).state_dict().items() if name.startswith("layers.0.")}
     theirs = {ours: name for name, ours in _IN_LAYER.items()}
     state = {"encoder.node_encoder.encoder.weight": torch.rand(5, 8)}
@@ -32,6 +33,11 @@ def test_what_no_shape_tells_is_an_option():
         own = name.removeprefix("layers.0.")
         module = next(ours for ours in theirs if own == ours or own.startswith(ours + "."))
         state[f"layers.0.{theirs[module]}{own.removeprefix(module)}"] = tensor
+    return state
+
+
+def test_what_no_shape_tells_is_an_option():
+    state = grit_state()
     released = convert_state("grit", state).config
     assert (released.pool, released.activation, released.transposed_rrwp) == ("sum", "relu", True)
     chosen = convert_state("grit", state, pool="mean", activation="gelu", transposed_rrwp=False).config

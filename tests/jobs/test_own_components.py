@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jobs import report
+from jobs.replay import open_batches
 from jobs.run.config import config_tree, read_config, read_saved
 from jobs.run.node_run import resolve_nodes
 from jobs.run.predict_options import PredictConfig
@@ -17,11 +20,13 @@ from jobs.run.prediction_subject import graph_set_subject, node_subject
 from jobs.run.reader import read_words
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, read_resolved, resolve
-from jobs.run.train import train_main
+from jobs.run.train import config, train_main
+from jobs.sweeps.plan import SweepOptions, plan_sweep
 from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.job_in_process import run_job
 from tests.printed_commands import written_files
 
 PACKAGE = '''
@@ -285,6 +290,56 @@ def test_a_strangers_run_imports_nothing_unless_asked(subject, package, graph, t
         train_main("A run.", "nodes", words=(*resume, "--allow-import"))
     with pytest.raises(SystemExit, match="it was imported"):
         read_saved(str(tmp_path / "run"), "", allow_import=True)
+
+
+def test_a_strangers_recipe_imports_nothing_unless_asked(package, tmp_path, monkeypatch):
+    """A recipe, its base, a study, its arms, and a sweep's folder."""
+    recipe, base, study = (package / f"{name}.yaml" for name in ("recipe", "base", "study"))
+    recipe.write_text("model: somebodys_parts:Mean")
+    base.write_text(f"base: {recipe}\nfit: {{epochs: 2}}")
+    study.write_text('recipe: geco/cora.yaml\narms: {one: {fit.epochs: "3 --model.name somebodys_parts:Mean"}}')
+    here, link = tmp_path / "here", tmp_path / "here" / "link.yaml"
+    here.mkdir()
+    link.symlink_to(recipe)
+    monkeypatch.chdir(here)
+    (package / "somebodys_parts.py").write_text("raise SystemExit('it was imported')")
+    resumed = replace(
+        plan_sweep(SweepOptions(seeds=(1,), baseline=None), ()), words=("--model", "somebodys_parts:Mean")
+    )
+    resumed = replace(resumed, options=replace(resumed.options, resume=str(package)))
+    allowed = replace(resumed, options=replace(resumed.options, allow_import=True))
+    ways = {
+        "recipe": lambda *flag: train_main("A run.", words=[str(recipe), "--plan", *flag]),
+        "base": lambda *flag: train_main("A run.", words=[str(base), *flag]),
+        "link": lambda *flag: train_main("A run.", words=["link.yaml", *flag]),
+        "python": lambda *flag: config(recipe=str(recipe), allow_import=bool(flag)),
+        "swept": lambda *flag: plan_sweep(SweepOptions(recipe=str(recipe), seeds=(1,), allow_import=bool(flag)), ()),
+        "study": lambda *flag: plan_sweep(SweepOptions(study=str(study), allow_import=bool(flag)), ()),
+        "sweep": lambda *flag: (allowed if flag else resumed).config({}, 1),
+    }
+    for way in ways.values():
+        with pytest.raises(ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"):
+            way()
+        assert "somebodys_parts" not in sys.modules
+        with pytest.raises(SystemExit, match="it was imported"):
+            way("--allow-import")
+    monkeypatch.chdir(package)  # whose recipes are the user's own now
+    with pytest.raises(SystemExit, match="it was imported"):
+        train_main("A run.", words=["recipe.yaml", "--plan"])
+
+
+def test_a_strangers_run_is_reported_and_not_replayed(package, tmp_path, monkeypatch):
+    resolved = resolve(config_of(*OWN), Facts(PLACEHOLDERS["nodes"], {}, None))
+    (package / "run").mkdir()
+    (package / "run" / "config.json").write_text(json.dumps(resolved.tree()))
+    sys.modules.pop("somebodys_parts")
+    (package / "somebodys_parts.py").write_text("raise SystemExit('it was imported')")
+    assert run_job(report.main, [str(package / "run")], tmp_path).returncode == 0
+    assert "somebodys_parts" not in sys.modules
+    with pytest.raises(ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"):
+        open_batches(str(package / "run"))
+    with pytest.raises(SystemExit, match="it was imported"):
+        open_batches(str(package / "run"), allow_import=True)
 
 
 @pytest.mark.parametrize("name", ["models", "storage"])

@@ -18,7 +18,7 @@ FOLDER = "data/000001-0123abcd"
 
 
 def entry_of(name: str, sha256: str = "0" * 64) -> FileEntry:
-    return FileEntry(num_bytes=10, sha256=sha256, path=f"{FOLDER}/{name}")
+    return FileEntry(num_bytes=10_000, sha256=sha256, path=f"{FOLDER}/{name}")
 
 
 def make_manifest(**facts) -> Manifest:
@@ -162,9 +162,9 @@ REFUSED_BODIES = {
     "many graphs": (setting("kind", "many-graphs"), "expected kind 'one-graph', got 'many-graphs'"),
     "what only later versions know": (
         setting("requires", ["string-ids"]),
-        "requires \"['string-ids']\", which this version",
+        "requires ['string-ids'], which this version",
     ),
-    "requirements of another type": (setting("requires", {}), "this graph requires '{}'"),
+    "requirements of another type": (setting("requires", {}), "this graph requires {}"),
     "snapshot of another type": (setting("snapshot", "1"), "'snapshot': expected a count"),
     "negative snapshot": (setting("snapshot", -1), "'snapshot': expected a count"),
     "a date as text": (setting("created", "today"), "'created': expected seconds since 1970"),
@@ -182,9 +182,9 @@ REFUSED_BODIES = {
     "ids as text": (nodes("ids", "string"), "field 'files': expected an entry for part-00000/ids.arrow, got 'none'"),
     "another type of nodes": (nodes("name", "paper"), "'name': expected 'node', got 'paper'"),
     "edges from other nodes": (edges("source", "author"), "'source': expected 'node', got 'author'"),
-    "edges to other nodes": (edges("target", 7), "'target': expected 'node', got '7'"),
+    "edges to other nodes": (edges("target", 7), "'target': expected 'node', got 7"),
     "another relation": (edges("relation", "writes"), "'relation': expected 'edge', got 'writes'"),
-    "no count": (dropping("num_nodes", "nodes"), "'num_nodes': expected a count (integer >= 0), got 'None'"),
+    "no count": (dropping("num_nodes", "nodes"), "'num_nodes': expected a count (integer >= 0), got None"),
     "negative count": (edges("num_edges", -1), "'num_edges': expected a count"),
     "fractional count": (edges("num_edges", 1.5), "'num_edges': expected a count"),
     "true as a count": (edges("num_edges", True), "'num_edges': expected a count"),
