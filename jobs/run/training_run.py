@@ -31,7 +31,6 @@ from jobs.run.baselines import Baselines
 from jobs.run.commands import command_line, program_name
 from jobs.run.config import RunConfig, RunOptions, saved_tree
 from jobs.run.environment import describe_command, describe_environment
-from jobs.run.option_checks import check_writable
 from jobs.run.progress import Progress, progress
 from jobs.run.reader import shown
 from jobs.run.resolve import ResolvedRun
@@ -74,8 +73,6 @@ def choose_run_dir(job: str, options: RunOptions) -> RunPlace:
     if place.store is not None:
         place.store.check_bucket()
     check_free(place)
-    if place.store is None:
-        check_writable(place.folder, "--run.dir")
     return place
 
 
