@@ -54,7 +54,7 @@ Manifested = TypeVar("Manifested", Manifest, TypedManifest, GraphSetManifest)
 
 def check_destination(url: str, *, overwrite: bool = False) -> None:
     """ConfigError where no snapshot may be written at `url`: it is a file, holds other files, or a graph (without `overwrite`)."""
-    check_output(url, "a graph", _strangers, advice="choose another url")
+    check_output(url, "a graph", graph_strangers, advice="choose another url")
     filesystem, path = split_url(url)
     with one_line_errors(url, "use this destination", ConfigError):
         if holds_first_format(filesystem, path):
@@ -68,7 +68,7 @@ def check_destination(url: str, *, overwrite: bool = False) -> None:
             )
 
 
-def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+def graph_strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
     """None in a graph: each snapshot has a folder of its own, so others' files beside them are safe."""
     if holds_first_format(filesystem, path):
         return []

@@ -1,6 +1,7 @@
 """How every job ends: 0, one clear line and 1, 2 from the command line's parser, 130 after Ctrl-C, 141 where nobody reads on, 143 after SIGTERM."""
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -17,6 +18,8 @@ from storage.errors import ClusterLostError, GraphmillError
 _NOT_SHOWN = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "Raylet is terminated|has been marked dead because|There are infinite retries remaining"
 }
+# Wherever they come from, they are no defect of ours: a disk that fails or is full, a server of files that is gone.
+_OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
@@ -24,7 +27,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
     A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. SIGTERM unwinds `main` like Ctrl-C
     does, so that temporary directories go, and exits with 143. Where the reader of the output has gone (`| head`), it ends in silence
-    with 141, unless it had another reason to end. Any other exception is a defect and keeps its traceback.
+    with 141, unless it had another reason to end. A disk that fails or is full is one line, too, and 1. Any other exception is a defect and keeps its traceback.
     """
     for name, value in _NOT_SHOWN.items():
         os.environ.setdefault(name, value)
@@ -45,6 +48,11 @@ def run(main: Callable[[], int | None]) -> NoReturn:
             if not _is_unread(1):
                 raise
             code = 128 + signal.SIGPIPE
+        except OSError as error:
+            if error.errno not in _OF_THE_DISK:
+                raise
+            print(f"error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+            code = 1
     _drop_unread()
     sys.exit(0 if code is None else code)
 
