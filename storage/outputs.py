@@ -46,6 +46,7 @@ def check_output(
     """
     filesystem, path = _opened(where)
     with one_line_errors(str(where), f"use this for {what}", ConfigError):
+        filesystem.invalidate_cache()
         found = _found(filesystem, path, strangers, is_file=is_file)
         if found is not None:
             raise ConfigError(f"{where}: expected {what} or nothing there, found {found}; {advice}")

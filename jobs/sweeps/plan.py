@@ -81,7 +81,7 @@ class SweepOptions:
     resume: str | None = None
     """A sweep's directory, to continue it."""
     retry: bool = False
-    """With --resume: run failed trials again, from their start."""
+    """With --resume: run failed trials again, from their start; what they left is kept beside them."""
 
     def __post_init__(self) -> None:
         rows = at_least(self, 1, "trials", "at_once", "cpus", "prune_after")

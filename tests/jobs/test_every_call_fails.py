@@ -72,7 +72,7 @@ class Prediction:
         assert complete or not done
         if complete:
             assert len(pq.read_table(self._out)) == 120
-            assert not done or not (self._out / "_pieces").exists()
+            assert not done or not list((self._out / "_pieces").glob("*"))  # the empty folder may stay
 
 
 class Training:
