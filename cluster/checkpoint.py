@@ -12,6 +12,7 @@ It appears under its name at once, whole and synced. Dropout, sampling and the l
 position), so no generator's state is kept.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,6 +33,7 @@ from storage.arrow_files import file_digest
 from storage.durable import sync_file
 from storage.errors import ConfigError, FormatError, StageError
 from storage.json_object import parse_object
+from storage.outputs import remove_ours
 from storage.small_files import read_small
 
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
@@ -41,6 +43,10 @@ DATA = "labels, splits and features"  # their digest's name in a run's identity
 _LATER_IN_MODEL = ("seed", "local")
 _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 
+# Every name that a writer gives to a file of a checkpoint, or of the best weights: only these are removed.
+OURS = re.compile(
+    r"(model|average|best|optimizer)\.safetensors|(config|state)\.json|table-\d{4,}-of-\d{4,}\.[a-z0-9]+\.npy"
+)
 NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
 
@@ -172,8 +178,10 @@ def keep_best(checkpoint: Path, best: Path) -> None:
     """Replaces the folder `best` by a checkpoint's best weights, as `model.safetensors`."""
     verify_checkpoint(checkpoint)
     staged, old = best.with_name(f".{best.name}.tmp"), best.with_name(f".{best.name}.old")
-    for path in (staged, old):
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(staged, ignore_errors=True)
+    if old.exists() and not best.exists():  # a kill came between the two names
+        old.rename(best)
+    _retire(old, best)
     staged.mkdir()
     shutil.copy(checkpoint / "best.safetensors", staged / "model.safetensors")
     names = ["model.safetensors"]
@@ -192,7 +200,15 @@ def keep_best(checkpoint: Path, best: Path) -> None:
         best.rename(old)
     staged.rename(best)
     sync_file(best.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    _retire(old, best)
+
+
+def _retire(old: Path, best: Path) -> None:
+    """Removes earlier best weights; what others put beside them moves on to the new ones' folder."""
+    if old.is_dir():
+        for path in [path for path in old.iterdir() if not OURS.fullmatch(path.name)]:
+            path.rename(best / path.name)
+        remove_ours(old, OURS)
 
 
 def verify_checkpoint(directory: Path) -> None:
@@ -292,11 +308,18 @@ def sweep(train: Path, keep: int) -> None:
     num_kept = 0
     for path in _folders(train):
         if num_kept >= keep:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         elif _is_whole(path):
             num_kept += 1
         elif num_kept:  # nobody comes to a damaged one that is older
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Removes a checkpoint's files, state.json first, without which it is none; others' files stay in its folder."""
+    with contextlib.suppress(OSError):
+        (checkpoint / "state.json").unlink(missing_ok=True)
+        remove_ours(checkpoint, OURS)
 
 
 def _is_whole(checkpoint: Path) -> bool:

@@ -11,7 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from cluster.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from storage.arrow_files import absolute_url, is_local, split_url
-from storage.copied_files import copy_graphs, copy_manifest, copy_partition
+from storage.copied_files import check_copy, copy_graphs, copy_manifest, copy_partition
 from storage.copy_cache import COPY_BYTES_PER_S
 from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
 from storage.graph import PinnedGraph, StoredGraph, copy_of, open_graph
@@ -120,6 +120,7 @@ def _copied(answer: Any, host: Host) -> int:
 
 def _place_here(origin: PinnedGraph, url: str, partitions: Sequence[int]) -> int:
     """Bytes copied to this host."""
+    check_copy(url)
     copy = copy_of(origin.open(), url)
     copy_manifest(copy)
     return sum(copy_partition(copy, partition).num_bytes for partition in partitions)

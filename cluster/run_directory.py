@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.event_file import EventFile
 from cluster.run_hold import HOLDERS, StoreHold
@@ -26,6 +26,10 @@ from cluster.run_place import BASELINES, CONFIG, FILES, RunPlace, fetch
 from storage.durable import write_durably
 from storage.errors import ConfigError, FormatError
 from storage.json_object import parse_object
+from storage.outputs import check_output, names_there
+
+if TYPE_CHECKING:
+    import fsspec
 
 # What TensorBoard shows of an epoch, and in which group; scores of the validation are "valid/…".
 _SCALARS = {
@@ -50,11 +54,16 @@ def check_free(run: Path | RunPlace) -> None:
     """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins, or
     who was about to begin one."""
     place = RunPlace.of(run)
-    is_file = place.store is None and place.folder.exists() and not place.folder.is_dir()
-    if is_file or not {BASELINES, HOLDERS}.issuperset(place.names()):
+    if place.holds_run:
         raise ConfigError(
             f"{place}: expected no run here, found one; pass --run.resume {place} to continue it, or another --run.dir"
         )
+    where = place.folder if place.store is None else place.url
+    check_output(where, "a run", _strangers, advice="choose another --run.dir")
+
+
+def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
+    return [name for name in names_there(filesystem, path) if name not in (BASELINES, HOLDERS)]
 
 
 def make_folder(place: RunPlace) -> None:

@@ -25,7 +25,7 @@ from jobs.run.exit_codes import run
 from jobs.run.reader import build, parse
 from samplers.registry import load
 from storage.errors import ConfigError, FormatError, quoted
-from storage.filesystem_errors import one_line
+from storage.filesystem_errors import one_line, one_line_errors
 from storage.json_object import parse_object
 from storage.small_files import check_regular, read_small
 
@@ -55,7 +55,7 @@ class ConvertConfig:
     checkpoint: Path
     """A .safetensors file, or a .pt or .ckpt file of tensors."""
     out: Path
-    """The folder to write."""
+    """The folder to write; nothing may be there."""
     num_heads: int | None = None
     """Attention heads, which no shape of TokenGT tells; default: the published model's, 32."""
     task: Literal["graph", "node"] | None = None
@@ -125,11 +125,11 @@ def read_state(path: Path) -> "dict[str, Tensor]":
 
 def save_converted(model: "nn.Module", source: str, folder: Path) -> None:
     """Writes model.safetensors, then config.json."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
+    (folder / "model.safetensors").write_bytes(save(weights))
     config: Any = model.config
     described = {"model": type(model).__name__, "from": source, "config": dataclasses.asdict(config)}
     (folder / "config.json").write_text(json.dumps(described, indent=1) + "\n")
@@ -162,6 +162,9 @@ def load_converted(folder: Path) -> "nn.Module":
 
 def main() -> None:
     config = parse(ConvertConfig, __doc__)
+    from storage.outputs import check_output, whole_folder
+
+    check_output(config.out, "a converted checkpoint")
     state = read_state(config.checkpoint)
     try:
         options = ("num_heads", "task", "pool", "activation", "transposed_rrwp")
@@ -172,7 +175,8 @@ def main() -> None:
         raise FormatError(
             f"{config.checkpoint}: expected the tensors of {config.source}, found other shapes ({one_line(error)[:200]})"
         ) from None
-    save_converted(model, config.source, config.out)
+    with one_line_errors(str(config.out), "write the checkpoint", ConfigError), whole_folder(config.out) as folder:
+        save_converted(model, config.source, folder)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{len(state)} tensors, {parameters:,} parameters: {config.out / 'model.safetensors'}, config.json")
 

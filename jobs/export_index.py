@@ -8,7 +8,6 @@ the index's vector i. Memory: the vectors, and an HNSW index's lists of 8 · lin
 what share of their true nearest neighbors the index finds. Exit code 1 and one line where there are no embeddings; OUT is then not there.
 """
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +35,7 @@ class IndexConfig:
     predictions: Path
     """A folder that `predict --embeddings` wrote."""
     out: Path
-    """The folder to write; it must not be there."""
+    """The folder to write; nothing may be there."""
     metric: Literal["dot", "cosine", "l2"] = "dot"
     """What is nearest: the largest scalar product, as the decoder dot scores links; the largest cosine (vectors are stored with length 1, scale queries
     likewise); or the least distance, as the decoder transe scores."""
@@ -54,8 +53,9 @@ class IndexConfig:
 def main() -> None:
     config = parse(IndexConfig, __doc__, ("predictions", "out"))
     faiss = _faiss()
-    if config.out.exists():
-        raise ConfigError(f"{config.out}: expected nothing there, found something; choose another folder")
+    from storage.outputs import check_output
+
+    check_output(config.out, "an index")
     index = None
     ids: list[pa.ChunkedArray] = []
     for table in _rows(config.predictions):
@@ -147,14 +147,12 @@ def _write(faiss: Any, index: Any, ids: list["pa.ChunkedArray"], out: Path) -> N
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
-        made = Path(scratch, out.name)
-        made.mkdir()
+    from storage.outputs import whole_folder
+
+    with whole_folder(out) as made:
         faiss.write_index(index, str(made / INDEX))
         column = pa.chunked_array([chunk for some in ids for chunk in some.chunks])
         pq.write_table(pa.table({"id": column}), made / IDS)
-        made.rename(out)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Epochs and batches count from 0, as in metrics.jsonl and in messages. One proces
 has failed, too.
 """
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
 from storage.errors import ConfigError
+from storage.filesystem_errors import one_line_errors
 from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class ReplayConfig:
     """Number in its epoch, counted from 0: with two micro-batches a step, step 5 has the batches 10 and 11."""
     loss: bool = False
     """Compute the loss, its gradient and each layer's output, by the weights of the nearest checkpoint at or before the batch."""
-    out: str | None = None
+    out: Path | None = None
     """A new .npz file for the batch's arrays."""
     allow_import: bool = False
     """Import and run the model, sampler or task of its own that the run names, if it names one."""
@@ -209,16 +211,25 @@ def _watch(name: str, outputs: list[tuple[str, str]]) -> Any:
 
 def main() -> None:
     config = parse(ReplayConfig, __doc__, ("run",))
-    if config.out is not None and (Path(config.out).exists() or not config.out.endswith(".npz")):
-        raise ConfigError(f"out: expected a new file ending in .npz, got {config.out}; set --out")
+    if config.out is not None:
+        if config.out.suffix != ".npz":
+            raise ConfigError(f"out: expected a new file ending in .npz, got {config.out}; set --out")
+        from storage.outputs import check_output
+
+        check_output(config.out, "a batch", is_file=True)
     batches = open_batches(config.run, allow_import=config.allow_import)
     batch = batches.sampler.sample(config.epoch, config.batch)
     lines = describe_batch(batches, batch)
     if config.out is not None:
         import numpy as np
 
+        from storage.durable import write_durably
+
         arrays: dict[str, Any] = dict(_arrays(batch))
-        np.savez(config.out, **arrays)
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        with one_line_errors(str(config.out), "write the batch", ConfigError):
+            write_durably(config.out, content.getvalue())
     if config.loss:
         lines += describe_loss(batches, batch, config.run)
     width = max(len(name) for name, _ in lines)

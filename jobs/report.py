@@ -20,17 +20,20 @@ class ReportConfig:
     compare: str | None = None
     """Another run's directory, to show beside it."""
     out: Path | None = None
-    """Where the page goes; the default is report.html in the run's directory."""
+    """Where the page goes: a new file, or an earlier report's; the default is report.html in the run's directory."""
 
 
 def main() -> int | None:
     config = parse(ReportConfig, __doc__, ("run",))
     from cluster.run_directory import write_atomic
     from cluster.run_place import RunPlace
+    from jobs.reporting.page import check_page
     from jobs.reporting.run_report import run_page
     from jobs.run.run_record import read_run, stored_partitions
     from storage.errors import ConfigError
 
+    if config.out is not None:
+        check_page(config.out)
     place = RunPlace(config.run)
     record = read_run(place)
     other = None if config.compare is None else read_run(RunPlace(config.compare))

@@ -78,7 +78,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     from jobs.sweeps.scaling import ScalingClock
     from jobs.sweeps.search import FILE, Search, saved_attributes, status_of
     from jobs.sweeps.table import print_table, write_pages
-    from jobs.sweeps.trials import TrialRunner, prepare, remove_run, trial_record
+    from jobs.sweeps.trials import TrialRunner, prepare, put_aside, trial_record
 
     for config in configs:
         prepare(config)
@@ -90,7 +90,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     before = {number: status_of(trial) for number, trial in search.trials().items()}
     again = [number for number in slots if options.retry and before.get(number) == "failed"]
     for number in again:
-        remove_run(out / slots[number].name)
+        put_aside(out / slots[number].name)
         (out / f"{slots[number].name}.log").unlink(missing_ok=True)
     missing = [slots[n] for n in slots if n in again or before.get(n, "not ended") == "not ended"]
     print(
@@ -146,10 +146,9 @@ def _out(options: SweepOptions) -> Path:
     if options.resume is not None:
         return Path(options.resume)
     out = Path(options.out or f"runs/sweep-{time.strftime('%Y%m%d-%H%M%S')}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(
-            f"{out}: expected nothing here, found something; pass --resume {out} to continue it, or another --out"
-        )
+    from storage.outputs import check_output
+
+    check_output(out, "a sweep", advice=f"pass --resume {out} to continue a sweep, or choose another --out")
     return out
 
 

@@ -29,8 +29,10 @@ from storage.graph import PinnedGraph, StoredGraph, open_graph
 from storage.graph_set_manifest import GraphSetManifest, parse_graph_set_manifest
 from storage.manifest import partition_dir
 from storage.manifest_reader import FileEntry
+from storage.outputs import check_output
 from storage.patience import patiently
-from storage.snapshots import foreign_names, has_graph, manifest_path, read_manifest
+from storage.snapshot_writer import graph_strangers
+from storage.snapshots import has_graph, manifest_path, read_manifest
 
 COPIED = "copied"
 _WHOLE = "graphs.json"
@@ -63,6 +65,12 @@ def copy_manifest(copy: StoredGraph) -> None:
     with _writing(where):
         where.parent.mkdir(parents=True, exist_ok=True)
         write_durably(where, copy.manifest.to_json().encode())
+
+
+def check_copy(url: str) -> None:
+    """Raises ConfigError where a folder of this host may not become a graph's copy: it holds other files, or cannot be written."""
+    where = f"choose another url on {socket.gethostname()}"
+    check_output(url, "a graph", lambda *at: [name for name in graph_strangers(*at) if name != COPIED], advice=where)
 
 
 def copy_partition(copy: StoredGraph, index: int) -> CopiedPartition:
@@ -98,8 +106,7 @@ def copy_graphs(origin: str, snapshot: int, url: str) -> int:
             raise ConfigError(f"{expected}another graph; choose another url")
     elif has_graph(url) and not Path(split_url(url)[1], COPIED, _WHOLE).exists():
         raise ConfigError(f"{expected}a graph that is none; choose another url")
-    elif found := foreign_names(split_url(url)[0], split_url(url)[1]):
-        raise ConfigError(f"{expected}{found[0]}; choose another url")
+    check_copy(url)
     num_bytes = _copy_files(url, _WHOLE, list(manifest.files.values()), lambda: (filesystem, path))
     with _writing(where):
         where.parent.mkdir(parents=True, exist_ok=True)

@@ -9,10 +9,9 @@ Readers of a folder of Parquet files skip names that begin with an underscore. A
 """
 
 import json
-import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -21,13 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
-from storage.arrow_files import is_local, split_url
+from storage.arrow_files import split_url
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.json_object import parse_object
-from storage.object_stores import check_bucket, list_names, list_sizes, put_file
+from storage.object_stores import list_names, list_sizes, put_file
+from storage.outputs import check_output, names_there, remove_ours
 
 SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
+_PIECE = re.compile(
+    r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}"
+)  # whole, or what a killed write leaves
 
 
 @dataclass(frozen=True)
@@ -41,25 +44,13 @@ class PredictionFolder:
 
         Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
         """
-        filesystem, path = self._open()
+        filesystem, _ = self._open()
         if isinstance(filesystem, MemoryFileSystem):
             raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
-        with one_line_errors(self.url, "look at this folder", ConfigError):
-            there = filesystem.exists(path)
-            if there and not filesystem.isdir(path):
-                raise ConfigError(f"{self.url}: expected a folder or nothing, found a file; choose another one")
-            contents = [name for name in self._list("") if not name.startswith(".")]  # a killed write may leave such
-            if is_local(filesystem):
-                _check_writable(Path(path), self.url)
-            elif not there:
-                check_bucket(filesystem, path, self.url)
-        if not contents:
-            return None
+        check_output(self.url, "predictions", _strangers, advice="choose another folder")
         stored = self._read_json(SETTINGS)
         if stored is None:
-            raise ConfigError(
-                f"{self.url}: expected predictions or nothing there, found other files; choose another one"
-            )
+            return None
         wanted = json.loads(json.dumps(dict(settings)))
         for key in wanted.keys() & stored.keys():
             wanted[key] = stored[key] if wanted[key] is None else wanted[key]
@@ -136,12 +127,11 @@ class PredictionFolder:
         return table
 
     def remove_pieces(self) -> None:
-        """Removes the pieces of complete predictions."""
+        """Removes the pieces of complete predictions, and no file that has another name."""
         filesystem, path = self._open()
         with one_line_errors(f"{path}/{PIECES}", f"remove these files; the predictions are whole at {self.url}"):
             filesystem.invalidate_cache()
-            if filesystem.exists(f"{path}/{PIECES}"):
-                filesystem.rm(f"{path}/{PIECES}", recursive=True)
+            remove_ours(f"{self.url.rstrip('/')}/{PIECES}", _PIECE)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self._put(name, (json.dumps(dict(value), indent=1) + "\n").encode())
@@ -187,13 +177,10 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
     return int(file.metadata.row_group(group).column(column).statistics.min)
 
 
-def _check_writable(path: Path, url: str) -> None:
-    """Raises ConfigError if the folder cannot be made or written to."""
-    nearest = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not nearest.is_dir():
-        raise ConfigError(f"{url}: expected a folder, found that {nearest} is a file; choose another one")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"{url}: expected a folder to write to, but {nearest} is read-only; choose another one")
+def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+    """None in a folder that has settings: a prediction writes, and removes, names of its own alone."""
+    names = names_there(filesystem, path)
+    return [] if SETTINGS in names else names
 
 
 def _short(value: Any) -> str:

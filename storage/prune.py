@@ -17,7 +17,17 @@ from storage.filesystem_errors import one_line_errors
 from storage.journal import JOURNAL, is_abandoned, read_journal
 from storage.manifest import SnapshotHead, parse_head
 from storage.object_stores import list_names
-from storage.snapshots import DATA, FOLDER_NAME, PIECES, claims, manifest_path, read_manifest, snapshot_numbers
+from storage.snapshots import (
+    DATA,
+    FOLDER_NAME,
+    PIECES,
+    TOP_LEVEL,
+    claims,
+    foreign_names,
+    manifest_path,
+    read_manifest,
+    snapshot_numbers,
+)
 from storage.unpublished import remove_files
 
 
@@ -31,7 +41,7 @@ class Pruned:
     held: tuple[str, ...]  # folders that no manifest names, and whose writer's lease lasts
     num_files: int
     num_bytes: int
-    foreign: tuple[str, ...]  # files of others inside the graph's folder, which stay
+    foreign: tuple[str, ...]  # files and folders of others inside the graph's folder, which stay
 
 
 def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None = None, dry_run: bool = False) -> Pruned:
@@ -63,14 +73,19 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
         for where in () if dry_run else names:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rm_file(where)
-    orphans, held, foreign = [], [], []
+    orphans, held = [], []
+    with one_line_errors(path, "list its folders"):
+        top = list_names(filesystem, path) if numbers else []
+        foreign = [name for name in top if name not in TOP_LEVEL] + foreign_names(filesystem, path)
     num_files = num_bytes = 0
     for folder in _folders(filesystem, path):
         named = any(file.startswith(f"{folder}/") for file in reached)
         journal = read_journal(filesystem, f"{path}/{folder}/{JOURNAL}")
         if folder not in gone:
             if journal is None and not (is_local(filesystem) and is_abandoned(f"{path}/{folder}", now)):
-                continue  # not one of our folders
+                if not named and list_names(filesystem, f"{path}/{folder}"):
+                    foreign.append(folder)  # not one of our folders
+                continue
             if journal is not None and not journal.is_over(now):
                 held += [] if named else [folder]
                 continue

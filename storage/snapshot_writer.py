@@ -26,7 +26,7 @@ from storage.graph_set_manifest import GraphSetManifest
 from storage.journal import LEASE_S, Lease
 from storage.manifest import Manifest, parse_head
 from storage.manifest_reader import FileEntry
-from storage.object_stores import check_bucket, list_names
+from storage.outputs import check_output, names_there
 from storage.scratch import remove_orphans, scratch_directory
 from storage.snapshots import (
     DATA,
@@ -54,33 +54,29 @@ Manifested = TypeVar("Manifested", Manifest, TypedManifest, GraphSetManifest)
 
 def check_destination(url: str, *, overwrite: bool = False) -> None:
     """ConfigError where no snapshot may be written at `url`: it is a file, holds other files, or a graph (without `overwrite`)."""
+    check_output(url, "a graph", graph_strangers, advice="choose another url")
     filesystem, path = split_url(url)
     with one_line_errors(url, "use this destination", ConfigError):
-        if not filesystem.exists(path):
-            check_bucket(filesystem, path, url)
-            return
-        if not filesystem.isdir(path):
-            raise ConfigError(f"{url}: expected a folder or nothing, found a file; choose another url")
         if holds_first_format(filesystem, path):
             raise ConfigError(
                 f"{url}: found a graph of format 1, which this version neither reads nor replaces; choose another url"
             )
-        foreign = [name for name in list_names(filesystem, path) if name not in TOP_LEVEL]
-        is_graph = bool(snapshot_numbers(filesystem, path))
-        if is_graph:
-            parse_head(*read_manifest(filesystem, path, url, None, ""))  # one that is ours
-        else:
-            foreign += foreign_names(filesystem, path)
-        if foreign:
-            raise ConfigError(
-                f"{url}: expected an empty folder or a graph, found other files ({foreign[0]!r}"
-                f"{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}); choose another url"
-            )
-        if is_graph and not overwrite:
+        if snapshot_numbers(filesystem, path) and not overwrite:
             raise ConfigError(
                 f"{url}: expected nothing there, found a graph; pass --overwrite to publish a new snapshot of it "
                 "(the old one stays until it is pruned), or choose another url"
             )
+
+
+def graph_strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+    """None in a graph: each snapshot has a folder of its own, so others' files beside them are safe."""
+    if holds_first_format(filesystem, path):
+        return []
+    if snapshot_numbers(filesystem, path):
+        parse_head(*read_manifest(filesystem, path, path, None, ""))  # one that is ours
+        return []
+    others = [name for name in names_there(filesystem, path) if name not in TOP_LEVEL]
+    return others + foreign_names(filesystem, path)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: s
         remove_files(filesystem, path, folder, published, listed=() if published else None)
         if not is_local(filesystem) and not is_object_store(filesystem):
             for empty in (f"{path}/{folder.split('/')[0]}", path):
-                _remove_empty_folder(filesystem, empty)
+                remove_empty_folder(filesystem, empty)
 
 
 def remove_files(
@@ -98,10 +98,10 @@ def _remove_empty_folders(filesystem: fsspec.AbstractFileSystem, where: str) -> 
             remove_if_empty(each)
     elif not is_object_store(filesystem):
         for each, _, _ in list(filesystem.walk(where, topdown=False)):
-            _remove_empty_folder(filesystem, each)
+            remove_empty_folder(filesystem, each)
 
 
-def _remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
+def remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
     with contextlib.suppress(OSError, NotImplementedError):  # it knows no folders, or this one is gone
         filesystem.invalidate_cache(folder)
         if not filesystem.ls(folder, detail=False):  # some (HDFS) would remove it with all that it holds

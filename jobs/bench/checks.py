@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from cluster.options import SessionOptions
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.config import NodeDataOptions, config_tree, read_config
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options
 
@@ -83,7 +82,7 @@ class Share:
 
 def main() -> None:
     config = parse(Config, __doc__)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     shares = measure(config)
     text = describe(config, shares)
     keep(config.out, config, text, shares=shares)

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cluster.options import SessionOptions, WorkerOptions
 from cluster.outcome import Finished, Outcome
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.errors import DeadlineError, StageError
 from storage.option_checks import at_least, check_options, more_than_0
@@ -191,7 +190,7 @@ def _take_all(door: socket.socket) -> None:
 
 def main() -> None:
     config = parse(ControllerConfig, __doc__)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     from cluster.ray_train import poll_interval_s
     from cluster.session import ray_session
 

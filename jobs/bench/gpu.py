@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.bench.speed import PAPER_NODES, PAPER_RATIO
 from jobs.bench.training import PAPER_EPOCH_S
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device, check_writable
+from jobs.run.option_checks import check_device
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options
 
@@ -228,7 +228,7 @@ def wait_rows(config: GpuConfig) -> list[Result]:
 def bench(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
     """Runs the rows, and writes and says the table."""
     check_device(config.device)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     parts: dict[str, Callable[[], Iterable[Result]]] = {
         "checks": lambda: check_models(config.device),
         "speed": lambda: speed_rows(config, say),

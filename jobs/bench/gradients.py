@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
@@ -166,13 +165,13 @@ def row(measured: Measured) -> tuple[Any, ...]:
 def main() -> None:
     config = parse(Config, __doc__)
     if config.rank is None or config.ranks is None or config.meet is None:
-        check_writable(config.out, "--out")
+        check_results(config.out)
         results = [measure_here(config, ranks) for ranks in config.workers]
     else:
         results = [measure(config, config.rank, config.ranks, config.meet)]
         if config.rank > 0:  # the first one tells
             return
-        check_writable(config.out, "--out")
+        check_results(config.out)
     columns = {"workers": "", "tree ms": ".1f", "ring ms": ".1f", "no sum ms": ".1f", "tree / ring": ""}
     columns |= {"tree CPU ms": ".1f", "ring CPU ms": ".1f"}
     size = f"{config.layers * config.width**2:,} parameters, {config.rows} rows a worker, {config.turns} turns of {config.steps} steps"

@@ -26,9 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable, existing_part
 from jobs.run.reader import parse
 from storage.errors import ConfigError, GraphmillError
 from storage.option_checks import at_least, check_options, more_than_0
@@ -290,10 +289,11 @@ def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfi
 def main() -> int:
     config = parse(BenchIngestConfig, __doc__)
     from storage.ingest_cost import ingest_cost
+    from storage.outputs import check_writable, existing_part
 
     cost = ingest_cost(BareGraph(config).info, config.options(config.partitioners[0]))
-    check_writable(config.out, "--out")
-    check_writable(config.folder, "--work")
+    check_results(config.out)
+    check_writable(config.folder, "choose another --work")
     check_disk(cost, shutil.disk_usage(existing_part(config.folder)).free, config.reserve_gib, config.folder)
     config.folder.mkdir(parents=True, exist_ok=True)
     print(

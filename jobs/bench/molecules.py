@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.bench.device import seconds_of
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options
 
@@ -148,7 +147,7 @@ def main() -> None:
     from storage.importers.smiles import SmilesTable
     from storage.importers.smiles_options import SmilesOptions
 
-    check_writable(config.out, "--out")
+    check_results(config.out)
     source: MoleculeSource = EnumeratedMolecules(config.molecules)
     if config.table is not None:
         source = SmilesTable(config.table, SmilesOptions(targets=config.targets))

@@ -13,10 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.memory_check import reset_peak
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options, more_than_0
 from storage.process_memory import own_bytes
@@ -154,7 +153,7 @@ def main() -> None:
     config = parse(Config, __doc__)
     from storage.graph import open_graph
 
-    check_writable(config.out, "--out")
+    check_results(config.out)
     manifest = open_graph(config.graph).manifest
     results: list[dict[str, Any]] = []
     rows: list[tuple[float, ...]] = []

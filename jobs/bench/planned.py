@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cluster.options import SessionOptions
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from samplers.messages import Scheme
 from storage.ingest_options import FeatureDtype, Partitioner
@@ -264,7 +263,7 @@ def main() -> None:
     from storage.synthetic import SyntheticGraph, SyntheticOptions
 
     torch.set_num_threads(1)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     groups = "" if config.groups is None else f"-{config.groups}"
     name = f"planned-{config.nodes}-{config.partitions}-{config.partitioner}{groups}-{config.feature_dtype}"
     url = config.data_dir / name

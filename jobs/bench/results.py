@@ -1,18 +1,24 @@
-"""What every measurement shares: Markdown tables, the line that names the machine, and the two files that it leaves.
-
-Needs Python alone.
-"""
+"""What every measurement shares: Markdown tables, the line that names the machine, and the two files that it leaves."""
 
 import json
 import os
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.run.environment import cpu_name, describe_command, installed_packages
+from storage.errors import ConfigError, FormatError
+from storage.filesystem_errors import one_line_errors
+from storage.json_object import parse_object
+
+if TYPE_CHECKING:
+    import fsspec
+
+_RESULTS, _FORMAT = "results.json", "graphmill-results"  # the format is the mark by which a folder is known as ours
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[object] | Mapping[str, object]]) -> list[str]:
@@ -36,12 +42,47 @@ def machine(device: str = "cpu") -> str:
     return ", ".join([chip, f"Python {platform.python_version()}", *versions, time.strftime("%Y-%m-%d")])
 
 
+def check_results(out: Path) -> None:
+    """Raises ConfigError where no results may be written: another thing is there than results of ours."""
+    from storage.outputs import check_output
+
+    check_output(out, "results", _strangers)
+
+
+def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
+    """A folder may also hold the results of a measurement's parts, a folder each."""
+    from storage.outputs import names_there
+
+    names = names_there(filesystem, path)
+    return [] if _is_ours(path) else [name for name in names if not _is_ours(f"{path}/{name}")]
+
+
+def _is_ours(folder: str) -> bool:
+    with suppress(OSError, FormatError):
+        where = Path(folder, _RESULTS)
+        return parse_object(where.read_bytes(), str(where)).get("format") == _FORMAT
+    return False
+
+
+def check_arrays(folder: Path) -> None:
+    """Raises ConfigError where a folder for the arrays that other systems read holds something else."""
+    from storage.outputs import check_output, names_there
+
+    def strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
+        return [name for name in names_there(filesystem, path) if not name.endswith((".npy", "complete"))]
+
+    check_output(folder, "arrays", strangers, advice="choose another --data-dir")
+
+
 def keep(out: Path, config: Any, text: str, **measured: Any) -> None:
     """Writes `results.md`, the text, and `results.json`: the command, the commit, the config and what was measured."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.md").write_text(text.rstrip() + "\n")
-    body = {**describe_command(), "config": config, **measured}
-    (out / "results.json").write_text(json.dumps(body, indent=1, default=_plain) + "\n")
+    from storage.durable import write_durably
+
+    body = {"format": _FORMAT, **describe_command(), "config": config, **measured}
+    with one_line_errors(str(out), "write the results", ConfigError):
+        out.mkdir(parents=True, exist_ok=True)
+        write_durably(out / _RESULTS, (json.dumps(body, indent=1, default=_plain) + "\n").encode())
+        write_durably(out / "results.md", (text.rstrip() + "\n").encode())
 
 
 def _plain(value: Any) -> Any:

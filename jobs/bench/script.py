@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from jobs.bench.results import keep, machine, table
-from jobs.run.option_checks import check_writable
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options
@@ -105,7 +104,7 @@ def measure(graph: str, config: ScriptConfig) -> dict[str, Any]:
 
 def main() -> int:
     config = parse(ScriptConfig, __doc__ or "")
-    check_writable(config.out, "--out")
+    check_results(config.out)
     rows = [measure(graph, config) for graph in config.graphs]
     text = "\n".join([f"{machine()}, {torch.get_num_threads()} threads", "", *table(COLUMNS, rows)])
     print(text)

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device, check_writable
+from jobs.run.option_checks import check_device
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
@@ -367,7 +367,7 @@ def bench(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[Point],
 
     torch.set_num_threads(config.threads)
     check_device(config.device)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     bandwidth = copy_bandwidth(config.device)
     points, skips = measure_all(config, say)
     on = machine(config.device)

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device, check_writable
+from jobs.run.option_checks import check_device
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options
@@ -298,7 +298,7 @@ def bench(config: TrainingConfig, say: Callable[[str], None]) -> tuple[list[Row]
 
     torch.set_num_threads(config.threads)
     check_device(config.device)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     rows: list[Row] = []
     skipped: dict[str, str] = {}
     for name in config.rows:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.options import SessionOptions
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options
@@ -159,7 +158,7 @@ def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
 
 def main() -> None:
     config = parse(TransportConfig, __doc__)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     from cluster.session import ray_session
 
     with ray_session(config.ray):

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.bench import peer_process
 from jobs.bench.peer_process import check_peer_options
 from jobs.bench.peers import Rates
-from jobs.bench.results import keep, machine, table
+from jobs.bench.results import check_arrays, check_results, keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options, more_than_0
 
@@ -138,6 +137,7 @@ def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "TypedNeighborS
     folder = config.data_dir / f"mag-{config.scale:g}-csc"
 
     def write_inputs() -> dict[str, object]:
+        check_arrays(folder)
         folder.mkdir(parents=True, exist_ok=True)
         roots = [sampler.roots_of(0, number) for number in batch_numbers(config, sampler.num_batches)]
         np.save(folder / "roots.npy", np.stack([some[: min(map(len, roots))] for some in roots]))
@@ -179,9 +179,11 @@ def main() -> None:
     config = parse(BenchConfig, __doc__)
     import torch
 
+    from storage.outputs import check_writable
+
     torch.set_num_threads(1)
-    check_writable(config.out, "--out")
-    check_writable(config.data_dir, "--data-dir")
+    check_results(config.out)
+    check_writable(config.data_dir, "choose another --data-dir")
     on, rows = machine(), []
     for row in measure(config):
         rows.append(row)

@@ -23,6 +23,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -32,12 +33,13 @@ import numpy as np
 from jobs.bench.results import table
 from jobs.reporting.record_lines import append_record, load_records
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device, check_writable
+from jobs.run.option_checks import check_device
 from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
 from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
+    import fsspec
     import torch
     from torch import Tensor, nn
 
@@ -326,6 +328,18 @@ def results_file(config: BrecConfig) -> Path:
     return config.out / f"{config.model}.jsonl"
 
 
+def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
+    """What is no model's results: `geco.jsonl`, whose first line has settings and a result, and `geco.md` beside it."""
+    from storage.outputs import names_there
+
+    def is_ours(stem: str) -> bool:
+        with suppress(OSError, ValueError, StopIteration), open(f"{path}/{stem}.jsonl") as stream:
+            return {"settings", "result"} <= set(json.loads(next(stream)))
+        return False
+
+    return [name for name in names_there(filesystem, path) if not is_ours(name.rpartition(".")[0])]
+
+
 def known_results(config: BrecConfig) -> dict[str, Result]:
     """Results by pair, of earlier runs with the same settings."""
 
@@ -383,7 +397,9 @@ def main() -> None:
         return
     check_device(config.device)
     build_model(config)  # refuses options that do not fit before anything is read or written
-    check_writable(config.out, "--out")
+    from storage.outputs import check_output
+
+    check_output(config.out, "results of BREC", _strangers)
     results = []
     for result in run_pairs(config):
         results.append(result)

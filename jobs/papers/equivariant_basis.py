@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from jobs.bench.results import keep, table
+from jobs.bench.results import check_results, keep, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device, check_writable
+from jobs.run.option_checks import check_device
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options
 
@@ -327,7 +327,7 @@ def main() -> None:
         warmup = max(1, round(sizes.warmup_steps * config.steps / sizes.steps))
         sizes = dataclasses.replace(sizes, steps=config.steps, warmup_steps=warmup)
     check_device(config.device)
-    check_writable(config.out, "--out")
+    check_results(config.out / config.input)
     samples = make_samples(sizes.num_graphs, config.input == "dense", config.seed)
     held = sizes.num_graphs // 10
     results: dict[str, dict[str, float]] = {}

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from jobs.bench.results import keep, table
+from jobs.bench.results import check_results, keep, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
@@ -178,7 +177,7 @@ def fit(kind: Kind, config: HopConfig, graphs: "Graphs", hops: int, seed: int) -
 
 def main() -> None:
     config = parse(HopConfig, __doc__)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     graphs = read_graphs(config.data, config.graphs)
     results, rows = {}, []
     for kind in config.kinds:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from jobs.bench.results import keep, table
+from jobs.bench.results import check_results, keep, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options, more_than_0
 
@@ -94,7 +93,7 @@ def fit(config: AutoencoderConfig, norm: Norm) -> dict[str, float]:
 
 def main() -> None:
     config = parse(AutoencoderConfig, __doc__)
-    check_writable(config.out, "--out")
+    check_results(config.out)
     results = {norm: fit(config, norm) for norm in config.norms}
     columns = {"norm": "", "error of the radius": ".4f", "of the direction": ".4f", "seconds": ".0f"}
     text = "\n".join(table(columns, [(norm, *row.values()) for norm, row in results.items()]))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from jobs.run.memory_check import available_bytes
-from jobs.run.option_checks import existing_part
 from storage.errors import GraphmillError
 from storage.ordered_map import num_cores
 
@@ -106,6 +105,8 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:
     """Space and rights in a folder (or where it would be made), and that its file system renames and syncs."""
+    from storage.outputs import existing_part
+
     existing = existing_part(folder)
     if not existing.is_dir():
         yield Finding(name, "fail", f"{existing} is not a directory; choose another folder")

@@ -12,12 +12,27 @@ from typing import TYPE_CHECKING, Any
 from jobs.run.run_record import flat_text, is_number, setting_text
 
 if TYPE_CHECKING:
+    import fsspec
     from jinja2 import Environment
+
+_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # what base.html.j2 has among its first bytes
 
 
 def render(template: str, **values: Any) -> str:
     """The page that a template makes of the values; well-formed as XML too."""
     return _environment().get_template(template).render(values)
+
+
+def check_page(path: Path) -> None:
+    """Raises ConfigError where no page may be written: another thing is there than an earlier page of ours."""
+    from storage.outputs import check_output
+
+    check_output(path, "a report", _strangers, is_file=True)
+
+
+def _strangers(_: "fsspec.AbstractFileSystem", path: str) -> list[str]:
+    with open(path, "rb") as stream:
+        return [] if _MARK in stream.read(_HEAD) else [path]
 
 
 @functools.cache

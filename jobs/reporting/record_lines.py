@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from storage.durable import write_durably
 from storage.errors import FormatError
 
 Record = dict[str, Any]
@@ -32,11 +33,12 @@ def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: 
 
     Raises FormatError as `read_records` does.
     """
+    records = {key(record): record for record in read_records(path, key, expected)}
     if path.exists():
         complete, newline, rest = path.read_text().rpartition("\n")
         if rest:
-            path.write_text(complete + newline)
-    return list({key(record): record for record in read_records(path, key, expected)}.values())
+            write_durably(path, (complete + newline).encode())
+    return list(records.values())
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:

@@ -310,16 +310,15 @@ def read_config(tree: Mapping[str, Any]) -> RunConfig:
     Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses or cannot be imported.
     """
     try:
-        return _read(dict(tree), allow_import=allow_import)
+        return _read(dict(tree))
     except UnknownOption as error:
         group, kind = error.option.partition(".")[0], _kind(tree.get("kind", "nodes"))
         names = {each: _split(tree.get(each, {}))[0] or "" for each in _COMPONENTS}
         said_of = f"--{group} {names[group]}" if group in names else ""
-        may_load = {each: name for each, name in names.items() if allow_import or ":" not in name}
-        raise unknown(error.option, _all_flags(kind, may_load), said_of) from None
+        raise unknown(error.option, _all_flags(kind, names), said_of) from None
 
 
-def _read(tree: Tree, *, allow_import: bool) -> RunConfig:
+def _read(tree: Tree) -> RunConfig:
     kind = _kind(tree.pop("kind", "nodes"))
     classes = group_classes(kind)
     parts: dict[str, Any] = {}

@@ -20,15 +20,17 @@ from storage.mapped_files import why_changed
 _NOT_SHOWN = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "Raylet is terminated|has been marked dead because|There are infinite retries remaining"
 }
+# Wherever they come from, they are no defect of ours: a disk that fails or is full, a server of files that is gone.
+_OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with what it returns (None: 0).
 
     A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. SIGTERM unwinds `main` like Ctrl-C
-    does, so that temporary directories go, and exits with 143. A mapped file that fails is one line and 1 too (`jobs.run.faults`), and so is a
-    name that is too long for a path. Where the reader of the output has gone (`| head`), it ends in silence with 141, unless it had another
-    reason to end. Any other exception is a defect and keeps its traceback.
+    does, so that temporary directories go, and exits with 143. A mapped file that fails is one line and 1 too (`jobs.run.faults`); so are a name
+    that is too long for a path, and a disk that fails or is full. Where the reader of the output has gone (`| head`), it ends in silence with
+    141, unless it had another reason to end. Any other exception is a defect and keeps its traceback.
     """
     for name, value in _NOT_SHOWN.items():
         os.environ.setdefault(name, value)
@@ -51,14 +53,21 @@ def run(main: Callable[[], int | None]) -> NoReturn:
             code = 128 + signal.SIGPIPE
         except Exception as error:
             line = why_changed()  # numbers of a file that was overwritten may break whatever reads them
-            if line is None and isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-                line = f"{quoted(error.filename)}: expected a path, got one with too long a name"
+            if line is None and isinstance(error, OSError):
+                line = _of_a_path_or_disk(error)
             if line is None:
                 raise
             print(f"error: {line}", file=sys.stderr)
             code = 1
     _drop_unread()
     sys.exit(0 if code is None else code)
+
+
+def _of_a_path_or_disk(error: OSError) -> str | None:
+    """The line for what no option could have told; None for another error."""
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{quoted(error.filename)}: expected a path, got one with too long a name"
+    return f"{error.filename or 'a file'}: {error.strerror}" if error.errno in _OF_THE_DISK else None
 
 
 def _flushed(main: Callable[[], int | None]) -> int | None:

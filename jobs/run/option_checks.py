@@ -1,11 +1,9 @@
 """What is wrong with options, found before anything is prepared or started; each message names the option as it is typed.
 
-Options check their own values (`storage.option_checks`), and `resolve` checks what they mean together; here are folders and devices.
+Options check their own values (`storage.option_checks`), and `resolve` checks what they mean together; here are devices; folders: `storage.outputs`.
 """
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import ConfigError
@@ -28,26 +26,7 @@ def choose_run_dir(job: str, options: "RunOptions") -> "RunPlace":
     if place.store is not None:
         place.store.check_bucket()
     check_free(place)
-    if place.store is None:
-        check_writable(place.folder, "--run.dir")
     return place
-
-
-def check_writable(folder: Path, option: str) -> None:
-    """Raises ConfigError where a folder, which need not exist, cannot be made or written; makes nothing."""
-    existing = existing_part(folder)
-    if not existing.is_dir():
-        raise ConfigError(f"{folder}: expected a folder, {existing} is a file; set {option}")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder}: expected a folder that can be written, {existing} cannot; set {option}")
-
-
-def existing_part(path: Path) -> Path:
-    """The path, or the nearest of the folders above it that is there."""
-    existing = path.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    return existing
 
 
 def check_device(device: str) -> None:

@@ -81,7 +81,7 @@ class SweepOptions:
     resume: str | None = None
     """A sweep's directory, to continue it."""
     retry: bool = False
-    """With --resume: run failed trials again, from their start."""
+    """With --resume: run failed trials again, from their start; what they left is kept beside them."""
     allow_import: bool = False
     """Import the model, sampler or task of its own that a recipe, a study or a resumed sweep outside this folder names."""
 

@@ -1,9 +1,9 @@
 """Trials as they run: each is a training command in a process of its own, with a Ray of its own, several at a time."""
 
 import contextlib
+import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -93,12 +93,9 @@ class TrialRunner:
         write_atomic(recipe, yaml.safe_dump(config.tree(), sort_keys=False))
         if (run / "summary.json").exists():  # the sweep was killed before it could note the trial's end
             return self._ended(slot, trial, None)
-        if (run / "config.json").exists():
-            where = ["--allow_import", "--run.resume", str(run)]  # what the sweep may import is decided
-        else:
-            for unfinished in run.glob(".config.json.*"):  # of a run that was killed while it wrote its first file
-                unfinished.unlink()
-            where = [str(recipe), "--allow_import", "--run.dir", str(run)]
+        begun = (run / "config.json").exists()
+        where = ["--run.resume", str(run)] if begun else [str(recipe), "--run.dir", str(run)]
+        where.append("--allow_import")  # what the sweep may import is decided
         lane = min(set(range(self.at_once)) - {one.lane for one in self._running})
         process = start([*command_of(config), *where], log, self._tag(slot), self._environment(lane))
         deadline = time.monotonic() + self.plan.options.trial_timeout_s
@@ -182,10 +179,14 @@ class TrialRunner:
         self._running.clear()
 
 
-def remove_run(run: Path) -> None:
-    """Removes a failed trial's run. A folder that no training command has made its run, by a config.json, stays as it is."""
+def put_aside(run: Path) -> None:
+    """Gives a failed trial's run another name, `trial-003.failed-1`: nobody but the user knows what else is in it.
+
+    A folder that no training command has made its run, by a config.json, stays as it is.
+    """
     if (run / "config.json").is_file():
-        shutil.rmtree(run)
+        number = next(n for n in itertools.count(1) if not run.with_name(f"{run.name}.failed-{n}").exists())
+        run.rename(run.with_name(f"{run.name}.failed-{number}"))
 
 
 def prepare(config: RunConfig) -> None:

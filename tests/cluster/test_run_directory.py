@@ -92,7 +92,7 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path):
 
 def test_a_directory_that_holds_something_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match=r"--run\.resume"):
+    with pytest.raises(ConfigError, match=r"found other files \('file'\); choose another --run\.dir"):
         RunDirectory.create(tmp_path, {})
     with pytest.raises(FormatError, match="found none"):
         RunDirectory.resume(tmp_path, {})

@@ -391,7 +391,7 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
         ([str(node_run), out, "--graph", "nowhere"], "nowhere"),
         ([str(node_run), out, "--graph", narrow, "--other-graph"], "the run's model does not fit this data"),
         ([str(node_run), out, "--split", "tset"], "expected all, train, valid, test, none, got 'tset'"),
-        ([str(node_run), str(tmp_path / "file")], "expected a folder or nothing, found a file"),
+        ([str(node_run), str(tmp_path / "file")], "expected predictions or nothing there, found a file"),
         ([str(node_run), str(tmp_path / "file" / "out")], "is a file; choose another"),
         ([str(node_run), str(tmp_path / "foreign")], "found other files"),
         ([str(node_run), "memory://out"], "memory:// is not shared"),

@@ -41,7 +41,8 @@ def test_bad_requests_are_one_line(tmp_path):
     for words, status, said in [
         (["nothing"], 1, "expected a run directory"),
         (["nothing", "--epoch", "-1"], 1, "epoch"),
-        (["nothing", "--out", "taken.npz"], 1, "expected a new file ending in .npz, got taken.npz; set --out"),
+        (["nothing", "--out", "taken.npz"], 1, "taken.npz: expected a batch or nothing there, found another file"),
+        (["nothing", "--out", "new.txt"], 1, "expected a new file ending in .npz, got new.txt; set --out"),
     ]:
         done = run_job(replay.main, words, tmp_path)
         assert (done.returncode, len(done.stderr.splitlines())) == (status, 1)

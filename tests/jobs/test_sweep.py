@@ -514,12 +514,14 @@ def test_what_a_killed_trial_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
-def test_only_a_run_of_ours_is_removed(tmp_path: Path) -> None:
-    for name in ("config.json", "notes.txt"):
+def test_a_failed_run_is_put_aside_whole(tmp_path: Path) -> None:
+    for name in ("config.json", "notes.txt", "config.json"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text("{}")
-        trials_module.remove_run(tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+        trials_module.put_aside(tmp_path / name)
+    kept = ["config.json.failed-1", "config.json.failed-2", "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
+    assert all(any(path.iterdir()) for path in tmp_path.iterdir())
 
 
 # ---- resume

@@ -176,7 +176,7 @@ def test_a_set_is_not_copied_over_anything_else(molecules, origin, tmp_path):
     notes = tmp_path / "mine" / "data" / "notes.txt"
     notes.parent.mkdir(parents=True)
     notes.write_text("mine")
-    with pytest.raises(ConfigError, match=r"found data/notes\.txt; choose another url"):
+    with pytest.raises(ConfigError, match=r"found other files \('data/notes\.txt'\); choose another url"):
         copy_graphs(molecules.url, 1, str(tmp_path / "mine"))
     assert list((tmp_path / "mine").rglob("*.arrow")) == []
     other = str(tmp_path / "other")

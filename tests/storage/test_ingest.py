@@ -606,13 +606,13 @@ def _below_a_file(folder: Path) -> str:
 
 REFUSED_PLACES = {
     "a graph": (_a_graph, False, "expected nothing there, found a graph; pass --overwrite to publish a new"),
-    "a file": (_a_file, True, "expected a folder or nothing, found a file"),
+    "a file": (_a_file, True, "expected a graph or nothing there, found a file"),
     "other files": (
         _other_files,
         True,
-        "expected an empty folder or a graph, found other files ('thesis.tex'); choose another url",
+        "expected a graph or nothing there, found other files ('thesis.tex'); choose another url",
     ),
-    "below a file": (_below_a_file, False, "cannot make this directory"),
+    "below a file": (_below_a_file, False, "expected a folder, found that"),
     "unknown protocol": (lambda _: "carrier-pigeon://graph", False, "cannot open this kind of URL"),
 }
 

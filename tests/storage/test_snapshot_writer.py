@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +24,7 @@ from storage.errors import ConfigError, ConflictError, DataError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.journal import JOURNAL
+from storage.prune import prune
 from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import snapshot_numbers
 from storage.synthetic import SyntheticGraph, SyntheticOptions
@@ -190,14 +192,16 @@ def test_a_folder_with_other_files_is_refused_and_every_byte_stays(tmp_path, fil
 
 
 @pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
-def test_other_files_beside_a_graph_are_refused_on_every_store(url, options):
+def test_other_files_beside_a_graph_are_left_on_every_store(url, options):
     ingest(MarkedGraph(1), url, NEW)
     filesystem, path = split_url(url)
     filesystem.pipe_file(f"{path}/notes.txt", b"mine")
-    with pytest.raises(ConfigError, match=r"found other files \('notes.txt'\)"):
+    with nullcontext() if options.overwrite else pytest.raises(ConfigError, match="found a graph; pass --overwrite"):
         ingest(MarkedGraph(2), url, options)
     assert filesystem.cat_file(f"{path}/notes.txt") == b"mine"
-    assert check_mark(open_graph(url)) == 1
+    assert check_mark(open_graph(url)) == 1 + options.overwrite
+    assert prune(url, keep=1).foreign == ("notes.txt",)
+    assert filesystem.cat_file(f"{path}/notes.txt") == b"mine"
 
 
 def test_other_files_inside_a_graphs_folders_are_left(tmp_path):
@@ -307,7 +311,7 @@ def test_a_link_to_a_folder_is_followed_and_one_to_nothing_refused(tmp_path):
     assert (tmp_path / "graph").is_symlink()
     assert check_mark(open_graph(str(tmp_path / "disk"))) == 1
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="cannot make this directory"):
+    with pytest.raises(ConfigError, match="found a link; choose another url"):
         ingest(MarkedGraph(1), str(tmp_path / "broken"), NEW)
     assert (tmp_path / "broken").is_symlink()
 
