@@ -96,7 +96,7 @@ class MessageServer:
                 self._drop_unproven(len(self._unproven) - 1)
                 self._stopping.wait(_AGAIN_S)
                 continue
-            # The system gives the lowest number that is free: as many descriptors are open below it.
+            # The system took the lowest number that was free as the wait began: as many descriptors were open below it.
             left = _UNPROVEN if limit == resource.RLIM_INFINITY else limit - accepted.fileno() + len(self._unproven)
             try:
                 self._begin(accepted)
