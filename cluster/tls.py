@@ -49,8 +49,6 @@ def tls_context(*, is_server: bool) -> ssl.SSLContext:
     context.sslsocket_class = _Socket
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    if is_server:
-        context.num_tickets = 0  # a connection that waits would look as if a message had come
     try:
         context.load_cert_chain(certificate, key, password="")  # else OpenSSL would ask at the terminal
         context.load_verify_locations(authority)
