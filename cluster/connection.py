@@ -1,7 +1,8 @@
 """TCP connections between processes that share a token: opened once, then messages go to and fro, one at a time.
 
-Who connects and who accepts prove to each other that they have the token, by HMAC-SHA256 over random numbers of both; the token itself does not travel. Nothing waits
-longer than its time: the next bytes move within it, or the wait ends.
+Who connects and who accepts prove to each other that they have the token, by HMAC-SHA256 over random numbers of both; the token itself does not travel. All of that has one
+deadline. Afterwards nothing waits longer than its time: the next bytes move within it, or the wait ends. What follows the proof is neither encrypted nor
+protected against changes, unless the endpoint has TLS (`cluster.tls`).
 """
 
 import errno
@@ -10,11 +11,13 @@ import math
 import secrets
 import select
 import socket
+import ssl
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from cluster.tls import tls_context
 from cluster.wire import ROOM, Message, pack, unpack
 from samplers.array_pool import ArrayPool
 
@@ -33,6 +36,7 @@ class Endpoint:
     host: str
     port: int
     token: bytes = field(repr=False)
+    has_tls: bool = False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -114,42 +118,66 @@ class Connection:
             if self._socket.gettimeout() != self.quiet_s:
                 self._socket.settimeout(self.quiet_s)
 
-    def _read(self, num_bytes: int) -> bytes:
-        memory = bytearray(num_bytes)
-        self._fill(memoryview(memory))
-        return bytes(memory)
-
-    def show_token(self, token: bytes) -> None:
-        """As who has connected. Raises ConnectionAbortedError where the other side does not have the token."""
-        theirs, ours = self._read(len(_GREETING) + _NONCE_BYTES), secrets.token_bytes(_NONCE_BYTES)
+    def show_token(self, token: bytes, deadline: float) -> None:
+        """As who has connected, by then (`time.monotonic`). Raises ConnectionAbortedError where the other side does not have the token."""
+        self._secure(deadline)
+        theirs, ours = self._read(len(_GREETING) + _NONCE_BYTES, deadline), secrets.token_bytes(_NONCE_BYTES)
         if not theirs.startswith(_GREETING):
             raise ConnectionAbortedError("what answers is no partition server of this version")
-        self._send([memoryview(ours + _proof(token, b"client", theirs, ours))], self.quiet_s)
-        if not hmac.compare_digest(self._read(_PROOF_BYTES), _proof(token, b"server", theirs, ours)):
+        self._send([memoryview(ours + _proof(token, b"client", theirs, ours))], _left_s(deadline))
+        if not hmac.compare_digest(self._read(_PROOF_BYTES, deadline), _proof(token, b"server", theirs, ours)):
             raise ConnectionAbortedError("what answers is another server")
 
-    def check_token(self, token: bytes) -> None:
-        """As who has accepted. Raises ConnectionAbortedError where the other side does not have the token."""
+    def check_token(self, token: bytes, deadline: float) -> None:
+        """As who has accepted, by then. Raises ConnectionAbortedError where the other side does not have the token."""
+        self._secure(deadline)
         ours = _GREETING + secrets.token_bytes(_NONCE_BYTES)
-        self._send([memoryview(ours)], self.quiet_s)
-        theirs = self._read(_NONCE_BYTES)
-        if not hmac.compare_digest(self._read(_PROOF_BYTES), _proof(token, b"client", ours, theirs)):
+        self._send([memoryview(ours)], _left_s(deadline))
+        theirs = self._read(_NONCE_BYTES, deadline)
+        if not hmac.compare_digest(self._read(_PROOF_BYTES, deadline), _proof(token, b"client", ours, theirs)):
             raise ConnectionAbortedError("expected the server's token")
-        self._send([memoryview(_proof(token, b"server", ours, theirs))], self.quiet_s)
+        self._send([memoryview(_proof(token, b"server", ours, theirs))], _left_s(deadline))
+
+    def _secure(self, deadline: float) -> None:
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._socket.settimeout(_left_s(deadline))  # of the whole TLS handshake
+            self._socket.do_handshake()
+
+    def _read(self, num_bytes: int, deadline: float) -> bytes:
+        told = b""
+        while len(told) < num_bytes:
+            self._socket.settimeout(_left_s(deadline))
+            more = self._socket.recv(num_bytes - len(told))
+            if not more:
+                raise ConnectionResetError("the other side has closed the connection")
+            told += more
+        return told
 
 
 def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:
-    """To a server that has the endpoint's token. `within_s`: for each step of it. Raises OSError where there is none."""
+    """To a server that has the endpoint's token. `within_s`: until it has shown that. Raises OSError where there is none, ConfigError as `tls_context`."""
+    deadline = time.monotonic() + within_s
+    context = tls_context(is_server=False) if endpoint.has_tls else None
     opened = socket.create_connection((endpoint.host, endpoint.port), within_s)
-    # What was sent and is not acknowledged; where somebody waits to send more, probes do not tell.
-    _set_where_known(opened, TCP_USER_TIMEOUT=1000 * _GIVEN_UP_S)
-    connection = Connection(opened, within_s)
     with ExitStack() as undo:
+        undo.callback(opened.close)
+        # What was sent and is not acknowledged; where somebody waits to send more, probes do not tell.
+        _set_where_known(opened, TCP_USER_TIMEOUT=1000 * _GIVEN_UP_S)
+        if context is not None:
+            opened = context.wrap_socket(opened, do_handshake_on_connect=False, server_hostname=endpoint.host)
+        connection = Connection(opened, quiet_s)
         undo.callback(connection.close)
-        connection.show_token(endpoint.token)
+        connection.show_token(endpoint.token, deadline)
         undo.pop_all()
-    connection.quiet_s = quiet_s
     return connection
+
+
+def _left_s(deadline: float) -> float:
+    """Raises TimeoutError where the deadline has passed."""
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the token was not shown in time")
+    return left_s
 
 
 def _proof(token: bytes, side: bytes, servers: bytes, clients: bytes) -> bytes:

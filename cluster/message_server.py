@@ -2,9 +2,12 @@
 
 A connection stays open: on it requests and replies follow each other, as `cluster.wire` packs them, in a thread of its own. No more than `work_threads`
 requests are answered at once, the others wait; a request whose asker has gone meanwhile is dropped.
+
+Connections that have not shown the token take at most half of the descriptors that the process has left: the oldest of them makes room for a new one.
 """
 
 import os
+import resource
 import secrets
 import socket
 import threading
@@ -15,16 +18,18 @@ from contextlib import suppress
 from typing import Any
 
 from cluster.connection import Connection, Endpoint
+from cluster.tls import tls_context
 from cluster.wire import ROOM, Failure, Message
 from samplers.array_pool import ArrayPool
 from storage.errors import ConfigError, GraphmillError, StageError
 
 _LOOK_S = 1.0  # between two looks whether a waiting request's asker is still there
-_TOKEN_S = 10.0  # until who has connected shows the token
+_TOKEN_S = 10.0  # until who has connected has shown the token
+_UNPROVEN = 256  # connections at most that have not shown it, each with a thread
 _QUIET_S = 300.0  # a connection on which nothing moves for so long is closed, and its thread ends
 _FINISH_S = 2.0  # for an asker to read why it is refused
 _STOP_S = 5.0  # until the connections' threads have ended
-_AGAIN_S = 0.1  # where a connection cannot be accepted: too many open files
+_AGAIN_S = 0.02  # where a connection cannot be accepted: too many open files
 
 
 class MessageServer:
@@ -40,14 +45,20 @@ class MessageServer:
         ports: tuple[int, ...] | None,
         work_threads: int,
         room: ArrayPool = ROOM,
+        *,
+        tls: bool = False,
     ) -> None:
-        """`room`: of the requests' arrays."""
+        """`room`: of the requests' arrays. `tls`: around all connections; raises ConfigError as `cluster.tls.tls_context`."""
+        self._tls = tls_context(is_server=True) if tls else None
         self._answer, self._working, self._room = answer, threading.Semaphore(work_threads), room
         self._listening = _listen(host, ports)
-        self.endpoint = Endpoint(host, self._listening.getsockname()[1], secrets.token_bytes(32))
+        self.endpoint = Endpoint(host, self._listening.getsockname()[1], secrets.token_bytes(32), tls)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, Connection] = {}
+        self._unproven: dict[
+            threading.Thread, Connection
+        ] = {}  # of these, who has not shown the token; the oldest first
         self._accepting = threading.Thread(target=self._accept, name="graphmill-accept", daemon=True)
         self._accepting.start()
 
@@ -77,23 +88,43 @@ class MessageServer:
             raise StageError(f"{busy} of the server's threads have not ended within {_STOP_S:g} s")
 
     def _accept(self) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         while not self._stopping.is_set():
             try:
                 accepted, _ = self._listening.accept()
             except OSError:
+                self._drop_unproven(len(self._unproven) - 1)
                 self._stopping.wait(_AGAIN_S)
                 continue
-            connection = Connection(accepted, _TOKEN_S, self._room)
-            thread = threading.Thread(target=self._serve, args=(connection,), name="graphmill-answers", daemon=True)
-            with self._lock:  # so that `stop` sees it, or it sees `stop`
-                self._open[thread] = connection
-                thread.start()
+            # The system took the lowest number that was free as the wait began: as many descriptors were open below it.
+            left = _UNPROVEN if limit == resource.RLIM_INFINITY else limit - accepted.fileno() + len(self._unproven)
+            try:
+                self._begin(accepted)
+            except (OSError, RuntimeError):  # who has connected has gone; no thread can be started
+                accepted.close()
+            self._drop_unproven(max(1, min(_UNPROVEN, left // 2)))
         self._listening.close()
+
+    def _begin(self, accepted: socket.socket) -> None:
+        if self._tls is not None:
+            accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        connection = Connection(accepted, _QUIET_S, self._room)
+        thread = threading.Thread(target=self._serve, args=(connection,), name="graphmill-answers", daemon=True)
+        with self._lock:  # so that `stop` sees it, or it sees `stop`
+            thread.start()
+            self._open[thread] = self._unproven[thread] = connection
+
+    def _drop_unproven(self, most: int) -> None:
+        """Ends the oldest connections that have not shown the token, until so many are left."""
+        with self._lock:
+            while len(self._unproven) > max(0, most):
+                self._unproven.pop(next(iter(self._unproven))).shut()
 
     def _serve(self, connection: Connection) -> None:
         try:
-            connection.check_token(self.endpoint.token)
-            connection.quiet_s = _QUIET_S
+            connection.check_token(self.endpoint.token, time.monotonic() + _TOKEN_S)
+            with self._lock:
+                self._unproven.pop(threading.current_thread(), None)
             while not self._stopping.is_set():
                 self._answer_one(connection)
         except OSError:  # the asker has gone, or did not show the token
@@ -105,6 +136,7 @@ class MessageServer:
         finally:
             with self._lock:
                 del self._open[threading.current_thread()]
+                self._unproven.pop(threading.current_thread(), None)
             connection.close()
 
     def _answer_one(self, connection: Connection) -> None:

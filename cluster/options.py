@@ -175,6 +175,9 @@ class ServerOptions:
     """Requests answered at once by one server."""
     ports: tuple[int, ...] | None = None
     """First and last port that servers may answer at, for a firewall between the nodes; a server takes the first free one. None: any free port."""
+    tls: bool = False
+    """Encrypt the traffic between servers and workers and protect it against changes: mutual TLS with the certificates that RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY
+    and RAY_TLS_CA_CERT name on each host."""
     timeout_s: float = 120.0
     """Longest wait for the next bytes of a reply, restarts included: a minute's pause is survived, and a link as slow as it may be."""
     start_timeout_s: float = 120.0

@@ -117,7 +117,9 @@ class PartitionServer:
             owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
             if is_asked:
                 warm_up(owner, graph.manifest)
-        self._server = MessageServer(owner.answer, get_node_ip_address(), options.ports, options.work_threads)
+        self._server = MessageServer(
+            owner.answer, get_node_ip_address(), options.ports, options.work_threads, tls=options.tls
+        )
 
     def _copied(self, graph: StoredGraph) -> CopiedPartition:
         cache = self._options.disk_cache

@@ -110,9 +110,10 @@ class _Call:
             assert self._endpoint is not None
             self._owner.lose(self._endpoint)
             if self._left_s() < pause_s:
+                tls = "; with --servers.tls, see that the certificates fit" if self._endpoint.has_tls else ""
                 raise self._late(
                     f"its actor is there, but nothing answers at {self._endpoint} ({self._lost}); open this port "
-                    "between the nodes, or set --servers.ports to some that are"
+                    f"between the nodes, or set --servers.ports to some that are{tls}"
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

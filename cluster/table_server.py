@@ -31,10 +31,10 @@ _AT_ONCE = 1 << 12  # requests: those that wait for others' gradients must not h
 class TableServer:
     """The actor."""
 
-    def __init__(self, config: TableConfig, number: int, num_owners: int, ports: tuple[int, ...] | None) -> None:
+    def __init__(self, config: TableConfig, number: int, num_owners: int, options: ServerOptions) -> None:
         return_freed_blocks(_MAPPED_BYTES)
         share_heap()
-        self._owner, self._ports = TableOwner(config, number, num_owners), ports
+        self._owner, self._options = TableOwner(config, number, num_owners), options
         self._server: MessageServer | None = None
 
     def pid(self) -> int:
@@ -44,7 +44,10 @@ class TableServer:
     def endpoint(self) -> Endpoint:
         """Where to ask."""
         if self._server is None:
-            self._server = MessageServer(self._owner.answer, get_node_ip_address(), self._ports, _AT_ONCE, ArrayPool(0))
+            host, options = get_node_ip_address(), self._options
+            self._server = MessageServer(
+                self._owner.answer, host, options.ports, _AT_ONCE, ArrayPool(0), tls=options.tls
+            )
         return self._server.endpoint
 
 
@@ -75,7 +78,7 @@ def served_owners(spec: TableSpec, num_positions: int, servers: ServerOptions) -
     try:
         for number in range(num_owners):
             where = on_host(hosts[number % len(hosts)], or_elsewhere=True)
-            handles.append(actor.options(scheduling_strategy=where).remote(config, number, num_owners, servers.ports))
+            handles.append(actor.options(scheduling_strategy=where).remote(config, number, num_owners, servers))
         answers = [handle.endpoint.remote() for handle in handles]
         for number, answer in enumerate(answers):
             actor_answer(answer, servers.start_timeout_s, _name(number), "raise --servers.start_timeout_s")

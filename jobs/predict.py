@@ -124,7 +124,8 @@ def _on_ray(
     from cluster.prediction_actors import ActorCrew, PoolOptions
     from cluster.session import ray_session
 
-    with ray_session(session), subject.serve() as served:
+    serving = subject.serve()
+    with ray_session(session), serving as served:
         workers = place(workers)
         together = subject.is_sharded and workers.most > 1
         is_gpu = workers.device == "gpu"

@@ -13,6 +13,7 @@ from cluster.placement import Resources, cluster_resources
 from cluster.run_place import RunPlace
 from cluster.session import ray_session
 from cluster.subnormals import flushed_subnormals
+from cluster.tls import tls_context
 from cluster.train_session import Launcher
 from cluster.training_data import OpenNodes, StoredNodes, TrainingData
 from jobs.run.automatic import graph_facts
@@ -311,11 +312,13 @@ def num_roots(resolved: ResolvedRun) -> int:
 
 
 def check_run(graph: NodeGraph, resolved: ResolvedRun) -> None:
-    """Raises ConfigError where the graph has not what the run needs.
+    """Raises ConfigError where the graph has not what the run needs, or this host lacks the certificates of its servers.
 
     Samplers are tried where the graph's files are at hand; elsewhere once the servers are up.
     """
     config, nodes = resolved.config, predicted_nodes(graph, resolved.config)
+    if config.servers.tls and resolved.workers.launcher != "process":
+        tls_context(is_server=True)
     if config.links is not None:
         check_links(nodes, config.links, num_roots(resolved), config.embeddings.width)
     else:

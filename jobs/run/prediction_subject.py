@@ -16,6 +16,7 @@ from cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainO
 from cluster.predictor import UNSPLIT, with_unsplit
 from cluster.table_rows import SavedTable
 from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
+from cluster.tls import tls_context
 from cluster.training_data import (
     GraphData,
     GraphSplitOptions,
@@ -77,7 +78,7 @@ class Subject:
     loader: LoaderOptions
     num_bytes: int  # of the stored data
     is_of_ray: bool  # the run's workers were Ray's
-    serve: Callable[[], AbstractContextManager[Served]]  # for actors: needs a Ray session
+    serve: Callable[[], AbstractContextManager[Served]]  # for actors; its block needs a Ray session
     here: Callable[[], AbstractContextManager[Served]]  # for this process
     look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
     # Of a graph-parallel run: the bytes of one of so many workers; ConfigError where they do not fit here.
@@ -185,8 +186,13 @@ def _served(
     def encoded() -> NodeGraph:
         return store_encoding(graph, encoding) if encoding is not None and isinstance(graph, StoredGraph) else graph
 
+    def serve() -> AbstractContextManager[Served]:
+        if servers.tls:
+            tls_context(is_server=True)
+        return serving()
+
     @contextmanager
-    def serve() -> Iterator[Served]:
+    def serving() -> Iterator[Served]:
         from cluster.partition_server import connect_any, partition_servers
         from cluster.served_nodes import ServedNodes
 

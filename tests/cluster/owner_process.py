@@ -56,12 +56,13 @@ def owner_process(config: TableConfig, number: int, num_owners: int) -> Iterator
 
 
 def main() -> None:
+    from cluster.options import ServerOptions
     from cluster.table_server import TableServer
     from jobs.run.memory_check import reset_peak
     from storage.process_memory import own_bytes
 
     config, number, num_owners = json.loads(sys.argv[1])
-    endpoint = TableServer(TableConfig(**config), number, num_owners, None).endpoint()
+    endpoint = TableServer(TableConfig(**config), number, num_owners, ServerOptions()).endpoint()
     reset_peak()
     before = own_bytes("VmRSS")
     print(json.dumps([endpoint.host, endpoint.port, endpoint.token.hex()]), flush=True)

@@ -686,7 +686,7 @@ class _Trickling:
 
     def _serve(self, line: Line) -> None:
         with contextlib.suppress(OSError):
-            line.check_token(self.endpoint.token)
+            line.check_token(self.endpoint.token, time.monotonic() + 20.0)
             while True:
                 line.receive(20.0)
                 told = b"".join(cluster.wire.pack(self.reply))
