@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from storage.errors import ConfigError
-from storage.option_checks import at_least, check_options, more_than_0
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options, more_than_0
 
 if TYPE_CHECKING:
-    from storage.copy_cache import CopyCache
+    from graphmill.storage.replicas.copy_cache import CopyCache
 
 COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of the workers
 
@@ -218,7 +218,7 @@ class ServerOptions:
 
     @property
     def disk_cache(self) -> "CopyCache | None":
-        from storage.copy_cache import CopyCache  # loads pyarrow, which --help does without
+        from graphmill.storage.replicas.copy_cache import CopyCache  # loads pyarrow, which --help does without
 
         return None if self.disk_cache_dir is None else CopyCache(str(self.disk_cache_dir), self.disk_cache_bytes)
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cluster.graph_scores import AnswerCounts, BinaryScores, PairScores, RegressionScores
-from cluster.link_scores import HITS, LinkScores
-from cluster.scores import SplitScores, class_logits
-from storage.errors import ConfigError, DataError
+from graphmill.cluster.metrics.class_scores import SplitScores, class_logits
+from graphmill.cluster.metrics.graph_scores import AnswerCounts, BinaryScores, PairScores, RegressionScores
+from graphmill.cluster.metrics.link_scores import HITS, LinkScores
+from graphmill.core.errors import ConfigError, DataError
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
 _BY_ANSWER = ("micro_f1", "macro_f1")  # and of every answer
@@ -209,12 +209,12 @@ class PairClassification:
 class LinkPrediction:
     """Which pairs of a graph's nodes are joined; target [m], 1 for links and 0 for pairs that are none.
 
-    The prediction is [m, 1 + k], the logits of a link and its k negatives; in evaluation [m, 4] as `cluster.link_scores` takes it. The loss of a link
+    The prediction is [m, 1 + k], the logits of a link and its k negatives; in evaluation [m, 4] as `graphmill.cluster.metrics.link_scores` takes it. The loss of a link
     is, by `kind`: "bce": the mean of the binary cross-entropies of itself and its negatives; "margin": the mean over negatives of
     max(0, margin - its logit + the negative's); "softmax": the cross-entropy of it among itself and its negatives.
     """
 
-    metric: str = "mrr"  # or "auc", "hits_1" …: `cluster.link_scores`
+    metric: str = "mrr"  # or "auc", "hits_1" …: `graphmill.cluster.metrics.link_scores`
     kind: LinkLoss = "bce"
     margin: float = 1.0
     own_rivals: bool = True  # links are ranked against rivals of their own, and not against the split's pairs

@@ -3,7 +3,7 @@
     python jobs/convert_checkpoint.py --source tokengt --checkpoint checkpoint_best.pt --out converted/
 
 You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor where the
-architecture does not match. Name maps: models/published_tokengt.py, models/published_grit.py. The input is a `.safetensors` file,
+architecture does not match. Name maps: models/published/tokengt.py, models/published/grit.py. The input is a `.safetensors` file,
 or what `torch.save` wrote, read with `weights_only=True`: a file that holds more than tensors and plain containers (fairseq's hold
 their options) is refused; write its state dict alone first, where it was made: `torch.save(torch.load(path)["model"], "weights.pt")`.
 `load_converted(folder)` builds the model again.
@@ -21,21 +21,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import build, parse
-from samplers.registry import load
-from storage.errors import ConfigError, FormatError, quoted
-from storage.filesystem_errors import one_line, one_line_errors
-from storage.json_object import parse_object
-from storage.small_files import check_regular, read_small
+from graphmill.core.errors import ConfigError, FormatError, quoted
+from graphmill.core.files.json_object import parse_object
+from graphmill.core.files.small_files import check_regular, read_small
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import build, parse
+from graphmill.samplers.methods.registry import load
+from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 # For each source the conversion, the model and its options, by import path.
 _MODELS = {
-    "tokengt": ("models.published_tokengt:convert", "models.tokengt:TokenGT", "models.options.tokengt:TokenGTConfig"),
-    "grit": ("models.published_grit:convert", "models.grit:GRIT", "models.options.grit:GRITConfig"),
+    "tokengt": (
+        "graphmill.models.published.tokengt:convert",
+        "graphmill.models.tokengt:TokenGT",
+        "graphmill.models.options.tokengt:TokenGTConfig",
+    ),
+    "grit": (
+        "graphmill.models.published.grit:convert",
+        "graphmill.models.grit:GRIT",
+        "graphmill.models.options.grit:GRITConfig",
+    ),
 }
 # What torch, pickle, zipfile and struct raise of a file that is cut, damaged or none of theirs.
 _DAMAGE = (
@@ -73,7 +81,7 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
 
     Raises ValueError where the architectures differ, ConfigError on an option that this model does not have.
     """
-    from cluster.checkpoint import set_weights
+    from graphmill.cluster.checkpoints.checkpoint import set_weights
 
     options = {name: value for name, value in options.items() if value is not None}
     foreign = sorted(options.keys() - {"num_heads"})
@@ -142,8 +150,8 @@ def load_converted(folder: Path) -> "nn.Module":
         described = parse_object(read_small(where), str(where))
     except FileNotFoundError:
         raise FormatError(f"{folder}: expected config.json beside model.safetensors, found none") from None
-    from cluster.checkpoint import load_weights
-    from models.options.features import Features
+    from graphmill.cluster.checkpoints.checkpoint import load_weights
+    from graphmill.models.options.features import Features
 
     for _, kind, config in _MODELS.values():
         if kind.endswith(f":{described.get('model')}"):
@@ -162,7 +170,7 @@ def load_converted(folder: Path) -> "nn.Module":
 
 def main() -> None:
     config = parse(ConvertConfig, __doc__)
-    from storage.outputs import check_output, whole_folder
+    from graphmill.storage.filesystem.outputs import check_output, whole_folder
 
     check_output(config.out, "a converted checkpoint")
     state = read_state(config.checkpoint)

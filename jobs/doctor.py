@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.errors import ConfigError
-from storage.option_checks import check_options, more_than_0
+from graphmill.cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import check_options, more_than_0
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
-    from jobs.plan.machine_checks import Finding
+    from graphmill.jobs.plan.machine_checks import Finding
 
 _CLOCK_S = 1.0
 
@@ -64,7 +64,7 @@ class DoctorConfig:
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":
     """Every finding as soon as it is known."""
-    from jobs.plan import machine_checks as machine
+    from graphmill.jobs.plan import machine_checks as machine
 
     yield from machine.check_versions()
     yield from machine.check_cores()
@@ -84,9 +84,9 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
 
 def check_token() -> "Iterator[Finding]":
     """That nobody else can read or replace the token with which this user joins clusters; a local Ray has one of its own."""
-    from cluster.session import token_file
-    from jobs.plan.machine_checks import Finding
-    from storage.owned_folder import check_private
+    from graphmill.cluster.ray.session import token_file
+    from graphmill.jobs.plan.machine_checks import Finding
+    from graphmill.storage.filesystem.temporary_folder import check_private
 
     if (token := token_file()) is None:
         yield Finding("token", "ok", "no file with a cluster's token; a local Ray makes one for itself")
@@ -105,10 +105,10 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
 
     import psutil
 
-    from cluster.node_checks import ask_nodes, local_versions, open_beyond_loopback
-    from cluster.session import ray_session
-    from jobs.plan.machine_checks import Finding
-    from storage.arrow_files import absolute_url
+    from graphmill.cluster.ray.node_checks import ask_nodes, local_versions, open_beyond_loopback
+    from graphmill.cluster.ray.session import ray_session
+    from graphmill.jobs.plan.machine_checks import Finding
+    from graphmill.storage.filesystem.urls import absolute_url
 
     began = time.perf_counter()
     # A small object store is enough to see that Ray starts; whether the asked one fits was checked before.

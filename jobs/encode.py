@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.encoding_names import EncodingOptions
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.storage.format.encoding_names import EncodingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ class EncodeConfig(EncodingOptions):
 
 def main() -> int | None:
     config = parse(EncodeConfig, __doc__, ("url", "kind"))
-    from jobs.run.progress import progress
-    from storage.encode import encode
-    from storage.errors import ConfigError
-    from storage.graph import open_graph
+    from graphmill.core.errors import ConfigError
+    from graphmill.jobs.cli.progress import progress
+    from graphmill.storage.encoding.encode import encode
+    from graphmill.storage.graph import open_graph
 
     if config.kind == "rwse" and config.which != "smallest":
         raise ConfigError(

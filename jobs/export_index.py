@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.errors import ConfigError, DataError, MissingDependencyError
-from storage.filesystem_errors import one_line_errors
-from storage.option_checks import at_least, check_options
+from graphmill.core.errors import ConfigError, DataError, MissingDependencyError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,7 @@ class IndexConfig:
 def main() -> None:
     config = parse(IndexConfig, __doc__, ("predictions", "out"))
     faiss = _faiss()
-    from storage.outputs import check_output
+    from graphmill.storage.filesystem.outputs import check_output
 
     check_output(config.out, "an index")
     index = None
@@ -147,7 +147,7 @@ def _write(faiss: Any, index: Any, ids: list["pa.ChunkedArray"], out: Path) -> N
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from storage.outputs import whole_folder
+    from graphmill.storage.filesystem.outputs import whole_folder
 
     with whole_folder(out) as made:
         faiss.write_index(index, str(made / INDEX))

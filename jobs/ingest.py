@@ -29,24 +29,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from cluster.options import MoleculeIngestOptions, SessionOptions
-from jobs.run.exit_codes import run
-from jobs.run.reader import asks_help, complain, option_names, parse, read_words
-from storage.errors import ConfigError
-from storage.importers.data_sets import DATA_SETS
-from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
-from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
-from storage.ingest_options import MAX_PARTITIONS, IngestOptions
-from storage.option_checks import at_least, check_options
-from storage.source import SPLITS
-from storage.synthetic import SyntheticOptions
-from storage.synthetic_mag import SyntheticMagOptions
+from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
+from graphmill.storage.format.source import SPLITS
+from graphmill.storage.importers.public.data_sets import DATA_SETS
+from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, EdgeListOptions
+from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions
+from graphmill.storage.molecules.smiles_options import TABLE_ENDINGS, SmilesOptions
+from graphmill.storage.synthetic.mag_like import SyntheticMagOptions
+from graphmill.storage.synthetic.products_like import SyntheticOptions
 
 if TYPE_CHECKING:
-    from storage.graph_store import StoredGraphs
-    from storage.ingest import Progress
-    from storage.molecule_source import MoleculeSource
-    from storage.source import GraphSource, TypedSource
+    from graphmill.storage.format.source import GraphSource, TypedSource
+    from graphmill.storage.graph_sets.graph_set import StoredGraphs
+    from graphmill.storage.ingestion.ingest import Progress
+    from graphmill.storage.molecules.molecule_source import MoleculeSource
 
 _SMILES = "smiles:"  # begins a source that is a table of SMILES
 _TRIPLES = "triples:"
@@ -164,14 +164,14 @@ def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSour
     if config.per_class is not None:
         raise ConfigError(f"per_class: expected a public set of one type, got {config.source}; leave --per-class out")
     if config.source == "synthetic-mag":
-        from storage.synthetic_mag import synthetic_mag
+        from graphmill.storage.synthetic.mag_like import synthetic_mag
 
         return synthetic_mag(config.mag)
     if config.source == "ogbn-mag":
-        from storage.importers.ogb_mag import ogb_mag
+        from graphmill.storage.importers.public.ogb_mag import ogb_mag
 
         return ogb_mag(config.ogb_root, download=config.download, progress=progress)
-    from storage.importers.typed_tables import typed_tables
+    from graphmill.storage.importers.tables.typed_tables import typed_tables
 
     return typed_tables(config.source, config.scratch)
 
@@ -189,29 +189,29 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
             f"per_class: expected a public set of one graph (docs/guides/data_sets.md), got {name}; leave it out"
         )
     if name == "synthetic":
-        from storage.synthetic import SyntheticGraph
+        from graphmill.storage.synthetic.products_like import SyntheticGraph
 
         return SyntheticGraph(config.synthetic)
     if name.startswith(_TRIPLES):
-        from storage.importers.triples import read_triples
+        from graphmill.storage.importers.tables.triples import read_triples
 
         return read_triples(name.removeprefix(_TRIPLES), config.scratch)
     if name.startswith("ogbn-"):
-        from storage.importers.ogb_nodes import ogb_graph
+        from graphmill.storage.importers.public.ogb_nodes import ogb_graph
 
         return ogb_graph(name, config.ogb_root, download=config.download, progress=progress)
     if name.startswith("ogbl-"):
-        from storage.importers.ogb_links import ogb_link_graph
+        from graphmill.storage.importers.public.ogb_links import ogb_link_graph
 
         return ogb_link_graph(
             name, config.ogb_root, download=config.download, progress=progress, years=config.ogb_years
         )
     if name.endswith(".npz"):
-        from storage.importers.npz_file import npz_graph
+        from graphmill.storage.importers.files.npz_file import npz_graph
 
         return npz_graph(name)
     if name.endswith(EDGE_ENDINGS):
-        from storage.importers.edge_list import EdgeListGraph
+        from graphmill.storage.importers.tables.edge_list import EdgeListGraph
 
         return EdgeListGraph(name, config.edge_list, config.scratch)
     raise ConfigError(
@@ -222,8 +222,8 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
 def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | None) -> "GraphSource":
     """The graph with splits of our own, where they are asked for."""
-    from storage.importers.array_graph import ArrayGraph
-    from storage.importers.named_graphs import per_class_splits
+    from graphmill.storage.importers.memory.array_graph import ArrayGraph
+    from graphmill.storage.importers.public.named_graphs import per_class_splits
 
     if per_class is None:
         return graph
@@ -244,17 +244,17 @@ def holds_molecules(source: str) -> bool:
 def build_molecules(config: IngestMoleculesConfig) -> "MoleculeSource":
     """The molecules that `config.source` names. ConfigError for a file of another kind, DataError for unusable data."""
     if config.source == "embedded":
-        from storage.importers.enumerated_molecules import EnumeratedMolecules
+        from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 
         return EnumeratedMolecules(config.count)
     if config.source == "pcqm4mv2":
-        from storage.importers.pcqm4mv2 import pcqm4mv2
+        from graphmill.storage.molecules.pcqm4mv2 import pcqm4mv2
 
         return pcqm4mv2(config.root, config.holdout)
     path = config.source.removeprefix(_SMILES)
     if not path.endswith(TABLE_ENDINGS):
         raise ConfigError(f"{config.source}: expected a file ending in {', '.join(TABLE_ENDINGS)}")
-    from storage.importers.smiles import SmilesTable
+    from graphmill.storage.molecules.smiles import SmilesTable
 
     return SmilesTable(path, config.table)
 
@@ -266,7 +266,7 @@ def add_reverse(config: IngestConfig) -> bool | None:
     if config.source in ("ogbn-mag", "synthetic-mag"):
         return True  # typed sampling follows in-edges: papers reach their authors by them, authors their papers by the reverses
     if config.source.startswith(("ogbn-", "ogbl-")):
-        from storage.importers.ogb_nodes import is_directed
+        from graphmill.storage.importers.public.ogb_nodes import is_directed
 
         return True if is_directed(config.source) else None
     return None
@@ -276,7 +276,7 @@ def refuse_memory(url: str) -> None:
     """ConfigError for a url whose graph would be gone with this process."""
     from fsspec.implementations.memory import MemoryFileSystem
 
-    from storage.arrow_files import split_url
+    from graphmill.storage.filesystem.urls import split_url
 
     if isinstance(split_url(url)[0], MemoryFileSystem):
         raise ConfigError(
@@ -297,7 +297,7 @@ def ingest_options(config: IngestConfig) -> IngestOptions:
 
 def ingest_typed_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of edges, what was written, what to do next)"""
-    from storage.typed_ingestion import ingest_typed
+    from graphmill.storage.ingestion.typed_ingestion import ingest_typed
 
     manifest = ingest_typed(build_typed_source(config, report), config.url, ingest_options(config), report)
     types = ", ".join(f"{name} {row.num_nodes:,}" for name, row in manifest.types.items())
@@ -312,7 +312,7 @@ def ingest_typed_graph(config: IngestConfig, report: "Progress") -> "tuple[int, 
 
 def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of edges, what was written, what to do next)"""
-    from storage.ingest import ingest
+    from graphmill.storage.ingestion.ingest import ingest
 
     manifest = ingest(build_source(config, report), config.url, ingest_options(config), report)
     written = (
@@ -333,9 +333,9 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
 
 def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes copied, number of edges or molecules, what is where, what to do next)"""
-    from cluster.place_graph import place_graph, place_graphs
-    from cluster.session import ray_session
-    from storage.graph_store import holds_many_graphs
+    from graphmill.cluster.ray.session import ray_session
+    from graphmill.cluster.serving.replicate import place_graph, place_graphs
+    from graphmill.storage.graph_sets.graph_set import holds_many_graphs
 
     many = holds_many_graphs(config.source)
     with ray_session(config.ray):
@@ -357,8 +357,8 @@ def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int,
 
 def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of molecules, what was written, what was rejected)"""
-    from cluster.molecule_ingest import ingest_molecules
-    from storage.graph_store import open_graphs
+    from graphmill.cluster.ingestion.molecules import ingest_molecules
+    from graphmill.storage.graph_sets.graph_set import open_graphs
 
     ingest_molecules(build_molecules(config), config.url, config, config.ray, report)
     graphs = open_graphs(config.url)
@@ -368,9 +368,9 @@ def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int,
 
 def ingest_public_set(config: IngestSetConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of graphs, what was written, what to do next)"""
-    from storage.graph_set_source import shards
-    from storage.graph_set_writer import write_graphs
-    from storage.graph_store import open_graphs
+    from graphmill.storage.graph_sets.graph_set import open_graphs
+    from graphmill.storage.graph_sets.graph_set_source import shards
+    from graphmill.storage.graph_sets.graph_set_writer import write_graphs
 
     row = DATA_SETS[config.source]
     source = row.read(config.root)
@@ -409,7 +409,7 @@ def describe(graphs: "StoredGraphs", *, molecules: bool) -> str:
 
 def rejected(graphs: "StoredGraphs") -> str:
     """How many rows are no graph, and why the first of them are none."""
-    from storage.graph_set_manifest import REJECTS_NAME
+    from graphmill.storage.format.graph_set_manifest import REJECTS_NAME
 
     if not graphs.manifest.num_rejected:
         return "rejected: none"
@@ -428,7 +428,7 @@ def main() -> int | None:
     if not asks_help(sys.argv[1:]):
         refuse_options_of_one_graph(name, kind, named)
     config = parse(kind, __doc__, ("source", "url"))
-    from jobs.run.progress import progress
+    from graphmill.jobs.cli.progress import progress
 
     refuse_memory(config.url)
     start_s = time.perf_counter()

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.descriptions import counted
-from storage.source import SPLIT_NAMES
+from graphmill.core.summaries import counted
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.storage.format.source import SPLIT_NAMES
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from storage.graph import StoredGraph
-    from storage.manifest import Manifest
-    from storage.statistics import CountStatistics, FeatureStatistics, GraphStatistics
-    from storage.typed_graph import TypedGraph
+    from graphmill.storage.format.manifest import Manifest
+    from graphmill.storage.format.statistics import CountStatistics, FeatureStatistics, GraphStatistics
+    from graphmill.storage.graph import StoredGraph
+    from graphmill.storage.typed_graph import TypedGraph
 
 _SNAPSHOTS_SHOWN = 10
 _RELATIONS_SHOWN = 8
@@ -69,9 +69,9 @@ def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) ->
 
 def list_snapshots(graph: "StoredGraph | TypedGraph") -> str:
     """Numbers and dates (UTC) of the snapshots that are there, newest first; which of them is open."""
-    from storage.errors import FormatError
-    from storage.manifest import parse_head
-    from storage.snapshots import read_manifest, snapshot_numbers
+    from graphmill.core.errors import FormatError
+    from graphmill.storage.format.manifest import parse_head
+    from graphmill.storage.snapshots.snapshots import read_manifest, snapshot_numbers
 
     numbers = snapshot_numbers(graph.filesystem, graph.path)[::-1]
     lines = []
@@ -288,8 +288,8 @@ def _share(part: int, whole: int) -> str:
 
 def main() -> int | None:
     config = parse(InspectConfig, __doc__, ("url",))
-    from storage.graph import open_graph
-    from storage.typed_graph import holds_typed_graph, open_typed_graph
+    from graphmill.storage.graph import open_graph
+    from graphmill.storage.typed_graph import holds_typed_graph, open_typed_graph
 
     graph: StoredGraph | TypedGraph
     if holds_typed_graph(config.url, config.snapshot):

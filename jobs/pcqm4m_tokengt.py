@@ -8,8 +8,8 @@ PCQM4Mv2 itself: `python jobs/ingest.py pcqm4mv2 graphs/pcqm4mv2 --root data/ogb
 `python jobs/train_graphs.py recipes/tokengt/pcqm4mv2_lap.yaml --data graphs/pcqm4mv2`.
 """
 
-from jobs.run.exit_codes import run
-from jobs.run.train import train_main
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.run.train import train_main
 
 
 def main() -> int:

@@ -19,20 +19,20 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.exit_codes import run
-from jobs.run.predict_options import PredictConfig
-from jobs.run.reader import parse
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.predict_options import PredictConfig
+from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from cluster.options import SessionOptions, WorkerOptions
-    from cluster.prediction import OpenCrew
-    from cluster.predictor import Piece, PredictionSpec
-    from jobs.run.finished_run import FinishedRun
-    from jobs.run.prediction_subject import Served, Subject
+    from graphmill.cluster.options import SessionOptions, WorkerOptions
+    from graphmill.cluster.prediction.prediction import OpenCrew
+    from graphmill.cluster.prediction.predictor import Piece, PredictionSpec
+    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.run.prediction_subject import Served, Subject
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) ->
     """
     import torch
 
-    from storage.prediction_files import PredictionFolder
+    from graphmill.storage.predictions import PredictionFolder
 
     path = str(getattr(run, "path", run))
     config = PredictConfig(path, out or f"{path}/predictions", **options)
@@ -58,14 +58,14 @@ def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) ->
 
 def _predict(config: PredictConfig) -> int:
     """Returns the exit status: 1 of a plan in which something would be refused."""
-    from cluster.options import WorkerOptions
-    from cluster.prediction import predict_all
-    from jobs.run.finished_run import read_run
-    from jobs.run.prediction_subject import graph_set_subject, node_subject
-    from jobs.run.progress import progress
-    from jobs.run.this_machine import known_workers, local_session
-    from storage.arrow_files import absolute_url
-    from storage.prediction_files import PredictionFolder
+    from graphmill.cluster.options import WorkerOptions
+    from graphmill.cluster.prediction.prediction import predict_all
+    from graphmill.jobs.cli.progress import progress
+    from graphmill.jobs.machine.this_machine import known_workers, local_session
+    from graphmill.jobs.records.finished_run import read_run
+    from graphmill.jobs.run.prediction_subject import graph_set_subject, node_subject
+    from graphmill.storage.filesystem.urls import absolute_url
+    from graphmill.storage.predictions import PredictionFolder
 
     finished = read_run(config.run)
     subject = (graph_set_subject if finished.is_graph_set else node_subject)(finished, config)
@@ -82,7 +82,7 @@ def _predict(config: PredictConfig) -> int:
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
     if config.plan:
-        from jobs.plan.predict_plan import plan_prediction
+        from graphmill.jobs.plan.predict_plan import plan_prediction
 
         return plan_prediction(config, subject, summary, workers, lambda served: prediction.split(served, workers))
     print(subject.text, flush=True)
@@ -109,7 +109,7 @@ def _here(
     config: PredictConfig, subject: "Subject", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
     """This process predicts; nothing is started."""
-    from cluster.prediction import CrewHere
+    from graphmill.cluster.prediction.prediction import CrewHere
 
     with subject.here() as served:
         yield workers, served, partial(CrewHere.on, "cuda" if workers.device == "gpu" else "cpu")
@@ -120,9 +120,9 @@ def _on_ray(
     config: PredictConfig, subject: "Subject", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
     """The workers as the session's cluster allows, what they read, and themselves."""
-    from cluster.placement import place
-    from cluster.prediction_actors import ActorCrew, PoolOptions
-    from cluster.session import ray_session
+    from graphmill.cluster.prediction.prediction_actors import ActorCrew, PoolOptions
+    from graphmill.cluster.ray.placement import place
+    from graphmill.cluster.ray.session import ray_session
 
     serving = subject.serve()
     with ray_session(session), serving as served:
@@ -137,7 +137,7 @@ def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Sub
     """Of the full graph as many as the run had, where this machine, if it is alone, has the cores: then predictions have the run's bits."""
     if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
-    from cluster.session import joins_a_cluster
+    from graphmill.cluster.ray.session import joins_a_cluster
 
     trained = int(finished.summary["workers"])
     return trained if joins_a_cluster(config.ray) else min(trained, max(os.cpu_count() or 1, 2))
@@ -185,8 +185,8 @@ class _Prediction:
         """What the workers need, the pieces of the work, and the ids of all that is predicted, ascending."""
         import numpy as np
 
-        from cluster.evaluation import deal_split
-        from cluster.predictor import PredictionSpec, SplitPlan, plan_pieces
+        from graphmill.cluster.prediction.predictor import PredictionSpec, SplitPlan, plan_pieces
+        from graphmill.cluster.training.evaluation import deal_split
 
         config, subject, run_ranks = self.config, self.subject, self.finished.num_ranks
         data, members = served

@@ -10,8 +10,8 @@ Expect a test accuracy far above the features-only baseline on the embedded grap
 docs/performance.md for measured figures.
 """
 
-from jobs.run.exit_codes import run
-from jobs.run.train import train_main
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.run.train import train_main
 
 
 def main() -> int:

@@ -15,11 +15,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
-    from storage.prune import Pruned
+    from graphmill.storage.snapshots.prune import Pruned
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
@@ -42,7 +42,7 @@ class PruneConfig:
 
 def parse_duration(text: str) -> float:
     """Seconds. Raises ConfigError where it is no duration."""
-    from storage.errors import ConfigError
+    from graphmill.core.errors import ConfigError
 
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -79,9 +79,9 @@ def _snapshots(numbers: tuple[int, ...]) -> str:
 def main() -> int | None:
     config = parse(PruneConfig, __doc__, ("url",))
     older_than_s = parse_duration(config.older_than)
-    from storage.arrow_files import split_url
-    from storage.prune import prune
-    from storage.snapshots import read_manifest
+    from graphmill.storage.filesystem.urls import split_url
+    from graphmill.storage.snapshots.prune import prune
+    from graphmill.storage.snapshots.snapshots import read_manifest
 
     pruned = prune(config.url, keep=config.keep, older_than_s=older_than_s, dry_run=config.dry_run)
     if not (pruned.kept or pruned.orphans or pruned.held):

@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.errors import ConfigError
-from storage.filesystem_errors import one_line_errors
-from storage.option_checks import at_least, check_options
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from cluster.tasks import Task
-    from cluster.training_data import OpenData
-    from jobs.run.resolve import ResolvedRun
-    from samplers.protocol import Sampler
+    from graphmill.cluster.data.training_data import OpenData
+    from graphmill.cluster.tasks import Task
+    from graphmill.jobs.resolve.resolve import ResolvedRun
+    from graphmill.samplers.drawing.protocol import Sampler
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ class RunBatches:
 
 def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
     """The training batches of the run in this directory. Raises FormatError where there is no run, ConfigError where its batch is the whole graph."""
-    from cluster.tasks import Classification
-    from cluster.training_data import GraphData, StoredNodes
-    from jobs.run.config import saved_tree
-    from jobs.run.graph_run import graph_samplers
-    from jobs.run.graph_task import graph_task, target_columns
-    from jobs.run.node_task import node_task
-    from jobs.run.prepare_graph import prepare_any_graph
-    from jobs.run.prepare_molecules import prepare_molecules
-    from jobs.run.resolve import read_resolved
-    from jobs.run.typed_nodes import predicted_nodes
+    from graphmill.cluster.data.training_data import GraphData, StoredNodes
+    from graphmill.cluster.tasks import Classification
+    from graphmill.jobs.config.config import saved_tree
+    from graphmill.jobs.data.prepare_graph import prepare_any_graph
+    from graphmill.jobs.data.prepare_molecules import prepare_molecules
+    from graphmill.jobs.resolve.resolve import read_resolved
+    from graphmill.jobs.resolve.typed_facts import predicted_nodes
+    from graphmill.jobs.run.graph_run import graph_samplers
+    from graphmill.jobs.tasks.graph_task import graph_task, target_columns
+    from graphmill.jobs.tasks.node_task import node_task
 
     resolved = read_resolved(saved_tree(path, "give the directory of a run", allow_import=allow_import))
     config, num_positions = resolved.config, resolved.micro_batches
@@ -86,7 +86,7 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
         graph = prepare_any_graph(config.data).whole()
         data: Any = StoredNodes.of(graph, verify=config.servers.verify).open()
         sampler = data.sampler(resolved.training, num_positions)
-        task = node_task(resolved, predicted_nodes(graph, config).manifest)
+        task = node_task(resolved.config, resolved.inputs, predicted_nodes(graph, config).manifest)
         return RunBatches(resolved, data, sampler, task, num_positions)
     store = prepare_molecules(config.data, config.target)
     columns = target_columns(store, config.target)
@@ -143,21 +143,21 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     """The batch's loss as the run's workers would have it with the weights of the nearest checkpoint, its gradient, and each layer's output."""
     import torch
 
-    from cluster.checkpoint import load_state, load_weights
-    from cluster.checkpoints import checkpoints_of
-    from cluster.embeddings import embedded
-    from cluster.evaluation import autocast
-    from cluster.run_place import RunPlace
-    from cluster.subnormals import flushed_subnormals
-    from cluster.table_rows import SavedTable
-    from cluster.tasks import step_output
-    from cluster.train_loop import seed_dropout, step_loss
+    from graphmill.cluster.checkpoints.checkpoint import load_state, load_weights
+    from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
+    from graphmill.cluster.embeddings.embeddings import embedded
+    from graphmill.cluster.embeddings.rows import SavedTable
+    from graphmill.cluster.process.subnormals import flushed_subnormals
+    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.cluster.tasks import step_output
+    from graphmill.cluster.training.evaluation import autocast
+    from graphmill.cluster.training.train_loop import seed_dropout, step_loss
 
     fit = batches.resolved.fit
     step, position = divmod(batch.index, batches.num_positions)
     torch.manual_seed(fit.seed)
     model = batches.resolved.build_model()
-    checkpoints = checkpoints_of(RunPlace(path))
+    checkpoints = checkpoints_of(RunUrl(path))
     inputs, width = batches.data.collate(batch), batches.resolved.config.embeddings.width
     weights = "those that training began with: no checkpoint at or before this batch is kept"
     with checkpoints.newest([], (batch.epoch, step)) as found:
@@ -214,7 +214,7 @@ def main() -> None:
     if config.out is not None:
         if config.out.suffix != ".npz":
             raise ConfigError(f"out: expected a new file ending in .npz, got {config.out}; set --out")
-        from storage.outputs import check_output
+        from graphmill.storage.filesystem.outputs import check_output
 
         check_output(config.out, "a batch", is_file=True)
     batches = open_batches(config.run, allow_import=config.allow_import)
@@ -223,7 +223,7 @@ def main() -> None:
     if config.out is not None:
         import numpy as np
 
-        from storage.durable import write_durably
+        from graphmill.storage.filesystem.fsync import write_durably
 
         arrays: dict[str, Any] = dict(_arrays(batch))
         content = io.BytesIO()

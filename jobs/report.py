@@ -7,8 +7,8 @@ too, or beside another run. The file needs no network and runs no script. You sh
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class ReportConfig:
 
 def main() -> int | None:
     config = parse(ReportConfig, __doc__, ("run",))
-    from cluster.run_directory import write_atomic
-    from cluster.run_place import RunPlace
-    from jobs.reporting.page import check_page
-    from jobs.reporting.run_report import run_page
-    from jobs.run.run_record import read_run, stored_partitions
-    from storage.errors import ConfigError
+    from graphmill.cluster.runs.run_directory import write_atomic
+    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.core.errors import ConfigError
+    from graphmill.jobs.records.run_record import read_run, stored_partitions
+    from graphmill.jobs.reporting.page import check_page
+    from graphmill.jobs.reporting.run_report import run_page
 
     if config.out is not None:
         check_page(config.out)
-    place = RunPlace(config.run)
+    place = RunUrl(config.run)
     record = read_run(place)
-    other = None if config.compare is None else read_run(RunPlace(config.compare))
+    other = None if config.compare is None else read_run(RunUrl(config.compare))
     page = run_page(record, stored_partitions(record), other)
     if config.out is None and place.store is not None:
         place.store.write("report.html", page.encode("utf-8", errors="backslashreplace"))

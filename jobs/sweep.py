@@ -12,7 +12,7 @@ the same scores to the last digit. A trial that fails is told with its cause, an
 `--resume OUT --retry` runs it again. Ctrl-C ends all trials in seconds; --resume continues them from their checkpoints, and
 `--resume OUT --trials 40` adds draws.
 
-With --workers or --nodes, trials run one at a time, and what each cost is kept in OUT/points.jsonl (`python -m jobs.plan.cost_model --points`
+With --workers or --nodes, trials run one at a time, and what each cost is kept in OUT/points.jsonl (`python -m graphmill.jobs.plan.cost_model --points`
 reads it) and shown in report.html beside the ideal line. The first epoch warms up and does not count; the last one
 alone is validated.
 """
@@ -26,10 +26,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.run.exit_codes import run
-from jobs.run.reader import UsageError, build, complain, merge, parse, read_words, to_tree
-from jobs.sweeps.plan import SweepOptions, SweepPlan, at_once, lower_is_better, metric_of, plan_sweep, say
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import UsageError, build, complain, merge, parse, read_words, to_tree
+from graphmill.jobs.sweeps.design import (
+    SweepDesign,
+    SweepOptions,
+    at_once,
+    design_sweep,
+    lower_is_better,
+    metric_of,
+    say,
+)
 
 _MAY_CHANGE = ("resume", "trials", "retry", "at_once", "cpus", "trial_timeout_s", "allow_import")
 _STOP_TIMEOUT_S = 40.0  # for trials that a killed sweep has left
@@ -45,7 +53,7 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
     options = parse(SweepOptions, __doc__, ("recipe",), own)
     if options.resume is None:
         return options, words
-    from jobs.sweeps.search import saved_attributes
+    from graphmill.jobs.sweeps.search import saved_attributes
 
     saved = saved_attributes(Path(options.resume))
     first, said = read_words(own)
@@ -67,18 +75,18 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
 
 def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     """Runs the trials that are missing; 1 where one has failed."""
-    plan = plan_sweep(options, words)
+    plan = design_sweep(options, words)
     slots = {slot.number: slot for slot in plan.slots()}
     configs = plan.configs()
     metric = metric_of(plan, configs)
     out = _out(options)
     together = _together(plan, configs)
-    from jobs.run.child_process import end_tagged, new_tag
-    from jobs.sweeps.classic import Classic, train_beside, why_none
-    from jobs.sweeps.scaling import ScalingClock
-    from jobs.sweeps.search import FILE, Search, saved_attributes, status_of
-    from jobs.sweeps.table import print_table, write_pages
-    from jobs.sweeps.trials import TrialRunner, prepare, put_aside, trial_record
+    from graphmill.jobs.cli.child_process import end_tagged, new_tag
+    from graphmill.jobs.sweeps.pages import print_table, write_pages
+    from graphmill.jobs.sweeps.scaling import ScalingClock
+    from graphmill.jobs.sweeps.search import FILE, Search, saved_attributes, status_of
+    from graphmill.jobs.sweeps.trials import TrialRunner, prepare, put_aside, trial_record
+    from graphmill.jobs.sweeps.tuned_baselines import Classic, train_beside, why_none
 
     for config in configs:
         prepare(config)
@@ -146,22 +154,22 @@ def _out(options: SweepOptions) -> Path:
     if options.resume is not None:
         return Path(options.resume)
     out = Path(options.out or f"runs/sweep-{time.strftime('%Y%m%d-%H%M%S')}")
-    from storage.outputs import check_output
+    from graphmill.storage.filesystem.outputs import check_output
 
     check_output(out, "a sweep", advice=f"pass --resume {out} to continue a sweep, or choose another --out")
     return out
 
 
-def _together(plan: SweepPlan, configs: Iterable[Any]) -> int:
+def _together(plan: SweepDesign, configs: Iterable[Any]) -> int:
     """How many trials run together: where they join a cluster, or scaling is measured, one unless more are asked for."""
-    from cluster.session import joins_a_cluster
+    from graphmill.cluster.ray.session import joins_a_cluster
 
     options = plan.options
     if any(joins_a_cluster(config.ray) for config in configs):
         return options.at_once or 1
     import torch
 
-    from cluster.placement import Resources
+    from graphmill.cluster.ray.placement import Resources
 
     here = Resources(options.cpus or os.cpu_count() or 1, torch.cuda.device_count())
     most = at_once(options.at_once, [config.workers for config in configs], here)

@@ -9,8 +9,8 @@ The embedded default needs `pip install -e '.[molecules]'` and no file: molecule
 Expect minutes on 2 cores and a test MAE near 0.3, of which 1.10 is the mean's and 0.33 that of the atoms' counts: 12 epochs, 2 of warm-up, gave 0.308.
 """
 
-from jobs.run.exit_codes import run
-from jobs.run.train import train_main
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.run.train import train_main
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ It is jobs/train_nodes.py with `--task links`, by the recipe recipes/jobs/train_
 common neighbors: docs/performance.md has measured figures.
 """
 
-from jobs.run.exit_codes import run
-from jobs.run.train import train_main
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.run.train import train_main
 
 
 def main() -> int:

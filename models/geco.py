@@ -16,7 +16,7 @@ Where the paper is silent: Â is the mean D⁻¹A, σ is GELU, linear maps outsi
 Linear (with activation) maps the features to the width and a Linear maps to the outputs.
 
 A product of gates passes on nothing that is linear in its input, and the residual passes on X alone. Where that is too little, three
-departures add a trained local block L (models/local_blocks.py):
+departures add a trained local block L (models/operators/local_blocks.py):
 
     serial   C = [X, Conv(X)], with the LCB's ÂX or a convolution for Conv(X);  GECO(X, A) = GCB(C) + C W      `local.residual`: linear
     gate     X' = L(X) + g ⊙ Drop(GCB([X, L(X)]))             in place of the layer; g near zero at first
@@ -35,21 +35,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.batch_norm import computing_again, normalise
-from models.dropout import Dropout, MaskRows
-from models.features import NodeInput
-from models.filters import ImplicitFilter
-from models.gated_convolution import gated_convolve
-from models.graphs import Graphs
-from models.heads import ACTIVATIONS
-from models.hyena import HyenaBlock
-from models.layer_norm import LayerNorm
-from models.local_blocks import LayerScale, LocalBlock, LocalLayer, make_convolution, make_norm
-from models.node_layout import NodeLayout
-from models.node_order import Order, node_order
-from models.options.geco import FilterConfig, GECOConfig
-from models.options.local import LocalOptions
-from models.propagation import Propagation
+from graphmill.models.ends.features import NodeInput
+from graphmill.models.ends.heads import ACTIVATIONS
+from graphmill.models.operators.filters import ImplicitFilter
+from graphmill.models.operators.gated_convolution import gated_convolve
+from graphmill.models.operators.hyena import HyenaBlock
+from graphmill.models.operators.local_blocks import LayerScale, LocalBlock, LocalLayer, make_convolution, make_norm
+from graphmill.models.operators.node_layout import NodeLayout
+from graphmill.models.options.geco import FilterConfig, GECOConfig
+from graphmill.models.options.local import LocalOptions
+from graphmill.models.primitives.batch_norm import computing_again, normalise
+from graphmill.models.primitives.dropout import Dropout, MaskRows
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.layer_norm import LayerNorm
+from graphmill.models.primitives.node_order import Order, node_order
+from graphmill.models.primitives.propagation import Propagation
 
 
 class GlobalBlock(nn.Module):
@@ -316,7 +316,7 @@ class GECO(nn.Module):
 
 
 class NodeGECO(nn.Module):
-    """GECO over `models.graphs.Graphs`, called as the other models are."""
+    """GECO over `graphmill.models.primitives.graphs.Graphs`, called as the other models are."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()

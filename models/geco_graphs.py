@@ -14,7 +14,7 @@ place in the graph and the graph's size, one random order for each size. The mod
 Hybrid (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) in models/gps.py's layer. Pure
 (`layer.local="none"`): the paper's own layer, X' = LN(GECO(X, A) + X), X'' = LN(FFN(X') + X').
 
-With `config.local` a trained local block L (models/local_blocks.py) replaces the layer's message passing, as in
+With `config.local` a trained local block L (models/operators/local_blocks.py) replaces the layer's message passing, as in
 models/primphormer.py: X' = L(X) + g ⊙ Drop(GECO(L(X), A)) in place of the layer (gate), or L alone before the layers (top).
 
 Shapes: B graphs, n nodes, N places, L length of the transform, D width, K order, T filter rows.
@@ -24,22 +24,22 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor, nn
 
-from models.dropout import Dropout
-from models.filters import ImplicitFilter, circular_convolve
-from models.geco import FeedForward, GlobalBlock
-from models.gps import GPSLayer
-from models.gps_ends import Readout, Stem
-from models.graphs import Graphs
-from models.hyena import ShortConvolution
-from models.layer_norm import LayerNorm
-from models.local_blocks import EdgeStates, LocalBlock, LocalLayers
-from models.node_order import Order, node_order
-from models.options.geco_graphs import GECOGraphsConfig
-from models.segments import Grouping
+from graphmill.models.ends.node_and_edge_ends import Readout, Stem
+from graphmill.models.geco import FeedForward, GlobalBlock
+from graphmill.models.gps import GPSLayer
+from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
+from graphmill.models.operators.hyena import ShortConvolution
+from graphmill.models.operators.local_blocks import EdgeStates, LocalBlock, LocalLayers
+from graphmill.models.options.geco_graphs import GECOGraphsConfig
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.layer_norm import LayerNorm
+from graphmill.models.primitives.node_order import Order, node_order
+from graphmill.models.primitives.segments import Grouping
 
 
 class Convolutions:
-    """The `models.node_layout.NodeLayout` of many graphs: circular convolutions of every graph's own length.
+    """The `graphmill.models.operators.node_layout.NodeLayout` of many graphs: circular convolutions of every graph's own length.
 
     Made once per batch: it holds what depends on the batch's sizes alone.
     """

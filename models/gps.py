@@ -13,12 +13,12 @@ Shapes: n nodes, E edges, D width.
 
 from torch import Tensor, nn
 
-from models.dropout import Dropout
-from models.gated_gcn import GatedGCN
-from models.graphs import Graphs
-from models.heads import ACTIVATIONS
-from models.local_blocks import GCNConvolution, make_norm
-from models.options.gps import GPSOptions
+from graphmill.models.ends.heads import ACTIVATIONS
+from graphmill.models.operators.gated_gcn import GatedGCN
+from graphmill.models.operators.local_blocks import GCNConvolution, make_norm
+from graphmill.models.options.gps import GPSOptions
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs
 
 
 class GPSLayer(nn.Module):

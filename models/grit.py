@@ -2,7 +2,7 @@
 
     P_ij = [I, M, …, M^(K-1)]_ij,  M = D⁻¹A
     x_i = Emb(node) + W_abs P_ii;      e_ij = Emb(edge)·1[edge i → j] + W_rel P_ij
-    layer (post-norm):  x̂, e ← attention(x, e)                       models/grit_attention.py
+    layer (post-norm):  x̂, e ← attention(x, e)                       models/operators/grit_attention.py
                         x ← BN(x + scaler(W_O x̂));  x ← BN(x + FFN(x)),  FFN = D → 2D → D with ReLU
                         scaler(h) = h ⊙ θ₁ + log(1 + deg) · h ⊙ θ₂
 
@@ -19,15 +19,15 @@ Legend: n nodes, B graphs, N places per graph, E edges, D width, K walk channels
 import torch
 from torch import Tensor, nn
 
-from models.batch_norm import RowBatchNorm
-from models.dropout import Dropout
-from models.encodings.degree import log_degrees
-from models.encodings.random_walk import random_walk_probabilities
-from models.features import FeatureEncoder
-from models.graphs import Graphs, Padding
-from models.grit_attention import BiasAttention, ConditionalAttention, Pairs
-from models.heads import ACTIVATIONS, FullWidthMLP, HalvingMLP, UnitReLU, read_out
-from models.options.grit import GRITConfig
+from graphmill.models.encodings.degree import log_degrees
+from graphmill.models.encodings.random_walk import random_walk_probabilities
+from graphmill.models.ends.features import FeatureEncoder
+from graphmill.models.ends.heads import ACTIVATIONS, FullWidthMLP, HalvingMLP, UnitReLU, read_out
+from graphmill.models.operators.grit_attention import BiasAttention, ConditionalAttention, Pairs
+from graphmill.models.options.grit import GRITConfig
+from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs, Padding
 
 _DEGREES = 64  # that have an embedding of their own; larger ones have the last
 

@@ -1,6 +1,6 @@
 """GraphSAGE, GCN and GAT with the recipe of "Classic GNNs are Strong Baselines" (arXiv:2406.08993): local layers alone.
 
-    H ← L(H) = Drop(ReLU(Norm(Conv(H) + Res(H))))     L times, H = Drop(X) at first; models/local_blocks.py
+    H ← L(H) = Drop(ReLU(Norm(Conv(H) + Res(H))))     L times, H = Drop(X) at first; models/operators/local_blocks.py
     Y = Linear(H) at the roots
 
 Shapes: n nodes, D width.
@@ -8,12 +8,12 @@ Shapes: n nodes, D width.
 
 from torch import Tensor, nn
 
-from models.dropout import MaskRows
-from models.features import NodeInput
-from models.graphs import Graphs
-from models.local_blocks import LocalLayer
-from models.options.message_passing import MessagePassingConfig
-from models.parallel.graph import ShardedGraph
+from graphmill.models.ends.features import NodeInput
+from graphmill.models.operators.local_blocks import LocalLayer
+from graphmill.models.options.message_passing import MessagePassingConfig
+from graphmill.models.parallel.graph import ShardedGraph
+from graphmill.models.primitives.dropout import MaskRows
+from graphmill.models.primitives.graphs import Graphs
 
 
 class MessagePassing(nn.Module):

@@ -6,7 +6,7 @@
              then F times p += FFN(AdaRMSN(p)), and AdaRMSN
              superpixels (`positions`): also SPE of place_j - place_i, and FC(place_i) in place of FC(log(1 + n))
     layer:   x += DropPath(sL2(AdaRMSN(x), p));  x += DropPath(FFN(AdaRMSN(x)))                 AdaRMSN after the last
-    sL2:     models.sl2_attention, A_ij = φ(p_ij) · softmax_j(q_i·k_j/√d_h - |k_j|²/(2√d_h) + θ(p_ij))
+    sL2:     graphmill.models.operators.sl2_attention, A_ij = φ(p_ij) · softmax_j(q_i·k_j/√d_h - |k_j|²/(2√d_h) + θ(p_ij))
 
 Every FFN is Linear, GELU, Linear. Heads: pooled graph, nodes, links, or class attention: a CLS token (learned + MLP(n)) queries the
 node states through blocks without pair terms, CLS itself not among the keys; the root bears a learned embedding, and in training
@@ -16,7 +16,7 @@ The paper's formulas are the default. `as_released` switches to the released cod
 values in the stem's FFNs, a head whose hidden layers keep the width; and on directed graphs walks and degrees that take an edge either
 way, unless walks are dual, and an edge's features where its target looks at its source. Degrees are out-degrees.
 
-With `config.local` a trained local block L (models/local_blocks.py) takes node states to L(x): before each layer, whose branches are then
+With `config.local` a trained local block L (models/operators/local_blocks.py) takes node states to L(x): before each layer, whose branches are then
 scaled by g (gate), or `num_layers` times between the encoded features and the stem's sum (top: `local.top_layers` layers follow).
 
 Cost: O(n²) pairs. Above `stem_memory` bytes only P and p are kept at that size, and the backward pass computes the stem again, block by
@@ -29,19 +29,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.ada_rms_norm import AdaRMSNorm
-from models.batch_norm import RowBatchNorm
-from models.dropout import Dropout, DropPath
-from models.encodings.degree import inverse_degrees, inverse_orders, log_degrees, log_orders
-from models.encodings.random_walk import random_walk_probabilities
-from models.encodings.spe import spe
-from models.features import FeatureEncoder, NodeInput
-from models.graphs import Graphs
-from models.heads import FullWidthMLP, HalvingMLP, read_out
-from models.local_blocks import LayerScale, LocalLayers
-from models.options.ppgt import PPGTConfig
-from models.random_numbers import uniform
-from models.sl2_attention import Sl2Attention, sl2_attention
+from graphmill.models.encodings.degree import inverse_degrees, inverse_orders, log_degrees, log_orders
+from graphmill.models.encodings.random_walk import random_walk_probabilities
+from graphmill.models.encodings.spe import spe
+from graphmill.models.ends.features import FeatureEncoder, NodeInput
+from graphmill.models.ends.heads import FullWidthMLP, HalvingMLP, read_out
+from graphmill.models.operators.local_blocks import LayerScale, LocalLayers
+from graphmill.models.operators.sl2_attention import Sl2Attention, sl2_attention
+from graphmill.models.options.ppgt import PPGTConfig
+from graphmill.models.primitives.ada_rms_norm import AdaRMSNorm
+from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.models.primitives.dropout import Dropout, DropPath
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.random_numbers import uniform
 
 # Pairs of a block of the stem: on a CPU what its caches hold, elsewhere enough to fill the device.
 _BLOCK_PAIRS_CPU = 1 << 13

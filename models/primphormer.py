@@ -3,9 +3,9 @@
     X, E = encoders of features and positions
     X_M = BN(Drop(MPNN(X, E)) + X),  X_P = BN(Drop(Prim(X)) + X),  X' = MLP(X_M + X_P)     L times; models/gps.py
     Y = head(pool(X))
-    training objective = task loss + η Σ_l J_l²       J_l the KSVD loss of layer l; models/primal_attention.py
+    training objective = task loss + η Σ_l J_l²       J_l the KSVD loss of layer l; models/operators/primal_attention.py
 
-With `config.local` a trained local block L (models/local_blocks.py) replaces the message passing: X' = L(X) + g ⊙ Drop(Prim(L(X))) in
+With `config.local` a trained local block L (models/operators/local_blocks.py) replaces the message passing: X' = L(X) + g ⊙ Drop(Prim(L(X))) in
 place of the layer (gate), or L alone `num_layers` times between the encoders and `local.top_layers` layers (top).
 
 `model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
@@ -20,15 +20,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.dropout import Dropout
-from models.gps import GPSLayer
-from models.gps_ends import Readout, Stem
-from models.graphs import Graphs
-from models.local_blocks import EdgeStates, LocalLayers
-from models.options.primphormer import PrimphormerConfig
-from models.options.tokengt import TokenGTConfig
-from models.primal_attention import PrimalAttention, VirtualNode
-from models.tokengt import Attention
+from graphmill.models.ends.node_and_edge_ends import Readout, Stem
+from graphmill.models.gps import GPSLayer
+from graphmill.models.operators.local_blocks import EdgeStates, LocalLayers
+from graphmill.models.operators.primal_attention import PrimalAttention, VirtualNode
+from graphmill.models.options.primphormer import PrimphormerConfig
+from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.tokengt import Attention
 
 
 class PairAttention(nn.Module):

@@ -24,11 +24,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.dropout import Dropout
-from models.graphs import Graphs
-from models.local_blocks import make_norm
-from models.options.relational import Names, RelationalConfig, RSAGEConfig
-from models.propagation import Propagate, SourceLists, check_lists, edge_sums, power_or_zero, sum_rows
+from graphmill.models.operators.local_blocks import make_norm
+from graphmill.models.options.relational import Names, RelationalConfig, RSAGEConfig
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.propagation import (
+    Propagate,
+    SourceLists,
+    check_lists,
+    edge_sums,
+    power_or_zero,
+    sum_rows,
+)
 
 
 class RelationLists:
@@ -212,7 +219,7 @@ class RSAGE(nn.Module):
 
 
 class OverTypes(nn.Module):
-    """Relational layers, then a model over `models.graphs.Graphs` whose features are of their width."""
+    """Relational layers, then a model over `graphmill.models.primitives.graphs.Graphs` whose features are of their width."""
 
     def __init__(self, config: RelationalConfig, model: nn.Module) -> None:
         super().__init__()

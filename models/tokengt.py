@@ -11,7 +11,7 @@ with `null_token`, the code's [null].
 P are orthonormal node identifiers: then [P_u, P_v]·[P_k, P_k] reads off incidence. Laplacian eigenvectors, rows of a random
 orthogonal matrix (ORF), or random signs for large graphs (near-ORF).
 
-With `config.local` a trained local block L (models/local_blocks.py) takes node tokens to L(x): before each layer, which then adds
+With `config.local` a trained local block L (models/operators/local_blocks.py) takes node tokens to L(x): before each layer, which then adds
 g ⊙ (MHA + FFN) (gate), or `num_layers` times between the encoded features and the tokens (top: `local.top_layers` layers follow).
 
 Options of ours, for large graphs; the defaults are the paper's formulas:
@@ -23,7 +23,7 @@ so each node's row of them is scaled to length 1, as the rows of truncated ORF a
 Options that are the released code's and not the paper's: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
 `type_by_index`, `resample_in_eval`, `dead_modules`, `performer_as_released`. The feed-forward width (ratio 1) is from the code; the paper gives none.
 
-Attention "performer" (models/favor.py) is linear in n + m, and takes a trained softmax model's weights: the state dicts differ only in Performer's
+Attention "performer" (models/operators/favor.py) is linear in n + m, and takes a trained softmax model's weights: the state dicts differ only in Performer's
 projections.
 
 The token type is that of the token, so a self-loop is an edge; the code infers it from u = v (`type_by_index`).
@@ -37,24 +37,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.dropout import Dropout, DropPath
-from models.encodings.identifiers import (
+from graphmill.models.encodings.identifiers import (
     near_orthogonal_identifiers,
     orthogonal_identifiers,
     positive_identifiers,
     random_identifiers,
 )
-from models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
-from models.favor import FavorAttention, KeyLayout
-from models.features import FeatureEncoder, NodeInput, checked_categories
-from models.graphs import Graphs
-from models.layer_norm import LayerNorm
-from models.local_blocks import LocalLayers
-from models.options.features import Features
-from models.options.tokengt import SLOT, TokenGTConfig
-from models.parallel.graph import ShardedGraph
-from models.parallel.tokens import ShardedTokens
-from models.segments import reduce_runs
+from graphmill.models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
+from graphmill.models.ends.features import FeatureEncoder, NodeInput, checked_categories
+from graphmill.models.operators.favor import FavorAttention, KeyLayout
+from graphmill.models.operators.local_blocks import LocalLayers
+from graphmill.models.options.features import Features
+from graphmill.models.options.tokengt import SLOT, TokenGTConfig
+from graphmill.models.parallel.graph import ShardedGraph
+from graphmill.models.parallel.tokens import ShardedTokens
+from graphmill.models.primitives.dropout import Dropout, DropPath
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.layer_norm import LayerNorm
+from graphmill.models.primitives.segments import reduce_runs
 
 # Identifiers that each node draws for itself.
 _DRAWS = {"near_orf": near_orthogonal_identifiers, "random": random_identifiers, "positive": positive_identifiers}

@@ -15,29 +15,22 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
-from storage.arrow_files import (
-    absolute_url,
-    check_split_codes,
-    is_local,
-    numpy_column,
-    read_batch,
-    split_url,
-    struct_column,
-)
-from storage.descriptions import describe
-from storage.encodings import StoredEncodings, read_encoding, stored_encodings
-from storage.errors import ConfigError, FormatError
-from storage.feature_rows import FeatureRows
-from storage.ingest_options import FeatureDtype
-from storage.links import Links
-from storage.manifest import LABEL_DTYPES, Manifest, parse_manifest, partition_dir
-from storage.manifest_reader import FileEntry
-from storage.random_reads import read_at_random
-from storage.ranged_rows import RangedRows
-from storage.snapshots import read_manifest
-from storage.source import SPLIT_TEST
-from storage.string_ids import StringIds, string_buffers
-from storage.typed_manifest import parse_typed_manifest
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.summaries import describe
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.filesystem.mapped_files import read_at_random
+from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
+from graphmill.storage.format.arrow_files import check_split_codes, numpy_column, read_batch, struct_column
+from graphmill.storage.format.dtypes import FeatureDtype
+from graphmill.storage.format.encodings import StoredEncodings, read_encoding, stored_encodings
+from graphmill.storage.format.feature_rows import FeatureRows
+from graphmill.storage.format.manifest import LABEL_DTYPES, Manifest, parse_manifest, partition_dir
+from graphmill.storage.format.source import SPLIT_TEST
+from graphmill.storage.format.stored_links import Links
+from graphmill.storage.format.typed_manifest import parse_typed_manifest
+from graphmill.storage.ingestion.string_ids import StringIds, string_buffers
+from graphmill.storage.range_reads import RangedRows
+from graphmill.storage.snapshots.snapshots import read_manifest
 
 _CHECK_EDGES = 1 << 22
 _CHECK_STRINGS = 1 << 20
@@ -70,7 +63,7 @@ class Partition:
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     group: np.ndarray | None = None  # int32 [n], the locality group
     time: np.ndarray | None = None  # int64 [n]
-    # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
+    # float32 [n, dim] by name (`graphmill.storage.format.encodings`), mapped when asked for; KeyError for one that is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
     links: Links | None = None  # those from its nodes; None: no edge was held out
     stored_rows: FeatureRows | None = None  # None: features are dense numbers of their own type

@@ -11,14 +11,14 @@ from functools import cached_property
 import fsspec
 import numpy as np
 
-from storage.arrow_files import is_local, split_url
-from storage.errors import ConfigError, FormatError
-from storage.graph import Partition, StoredGraph, files_are_here, open_graph, replaced
-from storage.manifest import parse_head, partition_dir
-from storage.manifest_reader import FileEntry
-from storage.snapshots import read_manifest
-from storage.source import Relation
-from storage.typed_manifest import TypedManifest, parse_typed_manifest
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.filesystem.urls import is_local, split_url
+from graphmill.storage.format.manifest import parse_head, partition_dir
+from graphmill.storage.format.source import Relation
+from graphmill.storage.format.typed_manifest import TypedManifest, parse_typed_manifest
+from graphmill.storage.graph import Partition, StoredGraph, files_are_here, open_graph, replaced
+from graphmill.storage.snapshots.snapshots import read_manifest
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Many small graphs in arrays, for tests: the store that `samplers.graph_batches` draws from, without files."""
+"""Many small graphs in arrays, for tests: the store that `graphmill.samplers.methods.graph_batches` draws from, without files."""
 
 import hashlib
 from dataclasses import dataclass, fields
@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from samplers.neighbor_kernels import all_positions
-from storage.packed_graphs import PackedGraphs
+from graphmill.samplers.kernels.lists import all_positions
+from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
 
 @dataclass(frozen=True)

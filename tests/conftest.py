@@ -146,10 +146,10 @@ def real_data() -> Path:
 def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What partition servers answer with. In a fresh checkout each partition server would compile the same loops, all at once: on a loaded machine for longer than a
     request waits."""
-    from samplers.partition_owner import PartitionOwner
-    from samplers.warm_up import warm_up
-    from storage.graph import open_graph
-    from storage.ingest import IngestOptions, ingest
+    from graphmill.samplers.access.partition_owner import PartitionOwner
+    from graphmill.samplers.access.warm_up import warm_up
+    from graphmill.storage.graph import open_graph
+    from graphmill.storage.ingestion.ingest import IngestOptions, ingest
     from tests.listed_graph import random_listed_graph
 
     url = str(tmp_path_factory.mktemp("warm") / "graph")
@@ -169,8 +169,8 @@ def ray_head(compiled_loops: None) -> Iterator[RayHead]:
 @pytest.fixture(scope="module")
 def shared_ray(ray_head: RayHead) -> Iterator[None]:
     """Connects this process to the shared head until the module's tests are done; jobs that run in this process use that connection."""
-    from cluster.options import SessionOptions
-    from cluster.session import LOCAL_RAY_ENVIRONMENT, environment_defaults, ray_session
+    from graphmill.cluster.options import SessionOptions
+    from graphmill.cluster.ray.session import LOCAL_RAY_ENVIRONMENT, environment_defaults, ray_session
 
     # The head is on this machine alone, as a Ray that a job starts for itself.
     with environment_defaults(LOCAL_RAY_ENVIRONMENT), ray_session(SessionOptions(address=ray_head.address)):

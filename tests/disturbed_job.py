@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from cluster.session import LOCAL_RAY_ENVIRONMENT
+from graphmill.cluster.ray.session import LOCAL_RAY_ENVIRONMENT
 from tests.ray_head import RayHead
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -1,8 +1,8 @@
 """Owners that answer in this process but are taken for another machine's, and keep what they are asked."""
 
-from samplers.messages import FetchRows, Request
-from samplers.router import Owner, Pending, Router, local_router
-from storage.graph import StoredGraph
+from graphmill.samplers.access.router import Owner, Pending, Router, local_router
+from graphmill.samplers.vocabulary.messages import FetchRows, Request
+from graphmill.storage.graph import StoredGraph
 
 
 class FarOwner:

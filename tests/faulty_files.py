@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 import safetensors.torch
 
-import cluster.checkpoint
+import graphmill.cluster.checkpoints.checkpoint
 
 _OF_OS = ("open", "fsync", "rename", "replace", "link", "mkdir", "unlink", "remove", "rmdir", "listdir", "scandir")
 _OF_FILES = frozenset(("read", "readinto", "readline", "write", "flush", "truncate"))
@@ -119,8 +119,8 @@ def faulty_files(folder: Path, fails_at: int = -1) -> Iterator[Faults]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pa, "OSFile", lambda path, mode: pa.PythonFile(open_counted(path, mode), mode))
         patch.setattr(pa, "memory_map", read_whole)
-        patch.setattr(cluster.checkpoint, "save_file", save_tensors)
-        patch.setattr(cluster.checkpoint, "load_file", load_tensors)
+        patch.setattr(graphmill.cluster.checkpoints.checkpoint, "save_file", save_tensors)
+        patch.setattr(graphmill.cluster.checkpoints.checkpoint, "load_file", load_tensors)
         patch.setattr(mmap, "mmap", mapped)
         for module in (builtins, io):
             patch.setattr(module, "open", open_counted)

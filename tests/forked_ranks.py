@@ -9,5 +9,7 @@ import torch.multiprocessing
 
 def run_ranks(body: Callable[..., None], args: tuple[Any, ...], num_ranks: int) -> None:
     """Runs `body(rank, *args)` in `num_ranks` processes until all have ended; raises what one of them raised."""
-    multiprocessing.set_forkserver_preload(["torch.distributed", "cluster.train_loop"])  # before the first process
+    multiprocessing.set_forkserver_preload(
+        ["torch.distributed", "graphmill.cluster.training.train_loop"]
+    )  # before the first process
     torch.multiprocessing.start_processes(body, args=args, nprocs=num_ranks, join=True, start_method="forkserver")

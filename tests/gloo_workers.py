@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from models.parallel.collectives import Peers
+from graphmill.models.parallel.collectives import Peers
 from tests.forked_ranks import run_ranks
 
 SIZES = (1, 2, 4)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.reporting.plot import Plot
-from jobs.run.exit_codes import run
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.reporting.plot import Plot
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Graphs as plain Python lists, for tests: a source that cuts its chunks as it likes, random examples, and what ingestion should make.
 
-`expected_graph` is the slow reference of `storage.ingest`; `stored_graph` reads partitions back into the same form. Both speak of
+`expected_graph` is the slow reference of `graphmill.storage.ingestion.ingest`; `stored_graph` reads partitions back into the same form. Both speak of
 original ids alone, so neither knows of partitions.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from storage.graph import StoredGraph
-from storage.ingest import IngestOptions
-from storage.source import EdgeChunk, NodeChunk, SourceInfo
+from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
+from graphmill.storage.graph import StoredGraph
+from graphmill.storage.ingestion.ingest import IngestOptions
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from storage.graph import StoredGraph
-from storage.source import EdgeChunk, NodeChunk, SourceInfo
+from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
+from graphmill.storage.graph import StoredGraph
 
 NUM_NODES, NUM_PARTITIONS = 8, 2
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from samplers.messages import Request
-from samplers.partition_owner import PartitionOwner
-from samplers.router import LocalOwner, Pending, Router
-from storage.graph import Partition
-from storage.manifest import Manifest
-from storage.source import SPLIT_TRAIN
+from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.access.router import LocalOwner, Pending, Router
+from graphmill.samplers.vocabulary.messages import Request
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLIT_TRAIN
+from graphmill.storage.graph import Partition
 
 
 @dataclass(frozen=True)

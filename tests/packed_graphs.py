@@ -3,7 +3,7 @@
 import networkx
 import torch
 
-from models.graphs import Graphs
+from graphmill.models.primitives.graphs import Graphs
 
 # A batch of everything: isolated nodes, a single node, no node, a directed graph, a disconnected one.
 MIXED = (

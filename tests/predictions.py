@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import predict
-from storage.errors import ConfigError
-from storage.prediction_files import PIECES, PredictionFolder
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import predict
+from graphmill.storage.predictions import PIECES, PredictionFolder
 
 
 def predictions_of(folder: Path) -> pa.Table:

@@ -17,7 +17,7 @@ NUM_NODES, WIDTH, NUM_CLASSES = 240, 12, 3
 
 def write_set(name: str, root: Path, seed: int = 0) -> Path:
     """Writes the files of a set below `root`, where its reader looks for them, and returns their folder."""
-    from storage.importers.data_sets import DATA_SETS
+    from graphmill.storage.importers.public.data_sets import DATA_SETS
 
     row = DATA_SETS[name]
     folder = root / row.folder

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-class RecordingReporter:
-    """What `cluster.reporter.Reporter` offers."""
+class MemoryRecorder:
+    """What `graphmill.cluster.runs.local_records.Recorder` offers."""
 
     def __init__(self) -> None:
         self.records: list[Mapping[str, Any]] = []

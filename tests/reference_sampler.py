@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samplers.minibatch import MiniBatch
+from graphmill.samplers.batches.minibatch import MiniBatch
 from tests.listed_graph import ListedEdge, NodeRow
 
 MASK = (1 << 64) - 1

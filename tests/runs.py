@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jobs.run.config import RunConfig, config_tree, read_config
-from jobs.run.graph_run import set_inputs
-from jobs.run.node_run import resolve_nodes
-from jobs.run.reader import read_words
-from jobs.run.registry import Kind
-from jobs.run.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.config.config import RunConfig, config_tree, read_config
+from graphmill.jobs.config.reader import read_words
+from graphmill.jobs.config.registry import Kind
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.run.graph_run import set_inputs
+from graphmill.jobs.run.node_run import resolve_nodes
 
 
 def config_of(*words: object, kind: Kind = "nodes") -> RunConfig:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.arrow_files import split_url
-from storage.snapshots import manifest_path, snapshot_numbers
+from graphmill.storage.filesystem.urls import split_url
+from graphmill.storage.snapshots.snapshots import manifest_path, snapshot_numbers
 
 
 def newest_manifest(url: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Typed graphs as plain Python lists, for tests: `expected_lists` is the slow reference of `storage.typed_ingestion`, `stored_lists` reads a stored graph back into its form.
+"""Typed graphs as plain Python lists, for tests: `expected_lists` is the slow reference of `graphmill.storage.ingestion.typed_ingestion`, `stored_lists` reads a stored graph back into its form.
 
 Both name a node by its type and permanent id, so neither knows of partitions.
 """
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from storage.ingest_options import IngestOptions
-from storage.source import Relation, TypedSource
-from storage.typed_graph import TypedGraph
+from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.typed_graph import TypedGraph
 from tests.listed_graph import ListedGraph
 
 # An edge in a target's list: the source's permanent id, edge id, weight, features.

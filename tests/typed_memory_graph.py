@@ -1,4 +1,4 @@
-"""Small typed graphs in memory, cut into any partitions: what `samplers.typed_router.typed_router` opens, without files."""
+"""Small typed graphs in memory, cut into any partitions: what `graphmill.samplers.access.typed_router.typed_router` opens, without files."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from storage.graph import Partition
-from storage.manifest import Manifest
-from storage.source import Relation
-from storage.statistics import GraphStatistics
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import Relation
+from graphmill.storage.format.statistics import GraphStatistics
+from graphmill.storage.graph import Partition
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class EdgeTable:
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A type or a relation as a plain graph: what `samplers.router.local_router` takes."""
+    """A type or a relation as a plain graph: what `graphmill.samplers.access.router.local_router` takes."""
 
     manifest: Manifest
     parts: list[Partition]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samplers.typed_batch import TypedBatch
-from storage.source import Relation
+from graphmill.samplers.batches.typed_batch import TypedBatch
+from graphmill.storage.format.source import Relation
 from tests.reference_sampler import MASK, NEIGHBORS, floyd, hash64, stream_key
 from tests.typed_memory_graph import TypedMemoryGraph
 

@@ -1,9 +1,9 @@
-"""One of the measurements of docs/performance.md: `python -m jobs.bench NAME OPTIONS`; `python -m jobs.bench` lists the names."""
+"""One of the measurements of docs/performance.md: `graphmill bench NAME OPTIONS`; `graphmill bench` lists the names."""
 
 import sys
 from importlib import import_module
 
-from jobs.run.exit_codes import run
+from graphmill.jobs.cli.exit_codes import run
 
 NAMES = (
     "checks",
@@ -28,11 +28,14 @@ NAMES = (
 def main() -> int | None:
     if len(sys.argv) < 2 or sys.argv[1] not in NAMES:
         wrong = "" if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help") else f"unknown measurement {sys.argv[1]}; "
-        print(f"{wrong}usage: python -m jobs.bench NAME OPTIONS, NAME one of {', '.join(NAMES)}", file=sys.stderr)
+        print(
+            f"{wrong}usage: python -m graphmill.jobs.bench NAME OPTIONS, NAME one of {', '.join(NAMES)}",
+            file=sys.stderr,
+        )
         return 2
     name = sys.argv.pop(1)
-    sys.argv[0] = f"jobs.bench {name}"
-    return import_module(f"jobs.bench.{name}").main()
+    sys.argv[0] = f"graphmill.jobs.bench {name}"
+    return import_module(f"graphmill.jobs.bench.{name}").main()
 
 
 if __name__ == "__main__":

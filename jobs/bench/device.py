@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from jobs.run.memory_check import available_bytes, growth_bytes, trim_heap
+from graphmill.jobs.machine.memory_check import available_bytes, growth_bytes, trim_heap
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,8 +1,8 @@
-"""What a GPU has to show, in one command: `python -m jobs.bench gpu`.
+"""What a GPU has to show, in one command: `graphmill bench gpu`.
 
-    python -m jobs.bench gpu                                      all of it, on one GPU with 80 GB: about 45 minutes
-    python -m jobs.bench gpu --rows checks                        the models' numbers alone: two minutes
-    python -m jobs.bench gpu --device cpu --rows checks waits --wait-nodes 2000 --wait-steps 2      the same code, on a CPU
+    graphmill bench gpu                                      all of it, on one GPU with 80 GB: about 45 minutes
+    graphmill bench gpu --rows checks                        the models' numbers alone: two minutes
+    graphmill bench gpu --device cpu --rows checks waits --wait-nodes 2000 --wait-steps 2      the same code, on a CPU
 
     checks     every model, float32 and bfloat16, outputs and gradients, against the CPU in float64; dropout's masks bit for bit
     speed      GECO against flash attention on up to 2^21 nodes (`jobs/bench/speed.py`)
@@ -11,7 +11,7 @@
 
 Prints a table with what is predicted beside what was measured; it and the parts' own files go to --out. Exit status 1 where a check is missed
 or there is no such device. Needs torch, numpy, pyarrow, fsspec, numba and psutil, and no Ray (where the package is not installed: `python -m
-jobs.bench.gpu` in its root).
+graphmill.jobs.bench.gpu` in its root).
 """
 
 import copy
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobs.bench.results import check_results, keep, machine, table
-from jobs.bench.speed import PAPER_NODES, PAPER_RATIO
-from jobs.bench.training import PAPER_EPOCH_S
-from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device
-from jobs.run.reader import parse
-from storage.option_checks import at_least, check_options
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.bench.speed import PAPER_NODES, PAPER_RATIO
+from graphmill.jobs.bench.training import PAPER_EPOCH_S
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.resolve.cross_checks import check_device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -75,15 +75,15 @@ class Result(NamedTuple):
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
     """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
-    from jobs.bench.recipe_models import recipe_options
-    from models.geco_graphs import GECOGraphs
-    from models.grit import GRIT
-    from models.options.features import atoms, bonds
-    from models.options.gps import GPSOptions
-    from models.options.primphormer import PrimalOptions
-    from models.ppgt import PPGT
-    from models.primphormer import Primphormer
-    from models.tokengt import TokenGT
+    from graphmill.jobs.bench.recipe_models import recipe_options
+    from graphmill.models.geco_graphs import GECOGraphs
+    from graphmill.models.grit import GRIT
+    from graphmill.models.options.features import atoms, bonds
+    from graphmill.models.options.gps import GPSOptions
+    from graphmill.models.options.primphormer import PrimalOptions
+    from graphmill.models.ppgt import PPGT
+    from graphmill.models.primphormer import Primphormer
+    from graphmill.models.tokengt import TokenGT
 
     def small(model: str, **changes: Any) -> Any:
         return recipe_options(f"defaults/graphs-{model}.yaml", node=atoms(), edge=bonds(), num_layers=2, **changes)
@@ -103,7 +103,7 @@ def check_models(device: str) -> list[Result]:
     """Outputs and gradients on the device against the CPU in float64."""
     import torch
 
-    from jobs.bench.training import molecules
+    from graphmill.jobs.bench.training import molecules
 
     graphs, results = molecules(8), []
     for name, build in models().items():
@@ -118,9 +118,9 @@ def node_model(device: str) -> "tuple[nn.Module, str, Callable[[Any, str], Tenso
     """GECO on 2,000 nodes."""
     import torch
 
-    from jobs.bench.speed_subjects import RegularGraph
-    from models.geco import GECO
-    from models.options.geco import node_classification
+    from graphmill.jobs.bench.speed_subjects import RegularGraph
+    from graphmill.models.geco import GECO
+    from graphmill.models.options.geco import node_classification
 
     x = torch.randn(2000, 16)
 
@@ -158,7 +158,7 @@ def check_masks(device: str) -> Result:
     """Dropout's masks on the device and on the CPU."""
     import torch
 
-    from models.dropout import Dropout
+    from graphmill.models.primitives.dropout import Dropout
 
     x, drop = torch.ones(1000, 257), Dropout(0.3)
     torch.manual_seed(0)
@@ -170,7 +170,7 @@ def check_masks(device: str) -> Result:
 
 def speed_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
     """GECO against flash attention; the paper's ratio on its own GPU is the prediction."""
-    from jobs.bench.speed import SpeedConfig, bench, ratios
+    from graphmill.jobs.bench.speed import SpeedConfig, bench, ratios
 
     subset = SpeedConfig(
         subjects=("geco", "softmax", "performer", "primphormer"),
@@ -193,7 +193,7 @@ def speed_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
 
 def training_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
     """Training at the published sizes."""
-    from jobs.bench.training import TrainingConfig, bench
+    from graphmill.jobs.bench.training import TrainingConfig, bench
 
     bf16, out = config.device != "cpu", config.out / "training"
     rows, skipped = bench(TrainingConfig(nodes=config.nodes, device=config.device, bf16=bf16, out=out), say)
@@ -206,10 +206,10 @@ def training_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]
 
 def wait_rows(config: GpuConfig) -> list[Result]:
     """Whether the GPU waits for its batches: neighbor batches of 1,024 roots, Node2Subgraph batches of 64."""
-    from jobs.bench.waits import Setting, measure_waits
-    from storage.graph import open_graph
-    from storage.ingest import IngestOptions, ingest
-    from storage.synthetic import SyntheticGraph, SyntheticOptions
+    from graphmill.jobs.bench.waits import Setting, measure_waits
+    from graphmill.storage.graph import open_graph
+    from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+    from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
     share = min(1.0, 1024 * (config.wait_steps + 2) / config.wait_nodes)
     with tempfile.TemporaryDirectory() as folder:

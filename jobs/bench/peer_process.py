@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from jobs.bench.peers import Rates, Row
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.bench.peers import Rates, Row
 
 _TIMEOUT_S = 1800.0
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from jobs.run.config import config_tree, read_config, read_recipe
+from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 
 
 def recipe_options(path: str, **changes: Any) -> Any:

@@ -10,10 +10,10 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.environment import cpu_name, describe_command, installed_packages
-from storage.errors import ConfigError, FormatError
-from storage.filesystem_errors import one_line_errors
-from storage.json_object import parse_object
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.files.json_object import parse_object
+from graphmill.jobs.machine.environment import cpu_name, describe_command, installed_packages
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 
 if TYPE_CHECKING:
     import fsspec
@@ -44,14 +44,14 @@ def machine(device: str = "cpu") -> str:
 
 def check_results(out: Path) -> None:
     """Raises ConfigError where no results may be written: another thing is there than results of ours."""
-    from storage.outputs import check_output
+    from graphmill.storage.filesystem.outputs import check_output
 
     check_output(out, "results", _strangers)
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
     """A folder may also hold the results of a measurement's parts, a folder each."""
-    from storage.outputs import names_there
+    from graphmill.storage.filesystem.outputs import names_there
 
     names = names_there(filesystem, path)
     return [] if _is_ours(path) else [name for name in names if not _is_ours(f"{path}/{name}")]
@@ -66,7 +66,7 @@ def _is_ours(folder: str) -> bool:
 
 def check_arrays(folder: Path) -> None:
     """Raises ConfigError where a folder for the arrays that other systems read holds something else."""
-    from storage.outputs import check_output, names_there
+    from graphmill.storage.filesystem.outputs import check_output, names_there
 
     def strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
         return [name for name in names_there(filesystem, path) if not name.endswith((".npy", "complete"))]
@@ -76,7 +76,7 @@ def check_arrays(folder: Path) -> None:
 
 def keep(out: Path, config: Any, text: str, **measured: Any) -> None:
     """Writes `results.md`, the text, and `results.json`: the command, the commit, the config and what was measured."""
-    from storage.durable import write_durably
+    from graphmill.storage.filesystem.fsync import write_durably
 
     body = {"format": _FORMAT, **describe_command(), "config": config, **measured}
     with one_line_errors(str(out), "write the results", ConfigError):

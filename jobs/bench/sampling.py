@@ -1,7 +1,7 @@
-"""How fast neighbor sampling is here, against the machine's limit and against peers: `python -m jobs.bench sampling`.
+"""How fast neighbor sampling is here, against the machine's limit and against peers: `graphmill bench sampling`.
 
-    python -m jobs.bench sampling --nodes 50000 --batches 5          # a look, about a minute
-    python -m jobs.bench sampling --dgl-python ~/dgl/bin/python      # products' size: prepared once in 3 minutes, then about 5
+    graphmill bench sampling --nodes 50000 --batches 5          # a look, about a minute
+    graphmill bench sampling --dgl-python ~/dgl/bin/python      # products' size: prepared once in 3 minutes, then about 5
 
 Makes (once, under --data-dir) a synthetic graph of ogbn-products' size in one and in --partitions partitions, and times on the same
 batches of roots: our sampler with edge ids, relabelling and fresh arrays; a loop that does only the same dependent reads; the gather of
@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from jobs.bench import peer_process
-from jobs.bench.peer_process import check_peer_options
-from jobs.bench.peers import Rates
-from jobs.bench.results import check_arrays, check_results, keep, machine, table
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.errors import ConfigError
-from storage.option_checks import at_least, check_options
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench import peer_process
+from graphmill.jobs.bench.peer_process import check_peer_options
+from graphmill.jobs.bench.peers import Rates
+from graphmill.jobs.bench.results import check_arrays, check_results, keep, machine, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
-    from jobs.bench.sampling_measures import Effort
-    from samplers.options import NeighborOptions
-    from storage.graph import StoredGraph
+    from graphmill.jobs.bench.sampling_measures import Effort
+    from graphmill.samplers.vocabulary.options import NeighborOptions
+    from graphmill.storage.graph import StoredGraph
 
 _SIZE_TIMEOUT_S = 1800.0
 
@@ -88,8 +88,8 @@ class Row(NamedTuple):
 
 def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
     """The synthetic graph in so many partitions, made if it is not there."""
-    from jobs.run.config import NodeDataOptions
-    from jobs.run.prepare_graph import prepare_graph
+    from graphmill.jobs.config.config import NodeDataOptions
+    from graphmill.jobs.data.prepare_graph import prepare_graph
 
     cut: Literal["random", "range"] = "random" if partitions > 1 else "range"
     folder = str(config.data_dir)
@@ -98,9 +98,9 @@ def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
 
 def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
     """Our sampler, the loop of the same reads, and Node2Subgraph."""
-    from jobs.bench.sampling_measures import batch_roots, time_reads, time_sampler, time_subgraphs
-    from samplers.options import Node2SubgraphOptions
-    from samplers.router import local_router
+    from graphmill.jobs.bench.sampling_measures import batch_roots, time_reads, time_sampler, time_subgraphs
+    from graphmill.samplers.access.router import local_router
+    from graphmill.samplers.vocabulary.options import Node2SubgraphOptions
 
     router, roots = local_router(graph), batch_roots(graph, options, config.batches)
     for threads in config.threads:
@@ -123,7 +123,7 @@ def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
     import numpy as np
     import torch
 
-    from jobs.bench.sampling_measures import time_gather
+    from graphmill.jobs.bench.sampling_measures import time_gather
 
     feature = next(iter(graph.partitions())).feature
     assert feature is not None
@@ -146,7 +146,7 @@ def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptio
     """DGL and PyG on the same topology and batches, each in an interpreter that has it. Raises ConfigError with its last line where it fails."""
     import numpy as np
 
-    from jobs.bench.sampling_measures import batch_roots
+    from graphmill.jobs.bench.sampling_measures import batch_roots
 
     folder = config.data_dir / f"csc-{config.nodes}"
 
@@ -167,12 +167,12 @@ def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptio
 
 def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
     """Several partitions: in process, through servers that read locally, and with every answer from a server."""
-    from cluster.options import ServerOptions, SessionOptions
-    from cluster.partition_server import connect, partition_servers
-    from cluster.session import ray_session
-    from jobs.bench.sampling_measures import batch_traffic, time_sampler
-    from samplers.router import local_router
-    from samplers.traffic import Traffic
+    from graphmill.cluster.options import ServerOptions, SessionOptions
+    from graphmill.cluster.ray.session import ray_session
+    from graphmill.cluster.serving.partition_server import connect, partition_servers
+    from graphmill.jobs.bench.sampling_measures import batch_traffic, time_sampler
+    from graphmill.samplers.access.router import local_router
+    from graphmill.samplers.access.traffic import Traffic
 
     graph = prepare(config, config.nodes, config.partitions)
     where = f"{config.partitions} partitions, 1 thread"
@@ -200,7 +200,7 @@ def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions")
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    from jobs.bench.sampling_measures import measure_size
+    from graphmill.jobs.bench.sampling_measures import measure_size
 
     for nodes in config.sizes:
         url = prepare(config, nodes, 1).url
@@ -218,7 +218,7 @@ def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions")
 
 def wait_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
     """How long training waits for batches."""
-    from jobs.bench.waits import Setting, measure_waits
+    from graphmill.jobs.bench.waits import Setting, measure_waits
 
     for wait in measure_waits(graph, Setting(config.wait_steps, config.fanouts)) if config.wait_steps else ():
         note = f"{1e3 * wait.total_s / wait.num_steps:,.0f} ms a step, {wait.parameters:,} parameters; target at most 5"
@@ -227,8 +227,8 @@ def wait_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
 
 def measure(config: BenchConfig) -> Iterator[Row]:
     """All rows, one after the other."""
-    from jobs.bench.sampling_measures import Effort
-    from samplers.options import NeighborOptions
+    from graphmill.jobs.bench.sampling_measures import Effort
+    from graphmill.samplers.vocabulary.options import NeighborOptions
 
     effort = Effort(config.batches, config.warmup, config.rounds)
     options = NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size, features=False)
@@ -247,7 +247,7 @@ def main() -> None:
     config = parse(BenchConfig, __doc__)
     import torch
 
-    from storage.outputs import check_writable
+    from graphmill.storage.filesystem.outputs import check_writable
 
     torch.set_num_threads(1)
     check_results(config.out)

@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from samplers.array_pool import ArrayPool
-from samplers.draw_kernels import draw_uniform
-from samplers.neighbor import NeighborSampler
-from samplers.neighbor_kernels import entries
-from samplers.node2subgraph import Node2SubgraphSampler
-from samplers.options import NeighborOptions, Node2SubgraphOptions
-from samplers.prefetch import prefetch
-from samplers.random_streams import Purpose, hash_ids, stream_key
-from samplers.relabel import Relabeler
-from samplers.router import Router, local_router
-from samplers.row_kernels import take_rows
-from samplers.stage_clock import StageClock, listen
-from samplers.subgraph_kernels import list_bounds
-from samplers.traffic import COLUMNS, Traffic
-from storage.compiled import compiled
-from storage.graph import Partition, StoredGraph, open_graph
-from storage.process_memory import own_bytes
+from graphmill.core.compile_cache import compiled
+from graphmill.core.process_memory import own_bytes
+from graphmill.samplers.access.array_pool import ArrayPool
+from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.access.traffic import COLUMNS, Traffic
+from graphmill.samplers.kernels.draws import draw_uniform
+from graphmill.samplers.kernels.lists import entries
+from graphmill.samplers.kernels.prefetch import prefetch
+from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
+from graphmill.samplers.kernels.relabel import Relabeler
+from graphmill.samplers.kernels.rows import take_rows
+from graphmill.samplers.kernels.subgraphs import list_bounds
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.vocabulary.options import NeighborOptions, Node2SubgraphOptions
+from graphmill.samplers.vocabulary.stage_clock import StageClock, listen
+from graphmill.storage.graph import Partition, StoredGraph, open_graph
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def time_subgraphs(
 
 
 def batch_traffic(router: Router, traffic: Traffic, options: NeighborOptions) -> dict[str, int]:
-    """By `samplers.traffic.COLUMNS`: requests and bytes of one batch whose roots are known already."""
+    """By `graphmill.samplers.access.traffic.COLUMNS`: requests and bytes of one batch whose roots are known already."""
     sampler = NeighborSampler(router, options)
     sampler.sample(0, 0)
     before = traffic.by_partition()

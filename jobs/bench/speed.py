@@ -1,9 +1,9 @@
-"""How time and memory of an attention, a layer and a whole model grow with the graph: `python -m jobs.bench speed`.
+"""How time and memory of an attention, a layer and a whole model grow with the graph: `graphmill bench speed`.
 
-    python -m jobs.bench speed --log2-to 14 --budget-s 120                       a look, on a CPU
-    python -m jobs.bench speed --subjects geco "geco, plain" --log2-from 14 --log2-to 20 --levels layer --clock process
-    python -m jobs.bench speed --levels attention --subjects grit "grit, plain" ppgt "ppgt, plain" --log2-from 6 --log2-to 9 --width 64
-    python -m jobs.bench speed --device cuda --budget-s 1500 --log2-to 21        2M nodes on one GPU
+    graphmill bench speed --log2-to 14 --budget-s 120                       a look, on a CPU
+    graphmill bench speed --subjects geco "geco, plain" --log2-from 14 --log2-to 20 --levels layer --clock process
+    graphmill bench speed --levels attention --subjects grit "grit, plain" ppgt "ppgt, plain" --log2-from 6 --log2-to 9 --width 64
+    graphmill bench speed --device cuda --budget-s 1500 --log2-to 21        2M nodes on one GPU
 
 Times forward (without gradients) and forward plus backward on synthetic graphs of --degree neighbours a node. Levels: the attention alone (of
 GECO, which has none to take out, the layer); a post-norm block around it; a stack of --layers blocks. "plain" is the same in plain PyTorch.
@@ -14,7 +14,7 @@ Subjects take turns, round by round; medians count. --clock process counts the p
 counts the storages that autograd keeps for the backward pass; `peak` is the growth of resident (on CUDA: allocated) memory over both passes.
 Nothing is extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped with the estimate. Floors (see
 jobs/bench/speed_subjects.py) are compared with a measured copy. Needs torch, numpy and psutil, and matplotlib for ratio.svg (where the package is
-not installed: `python -m jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
+not installed: `graphmill bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
 """
 
 import math
@@ -27,13 +27,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
-from jobs.bench.results import check_results, keep, machine, table
-from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device
-from jobs.run.reader import parse
-from storage.errors import ConfigError
-from storage.option_checks import at_least, check_options, more_than_0
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.jobs.bench.device import peak_bytes, seconds_of, unless_too_large
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.resolve.cross_checks import check_device
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +136,7 @@ class Skip:
 
 def memory_needed(subject: str, level: str, nodes: int, config: SpeedConfig, before: Point | None) -> int:
     """An estimate for the next size: the last size's peak times the growth of the largest arrays; first, a count of arrays."""
-    from jobs.bench.speed_subjects import FIRST_ARRAYS, MEMORY_POWER
+    from graphmill.jobs.bench.speed_subjects import FIRST_ARRAYS, MEMORY_POWER
 
     power = MEMORY_POWER.get(subject.partition(",")[0], 1.0)
     if before is not None and before.peak_bytes:
@@ -147,7 +147,7 @@ def memory_needed(subject: str, level: str, nodes: int, config: SpeedConfig, bef
 
 def time_needed(subject: str, nodes: int, before: Point | None) -> float:
     """Seconds of one round, from the last size; 0 when nothing is known."""
-    from jobs.bench.speed_subjects import TIME_POWER
+    from graphmill.jobs.bench.speed_subjects import TIME_POWER
 
     if before is None:
         return 0.0
@@ -169,8 +169,8 @@ def measure_size(
     """All subjects on graphs of one size, by turns. `before` are the points of the next smaller size, `budget` the seconds left to each."""
     import torch
 
-    from jobs.bench.speed_subjects import RegularGraph, Shape, build_subject
-    from jobs.plan.saved_bytes import saved_bytes
+    from graphmill.jobs.bench.speed_subjects import RegularGraph, Shape, build_subject
+    from graphmill.jobs.plan.saved_bytes import saved_bytes
 
     shape = Shape(config.width, config.heads, config.layers, config.order, config.graphs)
 
@@ -322,7 +322,7 @@ def _level_tables(config: SpeedConfig, points: Sequence[Point], level: str) -> l
 
 def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) -> list[str]:
     """GECO layers against the time in which the device copies the fewest bytes they must move."""
-    from jobs.bench.speed_subjects import floor_bytes, gather_bytes, layer_flops
+    from graphmill.jobs.bench.speed_subjects import floor_bytes, gather_bytes, layer_flops
 
     item, rows = 2 if config.bf16 else 4, []
     for p in points:

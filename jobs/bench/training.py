@@ -1,7 +1,7 @@
-"""Training steps at the published sizes: `python -m jobs.bench training`.
+"""Training steps at the published sizes: `graphmill bench training`.
 
-    python -m jobs.bench training --device cuda --bf16          2.4M nodes and TokenGT 12 x 768, on one GPU
-    python -m jobs.bench training --nodes 100000 --graphs 16    a look, on a CPU
+    graphmill bench training --device cuda --bf16          2.4M nodes and TokenGT 12 x 768, on one GPU
+    graphmill bench training --nodes 100000 --graphs 16    a look, on a CPU
 
 Three rows, each with forward, backward and AdamW's step:
 
@@ -11,7 +11,7 @@ Three rows, each with forward, backward and AdamW's step:
 
 The graph is of --degree neighbours a node at random places, its features and labels are noise: times and memory are those of training, scores are not.
 A row that needs more memory than there is, is skipped with the estimate. Needs torch, numpy and psutil (where the package is not installed:
-`python -m jobs.bench.training` in its root). results.md and results.json go to --out.
+`graphmill bench.training` in its root). results.md and results.json go to --out.
 """
 
 import statistics
@@ -21,19 +21,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
-from jobs.bench.results import check_results, keep, machine, table
-from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device
-from jobs.run.reader import parse
-from storage.errors import ConfigError
-from storage.option_checks import at_least, check_options
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench.device import peak_bytes, seconds_of, unless_too_large
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.resolve.cross_checks import check_device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from models.graphs import Graphs
-    from models.options.geco import GECOConfig
+    from graphmill.models.options.geco import GECOConfig
+    from graphmill.models.primitives.graphs import Graphs
 
 PUBLISHED_BATCH, PUBLISHED_STEPS = 1024, 1_000_000  # TokenGT on PCQM4Mv2
 PAPER_EPOCH_S, PAPER_GB = 22.1, 13.35  # Primphormer on ogbn-products
@@ -105,7 +105,7 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
     """An estimate from counts of arrays, before anything is made."""
     edges = config.nodes * config.degree
     if name == "geco":
-        from models.parallel.cost import training_bytes
+        from graphmill.models.parallel_cost import training_bytes
 
         return training_bytes(_geco_config(config), config.nodes, edges, 1) + 8 * edges
     if name == "primphormer":
@@ -117,8 +117,8 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
 
 
 def _geco_config(config: TrainingConfig) -> "GECOConfig":
-    from models.geco import FilterConfig
-    from models.options.geco import GECOConfig
+    from graphmill.models.geco import FilterConfig
+    from graphmill.models.options.geco import GECOConfig
 
     return GECOConfig(
         in_dim=IN_DIM,
@@ -135,7 +135,7 @@ def _large_graph(config: TrainingConfig) -> Any:
     """(graph, features, labels, generator) of the rows on nodes."""
     import torch
 
-    from jobs.bench.speed_subjects import RegularGraph
+    from graphmill.jobs.bench.speed_subjects import RegularGraph
 
     generator = torch.Generator(config.device).manual_seed(0)
     x = torch.randn(config.nodes, IN_DIM, device=config.device, generator=generator)
@@ -147,7 +147,7 @@ def _geco(config: TrainingConfig) -> Work:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from models.geco import GECO
+    from graphmill.models.geco import GECO
 
     graph, x, y, _ = _large_graph(config)
     root = torch.arange(max(1, int(TRAIN_SHARE * config.nodes)), device=config.device)
@@ -165,10 +165,10 @@ def _primphormer(config: TrainingConfig) -> Work:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from jobs.bench.recipe_models import recipe_options
-    from models.graphs import Graphs
-    from models.options.features import Features
-    from models.primphormer import Primphormer
+    from graphmill.jobs.bench.recipe_models import recipe_options
+    from graphmill.models.options.features import Features
+    from graphmill.models.primitives.graphs import Graphs
+    from graphmill.models.primphormer import Primphormer
 
     graph, x, y, generator = _large_graph(config)
     node = Features(dim=IN_DIM)
@@ -205,9 +205,9 @@ def _primphormer(config: TrainingConfig) -> Work:
 def _tokengt(config: TrainingConfig) -> Work:
     import torch
 
-    from jobs.bench.recipe_models import recipe_options
-    from models.options.features import atoms, bonds
-    from models.tokengt import TokenGT
+    from graphmill.jobs.bench.recipe_models import recipe_options
+    from graphmill.models.options.features import atoms, bonds
+    from graphmill.models.tokengt import TokenGT
 
     graphs = molecules(config.graphs).to(config.device)
     target = torch.randn(config.graphs, 1, device=config.device)
@@ -225,8 +225,8 @@ def molecules(count: int, seed: int = 0) -> "Graphs":
     """Chains of 8 to 20 atoms (14 on average, as in PCQM4Mv2) with one ring each, and random categories."""
     import torch
 
-    from models.graphs import Graphs
-    from models.options.features import atoms, bonds
+    from graphmill.models.options.features import atoms, bonds
+    from graphmill.models.primitives.graphs import Graphs
 
     generator = torch.Generator().manual_seed(seed)
     size = torch.randint(8, 21, (count,), generator=generator)

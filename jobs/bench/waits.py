@@ -12,23 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jobs.bench.device import wait_for
-from jobs.bench.recipe_models import recipe_options
-from jobs.run.model_inputs import node_batch_graphs
-from models import ppgt
-from models.geco import GECO
-from models.options.features import Features
-from models.options.geco import GECOConfig
-from models.propagation import Adjacency
-from samplers.loader import Loader
-from samplers.minibatch import TorchBatch
-from samplers.neighbor import NeighborSampler
-from samplers.node2subgraph import Node2SubgraphSampler
-from samplers.options import LoaderOptions, NeighborOptions, Node2SubgraphOptions
-from samplers.protocol import Sampler
-from samplers.router import local_router
-from storage.errors import ConfigError
-from storage.graph import StoredGraph
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.bench.device import wait_for
+from graphmill.jobs.bench.recipe_models import recipe_options
+from graphmill.jobs.tasks.model_inputs import node_batch_graphs
+from graphmill.models import ppgt
+from graphmill.models.geco import GECO
+from graphmill.models.options.features import Features
+from graphmill.models.options.geco import GECOConfig
+from graphmill.models.primitives.propagation import Adjacency
+from graphmill.samplers.access.router import local_router
+from graphmill.samplers.batches.minibatch import TorchBatch
+from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.loading.loader import Loader
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions, Node2SubgraphOptions
+from graphmill.storage.graph import StoredGraph
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Which pairs of non-isomorphic graphs can a model tell apart? BREC (arXiv:2304.07702) by its own protocol.
 
-    python -m jobs.papers.brec --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about a minute on one core
-    python -m jobs.papers.brec --data ../shared/data/brec --model grit                        all 400 pairs
-    python -m jobs.papers.brec --data ../shared/data/brec --model ppgt --device cuda
-    python -m jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                what no training could exceed, a minute
+    python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about a minute on one core
+    python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model grit                        all 400 pairs
+    python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --device cuda
+    python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                what no training could exceed, a minute
 
 Per pair, as in the published test program: a fresh model sees 32 relabelled copies of both graphs side by side, and is trained so that
 the cosine similarity of a copy's two 16-dimensional outputs falls (cosine embedding loss, margin 0). Then Hotelling's
@@ -30,20 +30,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jobs.bench.results import table
-from jobs.reporting.record_lines import append_record, load_records
-from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device
-from jobs.run.reader import parse
-from storage.errors import ConfigError, FormatError
-from storage.option_checks import at_least, check_options
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench.results import table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.reporting.record_lines import append_record, load_records
+from graphmill.jobs.resolve.cross_checks import check_device
 
 if TYPE_CHECKING:
     import fsspec
     import torch
     from torch import Tensor, nn
 
-    from models.graphs import Graphs
+    from graphmill.models.primitives.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
 # The models that compute no more than colour refinement over walks, and the longest walk that their `brec` presets read.
@@ -183,7 +183,7 @@ def pack(matrices: list[np.ndarray], device: str) -> "Graphs":
     """One batch of graphs without features."""
     import torch
 
-    from models.graphs import Graphs
+    from graphmill.models.primitives.graphs import Graphs
 
     pointer = np.cumsum([0, *(len(matrix) for matrix in matrices)])
     edges = [np.stack(matrix.nonzero()) + start for matrix, start in zip(matrices, pointer)]
@@ -203,11 +203,11 @@ def build_model(config: BrecConfig) -> "nn.Module":
     import torch
 
     network = {"grit": "GRIT", "ppgt": "PPGT", "primphormer": "Primphormer"}[config.model]
-    module = importlib.import_module(f"models.{config.model}")
-    presets = importlib.import_module(f"models.options.{config.model}")
+    module = importlib.import_module(f"graphmill.models.{config.model}")
+    presets = importlib.import_module(f"graphmill.models.options.{config.model}")
     changes: dict[str, Any] = {"width": config.width, "num_layers": config.num_layers, "spe_scales": config.spe_scales}
     if config.position is not None:
-        from models.options.gps import PositionOptions
+        from graphmill.models.options.gps import PositionOptions
 
         changes["position"] = PositionOptions(config.position)
     try:
@@ -330,7 +330,7 @@ def results_file(config: BrecConfig) -> Path:
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
     """What is no model's results: `geco.jsonl`, whose first line has settings and a result, and `geco.md` beside it."""
-    from storage.outputs import names_there
+    from graphmill.storage.filesystem.outputs import names_there
 
     def is_ours(stem: str) -> bool:
         with suppress(OSError, ValueError, StopIteration), open(f"{path}/{stem}.jsonl") as stream:
@@ -371,7 +371,7 @@ def run_pairs(config: BrecConfig) -> Iterator[Result]:
 
 def print_bound(config: BrecConfig) -> None:
     """A line per category: how many of the asked pairs colour refinement tells apart, and which."""
-    from jobs.papers.color_refinement import tells_apart
+    from graphmill.jobs.papers.color_refinement import tells_apart
 
     for name, numbers, pairs in asked_pairs(config):
         apart = [number for number in numbers if tells_apart(*pairs[number], WALK_STEPS[config.model])]
@@ -397,7 +397,7 @@ def main() -> None:
         return
     check_device(config.device)
     build_model(config)  # refuses options that do not fit before anything is read or written
-    from storage.outputs import check_output
+    from graphmill.storage.filesystem.outputs import check_output
 
     check_output(config.out, "results of BREC", _strangers)
     results = []

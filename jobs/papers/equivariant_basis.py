@@ -1,9 +1,9 @@
 """Can one attention layer over node and edge tokens express what a 2-IGN layer can? TokenGT's first experiment (table 1).
 
-    python -m jobs.papers.equivariant_basis                                  all eight rows on sparse input, two to six minutes each on one core
-    python -m jobs.papers.equivariant_basis --rows orf+type lap+type         some rows
-    python -m jobs.papers.equivariant_basis --input dense                    all n² pairs as tokens
-    python -m jobs.papers.equivariant_basis --scale paper --device cuda      the paper's sizes
+    python -m graphmill.jobs.papers.equivariant_basis                                  all eight rows on sparse input, two to six minutes each on one core
+    python -m graphmill.jobs.papers.equivariant_basis --rows orf+type lap+type         some rows
+    python -m graphmill.jobs.papers.equivariant_basis --input dense                    all n² pairs as tokens
+    python -m graphmill.jobs.papers.equivariant_basis --scale paper --device cuda      the paper's sizes
 
 Linear equivariant maps of n × n matrices have 15 basis tensors, one per partition of the four indices of an output and an input
 entry (arXiv:1812.09902). Fifteen heads of one attention layer learn one each, row-normalised, on Barabási–Albert graphs of 10
@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from jobs.bench.results import check_results, keep, table
-from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device
-from jobs.run.reader import parse
-from storage.option_checks import at_least, check_options
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench.results import check_results, keep, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.resolve.cross_checks import check_device
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from models.graphs import Graphs
-    from models.tokengt import TokenView
+    from graphmill.models.primitives.graphs import Graphs
+    from graphmill.models.tokengt import TokenView
 
 NUM_BASES = 15  # partitions of four indices
 MIN_NODES, MAX_NODES = 10, 20
@@ -134,8 +134,8 @@ def make_samples(count: int, dense: bool, seed: int) -> "list[Sample]":
     """Random graphs. With `dense` the token edges are all ordered pairs; the eigenvectors are the sparse graph's."""
     import torch
 
-    from models.encodings.laplacian import laplacian_eigenvectors
-    from models.graphs import Graphs
+    from graphmill.models.encodings.laplacian import laplacian_eigenvectors
+    from graphmill.models.primitives.graphs import Graphs
 
     rng = np.random.default_rng(seed)
     samples = []
@@ -153,7 +153,7 @@ def make_samples(count: int, dense: bool, seed: int) -> "list[Sample]":
 def pack(samples: "list[Sample]", device: str) -> "Graphs":
     import torch
 
-    from models.graphs import Graphs
+    from graphmill.models.primitives.graphs import Graphs
 
     node_ptr = torch.tensor([0, *(s.num_nodes for s in samples)]).cumsum(0)
     edge_index = torch.cat([s.edge_index + start for s, start in zip(samples, node_ptr[:-1], strict=True)], dim=1)
@@ -202,9 +202,9 @@ def build_model(row: Row, sizes: Sizes, seed: int) -> "nn.Module":
     import torch
     from torch import nn
 
-    from models.dropout import Dropout
-    from models.options.tokengt import TokenGTConfig
-    from models.tokengt import TokenEmbedding
+    from graphmill.models.options.tokengt import TokenGTConfig
+    from graphmill.models.primitives.dropout import Dropout
+    from graphmill.models.tokengt import TokenEmbedding
 
     class BasisModel(nn.Module):
         def __init__(self) -> None:
@@ -251,7 +251,7 @@ def basis_loss(model: "nn.Module", graphs: "Graphs") -> "Tensor":
     """The sum of squared errors of a head on a graph, averaged over heads and graphs."""
     import torch
 
-    from models.tokengt import TokenView
+    from graphmill.models.tokengt import TokenView
 
     view = TokenView(graphs, 1)
     target_KBQT, mask_BQ = basis_targets(view)

@@ -1,8 +1,8 @@
 """Can one head of attention look at the neighbors k steps away, and at nothing else? GRIT's first experiment (arXiv:2305.17589, section 4.1).
 
-    python -m jobs.papers.hop_attention                              20 small molecules that are embedded, three kinds, k = 1, 2, 3: about ten minutes on one core
-    python -m jobs.papers.hop_attention --data graphs/zinc           graphs of a stored set, as in the paper (ZINC)
-    python -m jobs.papers.hop_attention --kinds grit --hops 3
+    python -m graphmill.jobs.papers.hop_attention                              20 small molecules that are embedded, three kinds, k = 1, 2, 3: about ten minutes on one core
+    python -m graphmill.jobs.papers.hop_attention --data graphs/zinc           graphs of a stored set, as in the paper (ZINC)
+    python -m graphmill.jobs.papers.hop_attention --kinds grit --hops 3
 
 One layer with one head sees positions alone, no features, and learns for each graph by itself the matrix (Aᵏ > 0), each row divided by its sum, with the mean
 absolute error as its loss. GRIT attends by its conditional scores over random walks; graphormer by dot products of degree embeddings and a bias for each length of a
@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from jobs.bench.results import check_results, keep, table
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.errors import ConfigError
-from storage.option_checks import at_least, check_options, more_than_0
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.jobs.bench.results import check_results, keep, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from models.graphs import Graphs
+    from graphmill.models.primitives.graphs import Graphs
 
 Kind = Literal["grit", "graphormer", "uniform"]
 PUBLISHED = {
@@ -76,9 +76,9 @@ def read_graphs(data: str | None, count: int) -> "list[Graphs]":
     """Single graphs without features, the largest of the set's first thousand. Raises ConfigError where there are not so many."""
     import torch
 
-    from jobs.run.config import GraphSetOptions
-    from jobs.run.prepare_molecules import prepare_molecules
-    from models.graphs import Graphs
+    from graphmill.jobs.config.config import GraphSetOptions
+    from graphmill.jobs.data.prepare_molecules import prepare_molecules
+    from graphmill.models.primitives.graphs import Graphs
 
     store = prepare_molecules(GraphSetOptions(path=data, molecules=1000), None)
     sizes = store.num_nodes[:1000]
@@ -107,9 +107,9 @@ def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
     import torch
     from torch import nn
 
-    from models.encodings.random_walk import random_walk_probabilities
-    from models.grit_attention import BiasAttention, ConditionalAttention
-    from models.options.grit import GRITConfig
+    from graphmill.models.encodings.random_walk import random_walk_probabilities
+    from graphmill.models.operators.grit_attention import BiasAttention, ConditionalAttention
+    from graphmill.models.options.grit import GRITConfig
 
     options = GRITConfig(
         width=config.width, num_heads=1, num_layers=1, rrwp_steps=config.walk_steps, attention_dropout=0.0

@@ -1,7 +1,7 @@
 """Does a norm keep how far a point is from the origin? PPGT's case study of its AdaRMSN (arXiv:2504.12588): an autoencoder of points in the plane.
 
-    python -m jobs.papers.norm_autoencoder                     three norms, 5,000 steps each, under a minute on one core
-    python -m jobs.papers.norm_autoencoder --norms rms ada --steps 500
+    python -m graphmill.jobs.papers.norm_autoencoder                     three norms, 5,000 steps each, under a minute on one core
+    python -m graphmill.jobs.papers.norm_autoencoder --norms rms ada --steps 500
 
 Points have a direction at random and a radius from 0.5 to 1.5. A linear map without bias takes them to `--width` channels, a norm follows, and a small perceptron gives the
 point back. RMSNorm's output is the direction alone, so the radius cannot be found again; batch normalisation and AdaRMSN keep it.
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from jobs.bench.results import check_results, keep, table
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from storage.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.jobs.bench.results import check_results, keep, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,8 +62,8 @@ def fit(config: AutoencoderConfig, norm: Norm) -> dict[str, float]:
     import torch
     from torch import nn
 
-    from models.ada_rms_norm import AdaRMSNorm
-    from models.batch_norm import RowBatchNorm
+    from graphmill.models.primitives.ada_rms_norm import AdaRMSNorm
+    from graphmill.models.primitives.batch_norm import RowBatchNorm
 
     began = time.perf_counter()
     torch.manual_seed(config.seed)

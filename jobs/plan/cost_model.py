@@ -1,10 +1,10 @@
 """What a step of training costs on a cluster, from formulas: bytes, rounds, cache misses, seconds. Checked against a sweep's points.
 
-    python -m jobs.plan.cost_model                                              predictions with the rates below
-    python -m jobs.plan.cost_model --points runs/scaling/points.jsonl           rates fitted to one worker's points, error at every point
+    python -m graphmill.jobs.plan.cost_model                                              predictions with the rates below
+    python -m graphmill.jobs.plan.cost_model --points runs/scaling/points.jsonl           rates fitted to one worker's points, error at every point
 
 Pure functions; nothing here needs Ray. The formulas, the measured errors and where the model breaks: docs/cost-model.md. Bytes are those of
-the arrays in messages (`samplers.messages`) as they travel; K hops are K + 1 rounds, the last one for rows.
+the arrays in messages (`graphmill.samplers.vocabulary.messages`) as they travel; K hops are K + 1 rounds, the last one for rows.
 """
 
 import itertools
@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from jobs.reporting.page import print_markdown
-from jobs.reporting.record_lines import Record, read_records
-from jobs.run.exit_codes import run
-from jobs.run.reader import parse
-from samplers.options import LoaderOptions
-from storage.errors import ConfigError, FormatError
-from storage.feature_rows import FeatureRows
-from storage.ingest_options import FeatureDtype
-from storage.option_checks import at_least, check_options, more_than_0
-from storage.statistics import CountStatistics
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.reporting.page import print_markdown
+from graphmill.jobs.reporting.record_lines import Record, read_records
+from graphmill.samplers.vocabulary.options import LoaderOptions
+from graphmill.storage.format.dtypes import FeatureDtype
+from graphmill.storage.format.feature_rows import FeatureRows
+from graphmill.storage.format.statistics import CountStatistics
 
 _GRADIENT_BYTES = 4
 
@@ -48,7 +48,7 @@ class Degrees:
 
     @staticmethod
     def power_law(num_nodes: float, num_edges: float, bins: int = 64) -> "Degrees":
-        """Degrees of density d^-3 above half their mean, as `storage.synthetic` has them in the tail; equal shares of nodes per bin."""
+        """Degrees of density d^-3 above half their mean, as `graphmill.storage.synthetic.products_like` has them in the tail; equal shares of nodes per bin."""
         mean = num_edges / num_nodes
         edge = np.linspace(0.0, 1.0, bins + 1)
         # d = mean / 2 · u^(-1/2) for uniform u; its integral over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
@@ -107,7 +107,7 @@ def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tu
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes of what messages hold; integers travel in the narrowest type that holds them (`samplers.travel`)."""
+    """Bytes of what messages hold; integers travel in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`)."""
 
     feature: int  # of a node's row of features, as stored
     index: int = 4  # of a node's id, stored or permanent
@@ -177,14 +177,14 @@ def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owne
 DRAWN_BYTES = (
     12  # of a node of a batch that is drawn ahead: its id, and its share of counts, sources and the plan's own
 )
-JOINED = 16  # batches whose draws share their requests (`samplers.planned_rows`)
+JOINED = 16  # batches whose draws share their requests (`graphmill.samplers.loading.scheduled_rows`)
 _EARLY = 1 / 16  # of the room, that rows which come before their batch's turn may fill
 
 
 def planned_share(
     count: np.ndarray, share: np.ndarray, rows: float, known: float = math.inf, batches: float = math.inf
 ) -> float:
-    """Of a batch's rows, the share that is fetched by plan (`samplers.row_plan`) with room for `rows`, where `known` batches are drawn ahead, over so many batches.
+    """Of a batch's rows, the share that is fetched by plan (`graphmill.samplers.loading.row_schedule`) with room for `rows`, where `known` batches are drawn ahead, over so many batches.
 
     Batches hold a node independently of each other, `count` nodes with the probability p in `share` each, so the gaps between its uses are geometric. To keep what
     is needed soonest is to keep a row over its gaps of at most g batches, and over some of the next longer ones. It is then kept after a share
@@ -502,10 +502,10 @@ def predict(
 
 
 def graph_parallel_bytes(workload: Workload, workers: int) -> dict[str, int]:
-    """Bytes that a worker sends in a full-graph step of GECO, with nodes spread at random; by kind (`models.parallel.cost`)."""
-    from models.options.geco import GECOConfig
-    from models.parallel.cost import sent_bytes
-    from models.parallel.shards import Shards
+    """Bytes that a worker sends in a full-graph step of GECO, with nodes spread at random; by kind (`graphmill.models.parallel_cost`)."""
+    from graphmill.models.options.geco import GECOConfig
+    from graphmill.models.parallel.shards import Shards
+    from graphmill.models.parallel_cost import sent_bytes
 
     config = GECOConfig(in_dim=workload.feature_bytes // 4, out_dim=47, width=128, num_layers=3)
     halo = round(random_halo(workload.degrees, workers))

@@ -4,34 +4,41 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.placement import Resources
-from cluster.run_place import RunPlace
-from cluster.tasks import Classification
-from cluster.training_data import GraphData
-from jobs.plan.run_plan import Plan, plan_run, size
-from jobs.plan.scoring_plan import add_training, add_untried
-from jobs.plan.tries import Tries
-from jobs.run.automatic import GraphFacts
-from jobs.run.config import RunConfig
-from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs
-from jobs.run.graph_task import graph_task, predicted, scored_splits, set_inputs, split_targets, target_columns
-from jobs.run.prepare_molecules import find_molecules, how_to_make
-from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import check_resume
-from storage.graph_set_manifest import GraphSetManifest
-from storage.graph_store import StoredGraphs
-from storage.molecule_features import ATOMS, BONDS
-from storage.molecule_source import MoleculeInfo
+from graphmill.cluster.data.training_data import GraphData
+from graphmill.cluster.ray.placement import Resources
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.tasks import Classification
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.defaults import GraphFacts
+from graphmill.jobs.data.prepare_molecules import find_molecules, how_to_make
+from graphmill.jobs.plan.run_plan import Plan, plan_run, size
+from graphmill.jobs.plan.scoring_plan import add_training, add_untried
+from graphmill.jobs.plan.tries import Tries
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs
+from graphmill.jobs.run.training_run import check_resume
+from graphmill.jobs.tasks.graph_task import (
+    graph_task,
+    predicted,
+    scored_splits,
+    set_inputs,
+    split_targets,
+    target_columns,
+)
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest
+from graphmill.storage.graph_sets.graph_set import StoredGraphs
+from graphmill.storage.molecules.molecule_source import MoleculeInfo
+from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
 
 _MOLECULE_BYTES = 400  # about, of its nodes and edges
 
 
 def plan_graphs(job: str, config: RunConfig) -> int:
-    """Prints the plan of `jobs.run.graph_run.run_graphs`; 0. Raises what the run raises of its options alone."""
+    """Prints the plan of `graphmill.jobs.run.graph_run.run_graphs`; 0. Raises what the run raises of its options alone."""
     return plan_run(job, config, _look)
 
 
-def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunPlace) -> None:
+def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunUrl) -> None:
     config = resolved.config
     stored = find_molecules(config.data, config.target)
     if not isinstance(stored, StoredGraphs):
@@ -55,7 +62,7 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
 
 
 def _add_batches(
-    plan: Plan, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: RunPlace
+    plan: Plan, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: RunUrl
 ) -> None:
     """Raises what the run would raise of this set."""
     columns = target_columns(store, config.target)

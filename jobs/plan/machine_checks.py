@@ -14,9 +14,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from jobs.run.memory_check import available_bytes
-from storage.errors import GraphmillError
-from storage.ordered_map import num_cores
+from graphmill.core.errors import GraphmillError
+from graphmill.core.parallel_map import num_cores
+from graphmill.jobs.machine.memory_check import available_bytes
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -105,7 +105,7 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:
     """Space and rights in a folder (or where it would be made), and that its file system renames and syncs."""
-    from storage.outputs import existing_part
+    from graphmill.storage.filesystem.outputs import existing_part
 
     existing = existing_part(folder)
     if not existing.is_dir():
@@ -199,9 +199,9 @@ def check_store(url: str) -> Iterator[Finding]:
     """That a file can be written, read back and removed under an fsspec URL."""
     from uuid import uuid4
 
-    from storage.arrow_files import is_local, split_url
-    from storage.filesystem_errors import one_line_errors
-    from storage.object_stores import check_bucket
+    from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+    from graphmill.storage.filesystem.object_stores import check_bucket
+    from graphmill.storage.filesystem.urls import is_local, split_url
 
     content = b"graphmill"
     try:
@@ -228,9 +228,9 @@ def check_store(url: str) -> Iterator[Finding]:
 
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
-    from storage.graph import open_graph
-    from storage.graph_set_manifest import GraphSetManifest
-    from storage.graph_store import holds_many_graphs, open_graphs
+    from graphmill.storage.format.graph_set_manifest import GraphSetManifest
+    from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph_sets.graph_set import holds_many_graphs, open_graphs
 
     try:
         stored = open_graphs(url) if holds_many_graphs(url) else open_graph(url)

@@ -1,7 +1,7 @@
 """Which rows a host's workers need of other hosts, and how often: seen in a few batches that are drawn for it, for any number of workers.
 
 Of a sample of the nodes it is counted how many batches of each position of a step hold them. From these counts follow the probabilities with which batches hold
-nodes, for any order of roots; first batches choose the rows that a host's workers share (`cluster.shared_rows`), and others tell what is needed beside them.
+nodes, for any order of roots; first batches choose the rows that a host's workers share (`graphmill.cluster.serving.shared_rows`), and others tell what is needed beside them.
 """
 
 import time
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jobs.plan.cost_model import Traffic
-from samplers.plans import own_positions
+from graphmill.jobs.plan.cost_model import Traffic
+from graphmill.samplers.vocabulary.rank_shares import own_positions
 
 if TYPE_CHECKING:
-    from storage.graph import StoredGraph
+    from graphmill.storage.graph import StoredGraph
 
 _FIRST, _OTHERS = 16, 128  # batches of a position that choose shared rows, and others, at most
 _MOST_PLACES, _SHUFFLED_PLACES = 16, 4  # positions of which batches are drawn
@@ -134,10 +134,10 @@ def busiest_host(needs: Needs, hosts: int, workers: int, micro_batches: int) -> 
 
 def seen_needs(graph: "StoredGraph", options: Any, positions: int, longest_s: float) -> Needs:
     """Of batches that are drawn here, without their rows, for about so long."""
-    from samplers.registry import build_sampler
-    from samplers.router import local_router
-    from samplers.traffic import COLUMNS, WatchedRemote
-    from samplers.traffic import Traffic as Counted
+    from graphmill.samplers.access.router import local_router
+    from graphmill.samplers.access.traffic import COLUMNS, WatchedRemote
+    from graphmill.samplers.access.traffic import Traffic as Counted
+    from graphmill.samplers.methods.registry import build_sampler
 
     manifest = graph.manifest
     counted = Counted(manifest.num_partitions)

@@ -6,42 +6,42 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from cluster.placement import Resources
-from cluster.run_place import RunPlace
-from cluster.training_data import OpenNodes, StoredNodes
-from jobs.plan.cost_model import Rates, all_reduce_bytes
-from jobs.plan.needs import Needs, seen_needs
-from jobs.plan.run_plan import Plan, duration, plan_run, size
-from jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add_untried, on_top, planned_bytes, shared
-from jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
-from jobs.plan.tries import Tried, Tries
-from jobs.run.automatic import Setting, expected_facts, num_batches
-from jobs.run.classic import search
-from jobs.run.config import RunConfig
-from jobs.run.link_task import graph_inputs
-from jobs.run.memory_check import available_bytes
-from jobs.run.node_run import check_run, resolve_nodes, shard_memory
-from jobs.run.node_task import node_task
-from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
-from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import check_resume
-from jobs.run.typed_nodes import NodeGraph, describe, predicted_nodes
-from jobs.run.whole_graph import WholeGraphData
-from samplers.options import FullGraphOptions, NeighborOptions, RandomPartitionOptions
-from samplers.protocol import Sampler
-from samplers.registry import without_encodings
-from samplers.traffic import COLUMNS, Traffic
-from samplers.typed_router import whole_router
-from storage.descriptions import counted
-from storage.encoding_names import EncodingOptions
-from storage.encodings import find_encoding
-from storage.errors import GraphmillError
-from storage.feature_rows import FeatureRows
-from storage.graph import StoredGraph
-from storage.ingest_options import FeatureDtype
-from storage.manifest import Manifest
-from storage.source import SPLITS
-from storage.typed_graph import TypedGraph
+from graphmill.cluster.data.training_data import OpenNodes, StoredNodes
+from graphmill.cluster.ray.placement import Resources
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.core.errors import GraphmillError
+from graphmill.core.summaries import counted
+from graphmill.jobs.baselines.tuned_baselines import search
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.defaults import Setting, expected_facts, num_batches
+from graphmill.jobs.data.prepare_graph import find_graph, how_to_make, not_there_yet
+from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.plan.cost_model import Rates, all_reduce_bytes
+from graphmill.jobs.plan.needs import Needs, seen_needs
+from graphmill.jobs.plan.run_plan import Plan, duration, plan_run, size
+from graphmill.jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add_untried, on_top, planned_bytes, shared
+from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
+from graphmill.jobs.plan.tries import Tried, Tries
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.resolve.typed_facts import NodeGraph, describe, predicted_nodes
+from graphmill.jobs.run.graph_parallel import WholeGraphData
+from graphmill.jobs.run.node_run import check_run, resolve_nodes, shard_memory
+from graphmill.jobs.run.training_run import check_resume
+from graphmill.jobs.tasks.link_task import graph_inputs
+from graphmill.jobs.tasks.node_task import node_task
+from graphmill.samplers.access.traffic import COLUMNS, Traffic
+from graphmill.samplers.access.typed_router import whole_router
+from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.methods.registry import without_encodings
+from graphmill.samplers.vocabulary.options import FullGraphOptions, NeighborOptions, RandomPartitionOptions
+from graphmill.storage.format.dtypes import FeatureDtype
+from graphmill.storage.format.encoding_names import EncodingOptions
+from graphmill.storage.format.encodings import find_encoding
+from graphmill.storage.format.feature_rows import FeatureRows
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLITS
+from graphmill.storage.graph import StoredGraph
+from graphmill.storage.typed_graph import TypedGraph
 
 _GIGABIT = 1e9 / 8  # bytes a second
 _LINKS = (1, 10)  # Gb/s
@@ -51,11 +51,11 @@ _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 
 
 def plan_nodes(job: str, config: RunConfig) -> int:
-    """Prints the plan of `jobs.run.node_run.run_nodes`; 0. Raises what the run raises of its options alone."""
+    """Prints the plan of `graphmill.jobs.run.node_run.run_nodes`; 0. Raises what the run raises of its options alone."""
     return plan_run(job, config, _look)
 
 
-def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunPlace) -> None:
+def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunUrl) -> None:
     config = resolved.config
     graph = find_graph(config.data)
     if graph is None:
@@ -146,7 +146,7 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun) -> None:
         Tries(data, model, complete),
         readable(resolved.training),
         evaluation,
-        node_task(resolved, manifest),
+        node_task(resolved.config, resolved.inputs, manifest),
         "roots" if resolved.config.links is None else "links",
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
@@ -272,9 +272,9 @@ def _scoring_text(config: RunConfig, valid: Any, workers: int) -> str:
 
 
 def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
-    """Where the whole graph is the batch: memory and traffic by `models.parallel.cost`; time, where one process can hold it."""
-    from models.parallel.cost import sent_bytes
-    from models.parallel.shards import Shards
+    """Where the whole graph is the batch: memory and traffic by `graphmill.models.parallel_cost`; time, where one process can hold it."""
+    from graphmill.models.parallel.shards import Shards
+    from graphmill.models.parallel_cost import sent_bytes
 
     manifest, fit, workers = graph.manifest, resolved.fit, plan.workers
     memory = shard_memory(manifest, resolved)
@@ -302,7 +302,9 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
         """A worker's share of it, which is drawn once."""
         return replace(shared(tried, workers), draw_s=0.0)
 
-    tried = kept(tries.train(opened.sampler(resolved.training, 1), node_task(resolved, manifest)))
+    tried = kept(
+        tries.train(opened.sampler(resolved.training, 1), node_task(resolved.config, resolved.inputs, manifest))
+    )
     passed = kept(tries.score(opened.sampler(resolved.evaluation["valid"], 1)))
     scoring = Scoring(passed, 1, 0)
     more = f"{scoring.text(plan, fit, 1)}; tried whole, by one process; {on_top(plan)}"

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from cluster.evaluation import deal_split
-from cluster.options import WorkerOptions
-from cluster.predictor import Piece, PredictionSpec
-from jobs.plan.run_plan import Plan
-from jobs.plan.scoring_plan import shared
-from jobs.plan.tries import Tries, mean_of
-from jobs.run.predict_options import PredictConfig
-from jobs.run.prediction_subject import Served, Subject
-from storage.descriptions import counted
+from graphmill.cluster.options import WorkerOptions
+from graphmill.cluster.prediction.predictor import Piece, PredictionSpec
+from graphmill.cluster.training.evaluation import deal_split
+from graphmill.core.summaries import counted
+from graphmill.jobs.config.predict_options import PredictConfig
+from graphmill.jobs.plan.run_plan import Plan
+from graphmill.jobs.plan.scoring_plan import shared
+from graphmill.jobs.plan.tries import Tries, mean_of
+from graphmill.jobs.run.prediction_subject import Served, Subject
 
 _MORE = "starting and writing the files come on top"
 
@@ -28,7 +28,7 @@ def plan_prediction(
 ) -> int:
     """Prints what the prediction would do; returns the exit status, 1 where it would be refused.
 
-    `summary`: of predictions that are complete already; `split`: see `jobs.predict`.
+    `summary`: of predictions that are complete already; `split`: see `graphmill.jobs.predict`.
     """
     workers = placed.most
     plan = Plan("predict", workers, config.ray.object_store_gb)

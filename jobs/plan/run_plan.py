@@ -2,7 +2,7 @@
 
 A cluster that the run would join is asked what it has; times and memory are then those of its hosts, each taken to be like this machine.
 
-Counts come from the graph's or set's own files; bytes, memory and times from a few batches (`jobs.plan.tries`). Memory and times are
+Counts come from the graph's or set's own files; bytes, memory and times from a few batches (`graphmill.jobs.plan.tries`). Memory and times are
 marked as estimates.
 """
 
@@ -12,24 +12,24 @@ from dataclasses import replace
 
 import torch
 
-from cluster.checkpoints import checkpoints_of
-from cluster.options import TrainOptions, WorkerOptions
-from cluster.placement import Resources, resources_now
-from cluster.run_place import RunPlace
-from cluster.session import ray_session
-from cluster.table_memory import message_bytes
-from cluster.table_rows import table_bytes
-from jobs.plan.tries import Tried
-from jobs.run.config import RunConfig
-from jobs.run.memory_check import available_bytes
-from jobs.run.option_checks import choose_run_dir
-from jobs.run.registry import PLACEHOLDERS
-from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import known_resources, step_warnings
-from storage.descriptions import counted
-from storage.errors import GraphmillError
-from storage.ordered_map import num_cores
-from storage.process_memory import own_bytes
+from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
+from graphmill.cluster.embeddings.memory import message_bytes
+from graphmill.cluster.embeddings.rows import table_bytes
+from graphmill.cluster.options import TrainOptions, WorkerOptions
+from graphmill.cluster.ray.placement import Resources, resources_now
+from graphmill.cluster.ray.session import ray_session
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.core.errors import GraphmillError
+from graphmill.core.parallel_map import num_cores
+from graphmill.core.process_memory import own_bytes
+from graphmill.core.summaries import counted
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.plan.tries import Tried
+from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.run.training_run import known_resources, step_warnings
 
 _MARGIN = 1.2  # of memory, over what is counted
 _USABLE = 0.9  # of the memory that is free
@@ -231,7 +231,7 @@ class Plan:
             else f"{self.cores} cores on each of {self.hosts} hosts"
         )
 
-    def add_run(self, run_dir: RunPlace, config: RunConfig) -> None:
+    def add_run(self, run_dir: RunUrl, config: RunConfig) -> None:
         """Ray, where the run is kept, what it goes on from, and its checkpoints."""
         local = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
@@ -252,7 +252,7 @@ class Plan:
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")
 
 
-def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunPlace], None]) -> int:
+def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunUrl], None]) -> int:
     """Prints the plan of a run; returns the exit status, 1 where the run would be refused. Raises what the run raises of its options alone. `look` adds
     what the data decides."""
     cluster = _cluster(config)

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.evaluation import deal_split, scored_with
-from cluster.options import TrainOptions
-from cluster.tasks import Task
-from jobs.plan.run_plan import Plan, duration
-from jobs.plan.tries import Tried, Tries, extrapolated
-from jobs.run.memory_check import available_bytes
-from jobs.run.resolve import ResolvedRun
-from samplers.options import FullGraphOptions
-from samplers.protocol import Sampler
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.tasks import Task
+from graphmill.cluster.training.evaluation import deal_split, scored_with
+from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.plan.run_plan import Plan, duration
+from graphmill.jobs.plan.tries import Tried, Tries, extrapolated
+from graphmill.jobs.resolve.resolve import ResolvedRun
+from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 PLANNED = "rows and batches by plan"
 _LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass

@@ -1,4 +1,4 @@
-"""The cheapest settings of a run on several hosts: a search by the cost model (`jobs.plan.cost_model`) over those that change no batch.
+"""The cheapest settings of a run on several hosts: a search by the cost model (`graphmill.jobs.plan.cost_model`) over those that change no batch.
 
 They are the workers on a host, the bytes for rows by plan, for those that a host's workers share and for batches drawn ahead, and the type that features are stored
 as, which is that of the wire; only the last one changes numbers, by rounding. Draws share requests wherever rows are planned.
@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from jobs.plan.cost_model import (
+from graphmill.jobs.plan.cost_model import (
     DRAWN_BYTES,
     JOINED,
     BatchShape,
@@ -25,8 +25,8 @@ from jobs.plan.cost_model import (
     row_traffic,
     step_cost,
 )
-from jobs.plan.needs import HostNeeds, Needs, busiest_host
-from storage.ingest_options import FeatureDtype
+from graphmill.jobs.plan.needs import HostNeeds, Needs, busiest_host
+from graphmill.storage.format.dtypes import FeatureDtype
 
 _SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # of other hosts' rows, that there is room for
 _SHARED = (0.0, 0.5, 0.75)  # of the room of a host's workers, that they share

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from cluster.tasks import Task, step_output
-from cluster.training_data import OpenData
-from jobs.plan.saved_bytes import saved_bytes
-from jobs.run.memory_check import growth_bytes
-from samplers.protocol import Sampler
+from graphmill.cluster.data.training_data import OpenData
+from graphmill.cluster.tasks import Task, step_output
+from graphmill.jobs.machine.memory_check import growth_bytes
+from graphmill.jobs.plan.saved_bytes import saved_bytes
+from graphmill.samplers.drawing.protocol import Sampler
 
 _ENOUGH_S = 20.0  # after this long no further batch is tried
 

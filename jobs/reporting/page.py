@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.run_record import flat_text, is_number, setting_text
+from graphmill.jobs.records.run_record import flat_text, is_number, setting_text
 
 if TYPE_CHECKING:
     import fsspec
@@ -25,7 +25,7 @@ def render(template: str, **values: Any) -> str:
 
 def check_page(path: Path) -> None:
     """Raises ConfigError where no page may be written: another thing is there than an earlier page of ours."""
-    from storage.outputs import check_output
+    from graphmill.storage.filesystem.outputs import check_output
 
     check_output(path, "a report", _strangers, is_file=True)
 
@@ -40,7 +40,7 @@ def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("jobs.reporting"),
+        loader=PackageLoader("graphmill.jobs.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

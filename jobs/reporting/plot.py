@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from xml.etree import ElementTree
 
-from jobs.reporting.page import number, printable
+from graphmill.jobs.reporting.page import number, printable
 
 if TYPE_CHECKING:
     from markupsafe import Markup

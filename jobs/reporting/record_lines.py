@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.durable import write_durably
-from storage.errors import FormatError
+from graphmill.core.errors import FormatError
+from graphmill.storage.filesystem.fsync import write_durably
 
 Record = dict[str, Any]
 

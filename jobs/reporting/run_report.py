@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 from math import nan
 from typing import Any, TypeVar
 
-from jobs.reporting.page import duration, number, render, value_text, when
-from jobs.reporting.plot import Line, Plot
-from jobs.run.run_record import (
+from graphmill.core.summaries import counted
+from graphmill.jobs.records.run_record import (
     Partition,
     PartitionTraffic,
     RankSeconds,
@@ -16,8 +15,9 @@ from jobs.run.run_record import (
     is_number,
     setting_text,
 )
-from jobs.run.verdict import BASELINE_NAMES
-from storage.descriptions import counted
+from graphmill.jobs.records.verdict import BASELINE_NAMES
+from graphmill.jobs.reporting.page import duration, number, render, value_text, when
+from graphmill.jobs.reporting.plot import Line, Plot
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.run_directory import write_atomic
-from jobs.reporting.page import render, write_csv
-from jobs.reporting.plot import Line, Plot
-from jobs.run.run_record import is_number
+from graphmill.cluster.runs.run_directory import write_atomic
+from graphmill.jobs.records.run_record import is_number
+from graphmill.jobs.reporting.page import render, write_csv
+from graphmill.jobs.reporting.plot import Line, Plot
 
 Point = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.run_directory import write_atomic
-from jobs.reporting.page import render, write_csv
-from jobs.reporting.plot import NUM_COLOURS, Line, Plot, Scale
+from graphmill.cluster.runs.run_directory import write_atomic
+from graphmill.jobs.reporting.page import render, write_csv
+from graphmill.jobs.reporting.plot import NUM_COLOURS, Line, Plot, Scale
 
 Record = Mapping[str, Any]
 

@@ -6,25 +6,25 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-from cluster.checkpoint import DATA
-from cluster.one_process import ProcessLauncher
-from cluster.placement import Resources, cluster_resources
-from cluster.session import ray_session
-from cluster.subnormals import flushed_subnormals
-from cluster.tasks import Classification, Task
-from cluster.train_session import Launcher
-from cluster.training_data import GraphData, GraphSplitOptions
-from jobs.run.automatic import set_facts
-from jobs.run.baselines import begin_baselines
-from jobs.run.config import RunConfig
-from jobs.run.graph_baselines import compute_graph_baselines
-from jobs.run.graph_task import graph_task, predicted, scored_splits, set_inputs, target_columns
-from jobs.run.option_checks import choose_run_dir
-from jobs.run.prepare_molecules import prepare_molecules
-from jobs.run.registry import PLACEHOLDERS
-from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.this_machine import local_session
-from jobs.run.training_run import (
+from graphmill.cluster.checkpoints.checkpoint import DATA
+from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions
+from graphmill.cluster.process.subnormals import flushed_subnormals
+from graphmill.cluster.ray.placement import Resources, cluster_resources
+from graphmill.cluster.ray.session import ray_session
+from graphmill.cluster.tasks import Classification, Task
+from graphmill.cluster.training.one_process import ProcessLauncher
+from graphmill.cluster.training.train_session import Launcher
+from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
+from graphmill.jobs.baselines.node_baselines import begin_baselines
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.defaults import set_facts
+from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.data.prepare_molecules import prepare_molecules
+from graphmill.jobs.machine.this_machine import local_session
+from graphmill.jobs.records.verdict import end_of_run
+from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.run.training_run import (
     check_resume,
     copied_from,
     end_finished,
@@ -33,9 +33,9 @@ from jobs.run.training_run import (
     print_end,
     train_and_score,
 )
-from jobs.run.verdict import end_of_run
-from storage.file_stamps import take_stamps
-from storage.graph_store import StoredGraphs
+from graphmill.jobs.tasks.graph_task import graph_task, predicted, scored_splits, set_inputs, target_columns
+from graphmill.storage.graph_sets.graph_set import StoredGraphs
+from graphmill.storage.replicas.file_stamps import take_stamps
 
 
 @flushed_subnormals()
@@ -81,7 +81,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
     with nullcontext() if alone else ray_session(local_session(config.workers, config.ray)):
         launcher: Launcher = ProcessLauncher(resolved.workers, run_dir)
         if not alone:
-            from cluster.ray_train import RayTrainLauncher
+            from graphmill.cluster.training.ray_train import RayTrainLauncher
 
             resolved = resolve_graphs(asked, store, columns, task, cluster_resources(before))
             if resources is None:

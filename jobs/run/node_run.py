@@ -5,40 +5,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from cluster.checkpoint import DATA
-from cluster.embeddings import OwnersHere, TableOwners, TableSpec
-from cluster.one_process import ProcessLauncher
-from cluster.options import ServerOptions
-from cluster.placement import Resources, cluster_resources
-from cluster.run_place import RunPlace
-from cluster.session import ray_session
-from cluster.subnormals import flushed_subnormals
-from cluster.tls import tls_context
-from cluster.train_session import Launcher
-from cluster.training_data import OpenNodes, StoredNodes, TrainingData
-from jobs.run.automatic import graph_facts
-from jobs.run.baselines import Baselines, begin_baselines, compute_baselines
-from jobs.run.classic import train_classic
-from jobs.run.config import RunConfig
-from jobs.run.link_baselines import compute_link_baselines
-from jobs.run.link_options import LinksOptions
-from jobs.run.link_task import check_links, graph_inputs, link_identity, ranking
-from jobs.run.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
-from jobs.run.option_checks import choose_run_dir
-from jobs.run.prepare_graph import prepare_any_graph, store_encoding
-from jobs.run.registry import PLACEHOLDERS
-from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.this_machine import local_session
-from jobs.run.training_run import (
-    check_resume,
-    copied_from,
-    end_finished,
-    finished_summary,
-    known_resources,
-    print_end,
-    train_and_score,
-)
-from jobs.run.typed_nodes import (
+from graphmill.cluster.checkpoints.checkpoint import DATA
+from graphmill.cluster.data.training_data import OpenNodes, StoredNodes, TrainingData
+from graphmill.cluster.embeddings.embeddings import OwnersHere, TableOwners, TableSpec
+from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.process.subnormals import flushed_subnormals
+from graphmill.cluster.ray.placement import Resources, cluster_resources
+from graphmill.cluster.ray.session import ray_session
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.training.one_process import ProcessLauncher
+from graphmill.cluster.training.train_session import Launcher
+from graphmill.cluster.transport.tls import tls_context
+from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import counted
+from graphmill.jobs.baselines.link_baselines import compute_link_baselines
+from graphmill.jobs.baselines.node_baselines import Baselines, begin_baselines, compute_baselines
+from graphmill.jobs.baselines.tuned_baselines import train_classic
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.defaults import graph_facts
+from graphmill.jobs.config.link_options import LinksOptions
+from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.data.prepare_graph import prepare_any_graph, store_encoding
+from graphmill.jobs.machine.this_machine import local_session
+from graphmill.jobs.records.verdict import end_of_run
+from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.resolve.typed_facts import (
     NodeGraph,
     check_graph_kind,
     describe,
@@ -48,20 +40,28 @@ from jobs.run.typed_nodes import (
     typed_inputs,
     with_type,
 )
-from jobs.run.verdict import end_of_run
-from jobs.run.whole_graph import ShardMemory, WholeGraphData
-from samplers.options import RandomPartitionOptions
-from samplers.random_partition import count_chunks
-from samplers.registry import without_encodings
-from samplers.router import Router
-from samplers.traffic import Traffic
-from samplers.typed_router import TypedRouter, whole_router
-from storage.descriptions import counted
-from storage.errors import ConfigError
-from storage.graph import StoredGraph
-from storage.manifest import Manifest
-from storage.typed_graph import TypedGraph
-from storage.typed_manifest import TypedManifest
+from graphmill.jobs.run.graph_parallel import ShardMemory, WholeGraphData
+from graphmill.jobs.run.training_run import (
+    check_resume,
+    copied_from,
+    end_finished,
+    finished_summary,
+    known_resources,
+    print_end,
+    train_and_score,
+)
+from graphmill.jobs.tasks.link_task import check_links, graph_inputs, link_identity, ranking
+from graphmill.jobs.tasks.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.traffic import Traffic
+from graphmill.samplers.access.typed_router import TypedRouter, whole_router
+from graphmill.samplers.methods.random_partition import count_chunks
+from graphmill.samplers.methods.registry import without_encodings
+from graphmill.samplers.vocabulary.options import RandomPartitionOptions
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.typed_manifest import TypedManifest
+from graphmill.storage.graph import StoredGraph
+from graphmill.storage.typed_graph import TypedGraph
 
 
 @flushed_subnormals()
@@ -96,7 +96,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
     classic = train_classic(job, config, run_dir, run_nodes)
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
     with prepare(graph, asked, resolved, memory, run_dir) as ready:
-        task = node_task(ready.resolved, nodes)
+        task = node_task(ready.resolved.config, ready.resolved.inputs, nodes)
         told = "majority class, features only" if config.links is None else "common neighbors"
         print(f"fitting the baselines ({told})", flush=True)
 
@@ -155,7 +155,7 @@ def table_spec(resolved: ResolvedRun, manifest: Manifest | TypedManifest, owners
 
 @contextmanager
 def _in_this_process(
-    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
+    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunUrl
 ) -> Iterator[_Ready]:
     for reason in resolved.reasons:
         print(reason, flush=True)
@@ -186,12 +186,12 @@ def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph
 
 @contextmanager
 def _on_ray(
-    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
+    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunUrl
 ) -> Iterator[_Ready]:
-    from cluster.partition_server import connect_any, server_group
-    from cluster.ray_train import RayTrainLauncher
-    from cluster.served_nodes import ServedNodes
-    from cluster.table_server import served_owners
+    from graphmill.cluster.data.served_nodes import ServedNodes
+    from graphmill.cluster.embeddings.server import served_owners
+    from graphmill.cluster.serving.partition_server import connect_any, server_group
+    from graphmill.cluster.training.ray_train import RayTrainLauncher
 
     config, manifest, before = resolved.config, graph.manifest, resolved.workers
     print("starting Ray and the partition servers", flush=True)

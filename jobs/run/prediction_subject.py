@@ -10,14 +10,9 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from cluster.checkpoint import parse_weights
-from cluster.checkpoints import BEST
-from cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainOptions
-from cluster.predictor import UNSPLIT, with_unsplit
-from cluster.table_rows import SavedTable
-from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
-from cluster.tls import tls_context
-from cluster.training_data import (
+from graphmill.cluster.checkpoints.checkpoint import parse_weights
+from graphmill.cluster.checkpoints.checkpoint_store import BEST
+from graphmill.cluster.data.training_data import (
     GraphData,
     GraphSplitOptions,
     StoredNodes,
@@ -25,30 +20,40 @@ from cluster.training_data import (
     predicted_ids,
     predicted_places,
 )
-from jobs.run.config import saved_tree
-from jobs.run.finished_run import FinishedRun
-from jobs.run.graph_task import set_inputs
-from jobs.run.link_task import graph_inputs, link_task
-from jobs.run.node_run import kept_on_disk, shard_memory
-from jobs.run.node_task import fits_labels
-from jobs.run.predict_options import PredictConfig
-from jobs.run.prepare_graph import store_encoding
-from jobs.run.reader import UsageError
-from jobs.run.registry import GRAPH_PARALLEL, Inputs, sharding
-from jobs.run.resolve import ResolvedRun, read_resolved
-from jobs.run.typed_nodes import NodeGraph, describe, predicted_nodes, typed_inputs
-from jobs.run.whole_graph import WholeGraphData
-from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions, TopLinkOptions
-from samplers.router import Router
-from samplers.typed_router import TypedRouter
-from storage.arrow_files import is_local
-from storage.encodings import find_encoding
-from storage.errors import ConfigError, FormatError
-from storage.graph import SourceIds, StoredGraph, source_ids
-from storage.graph_store import open_graphs
-from storage.manifest import Manifest
-from storage.source import SPLIT_NAMES
-from storage.typed_graph import TypedGraph, open_any_graph
+from graphmill.cluster.embeddings.rows import SavedTable
+from graphmill.cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainOptions
+from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
+from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
+from graphmill.cluster.transport.tls import tls_context
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.jobs.config.config import saved_tree
+from graphmill.jobs.config.predict_options import PredictConfig
+from graphmill.jobs.config.reader import UsageError
+from graphmill.jobs.config.registry import GRAPH_PARALLEL, Inputs, sharding
+from graphmill.jobs.data.prepare_graph import store_encoding
+from graphmill.jobs.records.finished_run import FinishedRun
+from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
+from graphmill.jobs.resolve.typed_facts import NodeGraph, describe, predicted_nodes, typed_inputs
+from graphmill.jobs.run.graph_parallel import WholeGraphData
+from graphmill.jobs.run.node_run import kept_on_disk, shard_memory
+from graphmill.jobs.tasks.graph_task import set_inputs
+from graphmill.jobs.tasks.link_task import graph_inputs, link_task
+from graphmill.jobs.tasks.node_task import fits_labels
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.vocabulary.options import (
+    FullGraphOptions,
+    LoaderOptions,
+    RandomPartitionOptions,
+    TopLinkOptions,
+)
+from graphmill.storage.filesystem.urls import is_local
+from graphmill.storage.format.encodings import find_encoding
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLIT_NAMES
+from graphmill.storage.graph import SourceIds, StoredGraph, source_ids
+from graphmill.storage.graph_sets.graph_set import open_graphs
+from graphmill.storage.typed_graph import TypedGraph, open_any_graph
 
 _TASKS: dict[str, type] = {
     "regression": Regression,
@@ -193,8 +198,8 @@ def _served(
 
     @contextmanager
     def serving() -> Iterator[Served]:
-        from cluster.partition_server import connect_any, partition_servers
-        from cluster.served_nodes import ServedNodes
+        from graphmill.cluster.data.served_nodes import ServedNodes
+        from graphmill.cluster.serving.partition_server import connect_any, partition_servers
 
         with partition_servers(encoded(), servers) as running:
             yield shared(ServedNodes(running)), members(connect_any(running))

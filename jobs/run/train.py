@@ -6,25 +6,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.commands import program_name
-from jobs.run.config import AUTO, RunConfig, config_help, config_tree, read_config, read_recipe, read_saved, without
-from jobs.run.option_checks import choose_run_dir
-from jobs.run.reader import Tree, UsageError, Words, asks_help, complain, read_words
-from jobs.run.registry import PLACEHOLDERS, Kind
-from jobs.run.resolve import Facts, resolve
-from samplers.registry import load
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.cli.typed_commands import program_name
+from graphmill.jobs.config.config import (
+    AUTO,
+    RunConfig,
+    config_help,
+    config_tree,
+    read_config,
+    read_recipe,
+    read_saved,
+    without,
+)
+from graphmill.jobs.config.reader import Tree, UsageError, Words, asks_help, complain, read_words
+from graphmill.jobs.config.registry import PLACEHOLDERS, Kind
+from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.resolve import Facts, resolve
+from graphmill.samplers.methods.registry import load
 
 if TYPE_CHECKING:
-    from jobs.run.finished_run import FinishedRun
+    from graphmill.jobs.records.finished_run import FinishedRun
 
 
 # What runs, or with --plan only plans.
 _RUNS: dict[tuple[Kind, bool], str] = {
-    ("nodes", False): "jobs.run.node_run:run_nodes",
-    ("nodes", True): "jobs.plan.node_plan:plan_nodes",
-    ("graphs", False): "jobs.run.graph_run:run_graphs",
-    ("graphs", True): "jobs.plan.graph_plan:plan_graphs",
+    ("nodes", False): "graphmill.jobs.run.node_run:run_nodes",
+    ("nodes", True): "graphmill.jobs.plan.node_plan:plan_nodes",
+    ("graphs", False): "graphmill.jobs.run.graph_run:run_graphs",
+    ("graphs", True): "graphmill.jobs.plan.graph_plan:plan_graphs",
 }
 
 
@@ -81,7 +90,7 @@ def config(*words: object, kind: Kind = "nodes", recipe: str | None = None, allo
 
 def train(config: RunConfig) -> "FinishedRun":
     """Trains, and returns the finished run. Its directory is `config.run.dir`, or a new one under runs/. Raises what the command would say."""
-    from jobs.run.finished_run import read_run
+    from graphmill.jobs.records.finished_run import read_run
 
     if config.run.resume == AUTO:
         # These the run has from when it began, where nobody says them now.
@@ -110,7 +119,7 @@ def automatic_resume(kind: Kind, layers: Sequence[Tree], said: Tree, *, allow_im
     All that is said now lies over what the run was: the same words change nothing, others are refused as they are with --run.resume DIR.
     Raises ConfigError where nothing says the directory.
     """
-    from cluster.run_place import RunPlace
+    from graphmill.cluster.runs.run_url import RunUrl
 
     asked = config_tree(kind, *layers, said)
     place = asked["run"].get("dir")
@@ -120,7 +129,7 @@ def automatic_resume(kind: Kind, layers: Sequence[Tree], said: Tree, *, allow_im
             "resume: expected --run.dir beside --run.resume auto, found none; the directory says which run it is: set --run.dir"
         )
     rest = {name: value for name, value in said["run"].items() if name not in ("dir", "resume")}
-    if not RunPlace(place).holds_run:
+    if not RunUrl(place).holds_run:
         return [*layers], {**said, "run": {**rest, "dir": place}}
     saved = read_saved(place, "start one without --run.resume", allow_import=allow_import).tree()
     return [saved, *layers], {**said, "run": {**rest, "resume": place, "dir": None}}

@@ -11,40 +11,40 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from cluster.checkpoint import TrainState, check_continues
-from cluster.checkpoints import checkpoints_of, run_disk_full
-from cluster.embeddings import TableSpec
-from cluster.placement import Resources
-from cluster.reporter import Record
-from cluster.run_copy import copied
-from cluster.run_directory import RunDirectory, make_folder, write_atomic
-from cluster.run_place import RunPlace
-from cluster.session import joins_a_cluster
-from cluster.start_weights import load_start
-from cluster.tasks import Task
-from cluster.train_session import Launcher
-from cluster.train_spec import TrainSpec
-from cluster.trainer import train
-from cluster.training_data import TrainingData
-from jobs.reporting.run_report import run_page
-from jobs.run.baselines import Baselines
-from jobs.run.commands import command_line, program_name
-from jobs.run.config import RunConfig, RunOptions, saved_tree
-from jobs.run.environment import describe_command, describe_environment
-from jobs.run.faults import last_words
-from jobs.run.progress import Progress, progress
-from jobs.run.reader import shown
-from jobs.run.resolve import ResolvedRun
-from jobs.run.run_record import RunRecord, read_run, stored_partitions
-from jobs.run.this_machine import local_session, this_machine
-from jobs.run.trackers import tracked
-from jobs.run.verdict import BASELINE_NAMES, end_of_run, judge
-from samplers.traffic import COLUMNS
-from storage.descriptions import counted
-from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
-from storage.graph_set_manifest import GraphSetManifest
-from storage.manifest import Manifest
-from storage.typed_manifest import TypedManifest
+from graphmill.cluster.checkpoints.checkpoint import TrainState, check_continues
+from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, run_disk_full
+from graphmill.cluster.data.training_data import TrainingData
+from graphmill.cluster.embeddings.embeddings import TableSpec
+from graphmill.cluster.ray.placement import Resources
+from graphmill.cluster.ray.session import joins_a_cluster
+from graphmill.cluster.runs.local_records import Record
+from graphmill.cluster.runs.run_directory import RunDirectory, make_folder, write_atomic
+from graphmill.cluster.runs.run_upload import copied
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.tasks import Task
+from graphmill.cluster.training.initial_weights import load_start
+from graphmill.cluster.training.train_session import Launcher
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.cluster.training.trainer import train
+from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from graphmill.core.summaries import counted
+from graphmill.jobs.baselines.node_baselines import Baselines
+from graphmill.jobs.cli.faults import last_words
+from graphmill.jobs.cli.progress import Progress, progress
+from graphmill.jobs.cli.typed_commands import command_line, program_name
+from graphmill.jobs.config.config import RunConfig, RunOptions, saved_tree
+from graphmill.jobs.config.reader import shown
+from graphmill.jobs.machine.environment import describe_command, describe_environment
+from graphmill.jobs.machine.this_machine import local_session, this_machine
+from graphmill.jobs.records.run_record import RunRecord, read_run, stored_partitions
+from graphmill.jobs.records.trackers import tracked
+from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge
+from graphmill.jobs.reporting.run_report import run_page
+from graphmill.jobs.resolve.resolve import ResolvedRun
+from graphmill.samplers.access.traffic import COLUMNS
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.typed_manifest import TypedManifest
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
 _LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
@@ -65,7 +65,7 @@ KEPT_EPOCH = {
 
 
 @contextmanager
-def open_run(place: RunPlace, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
+def open_run(place: RunUrl, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
     """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written.
 
     Raises ConflictError where another process trains this run.
@@ -116,7 +116,7 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
             _write_report(run)
 
 
-def _newest(place: RunPlace) -> str | None:
+def _newest(place: RunUrl) -> str | None:
     """The newest checkpoint's name; None where there is none, or the store does not answer."""
     with suppress(OSError):
         return next(iter(checkpoints_of(place, _LAST_LOOK_S).names()), None)
@@ -148,7 +148,7 @@ def copied_from(manifest: Manifest | TypedManifest | GraphSetManifest) -> str:
     return "" if manifest.origin is None else f", a copy of {manifest.origin}"
 
 
-def check_resume(run_dir: RunPlace, resolved: ResolvedRun) -> None:
+def check_resume(run_dir: RunUrl, resolved: ResolvedRun) -> None:
     """Raises before anything of the run is touched where it is not the run that is asked for."""
     damaged: list[str] = []
     checkpoints, epochs = checkpoints_of(run_dir), resolved.config.fit.epochs
@@ -168,7 +168,7 @@ def check_resume(run_dir: RunPlace, resolved: ResolvedRun) -> None:
             raise ConfigError(str(error).replace("this checkpoint is", "what it holds is")) from None
 
 
-def finished_summary(run_dir: RunPlace, resolved: ResolvedRun) -> Mapping[str, Any] | None:
+def finished_summary(run_dir: RunUrl, resolved: ResolvedRun) -> Mapping[str, Any] | None:
     """The summary of a run that is finished, where what is asked now would train and score nothing else; None where something is left to do."""
     record = read_run(run_dir)
     asked = json.loads(json.dumps(resolved.tree(), default=str))
@@ -176,7 +176,7 @@ def finished_summary(run_dir: RunPlace, resolved: ResolvedRun) -> Mapping[str, A
     return record.summary if record.state == "finished" and same else None
 
 
-def end_finished(summary: Mapping[str, Any], run_dir: RunPlace, run: RunOptions) -> int:
+def end_finished(summary: Mapping[str, Any], run_dir: RunUrl, run: RunOptions) -> int:
     """The exit status of a command that repeats a finished run's; says that it is."""
     print(f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it")
     return end_of_run(summary, require_baselines=run.require_baselines)
@@ -247,7 +247,7 @@ def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
 
 def train_and_score(
     job: str,
-    run_dir: RunPlace,
+    run_dir: RunUrl,
     resolved: ResolvedRun,
     launcher: Launcher,
     task: Task,
@@ -321,7 +321,7 @@ def train_and_score(
     return summary | {"has_report": run.has_report}
 
 
-def _choices_that_hold(run_dir: RunPlace, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
+def _choices_that_hold(run_dir: RunUrl, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
     """What the run chose when it began, without what was said or chosen since."""
     values = config.options()
     told = (
@@ -376,7 +376,7 @@ def _told_in_full(record: RunRecord) -> dict[str, Any]:
     return {**peak, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
-def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
+def print_end(summary: Mapping[str, Any], run_dir: RunUrl) -> None:
     """What a finished run says: scores, cost, and the commands that go on from here."""
     print_scores(summary)
     speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"

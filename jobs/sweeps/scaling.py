@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import psutil
 
-from cluster.run_directory import RunDirectory
-from jobs.reporting.record_lines import append_record, load_records
-from jobs.reporting.scaling_report import write_report
-from jobs.run.config import RunConfig
-from jobs.run.prepare_graph import prepare_graph
-from jobs.sweeps.plan import SCALING, Slot, SweepPlan
-from samplers.options import RandomPartitionOptions
-from samplers.random_partition import count_chunks
-from samplers.traffic import COLUMNS
+from graphmill.cluster.runs.run_directory import RunDirectory
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.data.prepare_graph import prepare_graph
+from graphmill.jobs.reporting.record_lines import append_record, load_records
+from graphmill.jobs.reporting.scaling_report import write_report
+from graphmill.jobs.sweeps.design import SCALING, Slot, SweepDesign
+from graphmill.samplers.access.traffic import COLUMNS
+from graphmill.samplers.methods.random_partition import count_chunks
+from graphmill.samplers.vocabulary.options import RandomPartitionOptions
 
 FILE = "points.jsonl"
 _SERVER, _WORKER = "ray::PartitionServer", "ray::RayTrainWorker"  # titles of Ray's processes
@@ -32,7 +32,7 @@ _SERVER, _WORKER = "ray::PartitionServer", "ray::RayTrainWorker"  # titles of Ra
 class ScalingClock:
     """Watches trials, and keeps what each has cost."""
 
-    def __init__(self, plan: SweepPlan, out: Path) -> None:
+    def __init__(self, plan: SweepDesign, out: Path) -> None:
         self._plan, self._out = plan, out
         self._looks: dict[int, list[dict[str, float]]] = {}  # of each trial, one for every epoch that ended
 
@@ -135,7 +135,7 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
 
 
 def _graph_facts(config: RunConfig) -> dict[str, Any]:
-    from jobs.plan.cost_model import Degrees
+    from graphmill.jobs.plan.cost_model import Degrees
 
     graph = prepare_graph(config.data)
     manifest = graph.manifest

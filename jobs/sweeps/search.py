@@ -13,8 +13,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from jobs.sweeps.plan import Range, Slot, SweepPlan
-from storage.errors import FormatError
+from graphmill.core.errors import FormatError
+from graphmill.jobs.sweeps.design import Range, Slot, SweepDesign
 
 FILE = "sweep.sqlite"
 _STUDY = "sweep"
@@ -45,7 +45,7 @@ def _url(out: Path) -> str:
 class Search:
     """Which values the trials have, and how they ended."""
 
-    def __init__(self, out: Path, plan: SweepPlan, lower: bool, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, out: Path, plan: SweepDesign, lower: bool, attributes: Mapping[str, Any]) -> None:
         self._plan = plan
         options = plan.options
         pruner = (

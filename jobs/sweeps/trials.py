@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cluster.run_directory import RunDirectory, write_atomic
-from jobs.run.child_process import cause_of, end_tagged, kill_tagged, start
-from jobs.run.config import GraphSetOptions, RunConfig
-from jobs.run.registry import stored_encoding
-from jobs.sweeps.plan import Slot, SweepPlan, lower_is_better
-from jobs.sweeps.search import Search, status_of
-from storage.errors import GraphmillError
+from graphmill.cluster.runs.run_directory import RunDirectory, write_atomic
+from graphmill.core.errors import GraphmillError
+from graphmill.jobs.cli.child_process import cause_of, end_tagged, kill_tagged, start
+from graphmill.jobs.config.config import GraphSetOptions, RunConfig
+from graphmill.jobs.config.registry import stored_encoding
+from graphmill.jobs.sweeps.design import Slot, SweepDesign, lower_is_better
+from graphmill.jobs.sweeps.search import Search, status_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
@@ -50,7 +50,7 @@ class _Running:
 class TrialRunner:
     """Runs trials, `at_once` at a time; nothing of them is left when `run` returns or raises."""
 
-    plan: SweepPlan
+    plan: SweepDesign
     search: Search
     out: Path
     metric: str
@@ -197,11 +197,11 @@ def prepare(config: RunConfig) -> None:
 @cache
 def _prepare(data: Any, encoding: Any, target: str | None) -> None:
     if isinstance(data, GraphSetOptions):
-        from jobs.run.prepare_molecules import prepare_molecules
+        from graphmill.jobs.data.prepare_molecules import prepare_molecules
 
         prepare_molecules(data, target)
         return
-    from jobs.run.prepare_graph import prepare_any_graph, prepare_graph, store_encoding
+    from graphmill.jobs.data.prepare_graph import prepare_any_graph, prepare_graph, store_encoding
 
     if encoding is None:
         prepare_any_graph(data)

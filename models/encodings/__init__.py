@@ -1,5 +1,5 @@
 """Encodings that tell a transformer where a node is: spectral, random-walk, identifier and degree encodings, and SPE.
 
-All take `models.graphs.Graphs` and compute on its padded view, on the graphs' device, without a loop over graphs. Only `spe` is
+All take `graphmill.models.primitives.graphs.Graphs` and compute on its padded view, on the graphs' device, without a loop over graphs. Only `spe` is
 differentiable.
 """

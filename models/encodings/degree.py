@@ -1,13 +1,13 @@
 """Degrees and sizes of graphs as numbers for a model: log(1 + deg), log(1 + n), 1/deg, 1/n (PPGT's stems, GRIT's scaler).
 
 A node's degree is the number of its out-edges as listed: both directions of an undirected graph give the usual degree. Parallel
-edges count each time here but once in walks and adjacency; `storage.ingest` can drop them.
+edges count each time here but once in walks and adjacency; `graphmill.storage.ingestion.ingest` can drop them.
 """
 
 import torch
 from torch import Tensor
 
-from models.graphs import Graphs
+from graphmill.models.primitives.graphs import Graphs
 
 
 @torch.no_grad()

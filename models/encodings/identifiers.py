@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from models.graphs import Graphs
-from models.random_numbers import box_muller, gaussians, mix, signs, uniform
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.random_numbers import box_muller, gaussians, mix, signs, uniform
 
 
 @torch.no_grad()

@@ -18,8 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from models.graphs import Graphs
-from models.random_numbers import signs, uniform
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.random_numbers import signs, uniform
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def laplacian_eigenvectors(
     """Returns k ≥ 1 unit eigenvectors [n, k] per graph and their eigenvalues [B, k], both ascending, zeros where n_b < k.
 
     "smallest" takes the k smallest eigenvalues, the constant mode included; "both_ends" the ⌈k/2⌉ smallest and ⌊k/2⌋ largest
-    (all n_b of them where n_b ≤ k). One batched dense `eigh`, O(B N³); `storage.spectral` serves a large graph.
+    (all n_b of them where n_b ≤ k). One batched dense `eigh`, O(B N³); `graphmill.storage.encoding.spectral` serves a large graph.
     """
     padding = graphs.padding
     places, device = padding.num_places, graphs.node_ptr.device

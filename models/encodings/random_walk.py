@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from models.graphs import Graphs
+from graphmill.models.primitives.graphs import Graphs
 
 Normalisation = Literal["walk", "sym"]
 

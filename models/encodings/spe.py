@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from models.segments import at_least_float32
+from graphmill.models.primitives.segments import at_least_float32
 
 
 def spe(p: Tensor, num_scales: int) -> Tensor:

@@ -1,13 +1,13 @@
-"""GECO's options (arXiv:2406.12059); the network is in `models.geco`."""
+"""GECO's options (arXiv:2406.12059); the network is in `graphmill.models.geco`."""
 
 import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_least, check_shares
-from models.options.choices import Normalisation, Permutation
-from models.options.local import READS_EDGES, LocalOptions, check_local
+from graphmill.models.options.checks import check_choices, check_least, check_shares
+from graphmill.models.options.choices import Normalisation, Permutation
+from graphmill.models.options.local import READS_EDGES, LocalOptions, check_local
 
 FilterScale = Literal["none", "length", "sqrt_length"]
 
@@ -74,7 +74,7 @@ class GECOConfig:
     """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each node's own gates multiply each other, which a mean over thousands of nodes drowns."""
     filter: FilterConfig = field(default_factory=FilterConfig)
     block: Literal["geco", "hyena"] = "geco"
-    """hyena: what the paper compares with, Hyena's operator over the nodes in their order, without edges (models/hyena.py)."""
+    """hyena: what the paper compares with, Hyena's operator over the nodes in their order, without edges (models/operators/hyena.py)."""
     # Departures from the paper, all off.
     local: LocalOptions = field(default_factory=LocalOptions)
     scale_rows: bool = False
@@ -90,7 +90,7 @@ class GECOConfig:
     recompute: bool = False
     """Keeps of a layer its input alone and computes the rest once more in the backward pass. Changes no number."""
     filter_learning_rate: float | None = None
-    """Of the implicit filters in `models.geco.param_groups`; none: the common rate."""
+    """Of the implicit filters in `graphmill.models.geco.param_groups`; none: the common rate."""
 
     def __post_init__(self) -> None:
         check_least(self, 0, "in_dim", "edge_dim", "encoding_dim")

@@ -1,14 +1,14 @@
-"""Options and presets of GECO over many graphs; the network is in `models.geco_graphs`."""
+"""Options and presets of GECO over many graphs; the network is in `graphmill.models.geco_graphs`."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from models.options.checks import check_least
-from models.options.choices import Head, Normalisation, Permutation, Pool, Task
-from models.options.features import Features
-from models.options.geco import FilterConfig
-from models.options.gps import GPSOptions, PositionOptions, check_hybrid
-from models.options.local import LocalOptions
+from graphmill.models.options.checks import check_least
+from graphmill.models.options.choices import Head, Normalisation, Permutation, Pool, Task
+from graphmill.models.options.features import Features
+from graphmill.models.options.geco import FilterConfig
+from graphmill.models.options.gps import GPSOptions, PositionOptions, check_hybrid
+from graphmill.models.options.local import LocalOptions
 
 
 @dataclass(frozen=True)

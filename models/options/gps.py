@@ -1,11 +1,11 @@
-"""Options of the GPS hybrid layer and of its position encodings (arXiv:2205.12454); the modules are in `models.gps` and `models.gps_ends`."""
+"""Options of the GPS hybrid layer and of its position encodings (arXiv:2205.12454); the modules are in `graphmill.models.gps` and `graphmill.models.ends.node_and_edge_ends`."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from models.options.checks import check_choices, check_least, check_numeric, check_shares
-from models.options.choices import Local
-from models.options.local import READS_EDGES, check_joins
+from graphmill.models.options.checks import check_choices, check_least, check_numeric, check_shares
+from graphmill.models.options.choices import Local
+from graphmill.models.options.local import READS_EDGES, check_joins
 
 
 @dataclass(frozen=True)

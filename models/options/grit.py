@@ -1,12 +1,12 @@
-"""GRIT's options and presets (arXiv:2305.17589); the network is in `models.grit`."""
+"""GRIT's options and presets (arXiv:2305.17589); the network is in `graphmill.models.grit`."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_heads, check_least, check_shares
-from models.options.choices import EdgeQuery, Pool, Task
-from models.options.features import Features
+from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
+from graphmill.models.options.choices import EdgeQuery, Pool, Task
+from graphmill.models.options.features import Features
 
 PAIR_MEMORY = 1 << 28  # bytes
 

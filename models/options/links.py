@@ -1,9 +1,9 @@
-"""Options of the decoders that score links; they are in `models.link_decoders`."""
+"""Options of the decoders that score links; they are in `graphmill.models.ends.link_decoders`."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from models.options.checks import check_choices, check_least, check_shares
+from graphmill.models.options.checks import check_choices, check_least, check_shares
 
 
 @dataclass(frozen=True)

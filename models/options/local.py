@@ -1,9 +1,9 @@
-"""Options of a trained local block beside a model's global one; the modules are in `models.local_blocks`."""
+"""Options of a trained local block beside a model's global one; the modules are in `graphmill.models.operators.local_blocks`."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from models.options.checks import check_choices, check_least, check_shares
+from graphmill.models.options.checks import check_choices, check_least, check_shares
 
 Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn", "appnp"]
 

@@ -1,10 +1,10 @@
-"""Options of GraphSAGE, GCN and GAT; the network is in `models.message_passing`."""
+"""Options of GraphSAGE, GCN and GAT; the network is in `graphmill.models.message_passing`."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_heads, check_least, check_shares
-from models.options.local import LocalOptions
+from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
+from graphmill.models.options.local import LocalOptions
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""PPGT's options and presets (arXiv:2504.12588); the network is in `models.ppgt`."""
+"""PPGT's options and presets (arXiv:2504.12588); the network is in `graphmill.models.ppgt`."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
-from models.options.choices import EdgeQuery, Pool, Task, Urpe
-from models.options.features import Features
-from models.options.local import LocalOptions, check_global, check_joins
+from graphmill.models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
+from graphmill.models.options.choices import EdgeQuery, Pool, Task, Urpe
+from graphmill.models.options.features import Features
+from graphmill.models.options.local import LocalOptions, check_global, check_joins
 
 PAIR_MEMORY = 1 << 26  # bytes
 

@@ -1,14 +1,14 @@
-"""Primphormer's options and presets (ICML 2025); the network is in `models.primphormer`."""
+"""Primphormer's options and presets (ICML 2025); the network is in `graphmill.models.primphormer`."""
 
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_heads, check_least, check_shares
-from models.options.choices import Head, Pool, Task
-from models.options.features import Features
-from models.options.gps import GPSOptions, PositionOptions, check_hybrid
-from models.options.local import LocalOptions
+from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
+from graphmill.models.options.choices import Head, Pool, Task
+from graphmill.models.options.features import Features
+from graphmill.models.options.gps import GPSOptions, PositionOptions, check_hybrid
+from graphmill.models.options.local import LocalOptions
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Options of R-SAGE and of the relational layers before another model; the networks are in `models.relational`."""
+"""Options of R-SAGE and of the relational layers before another model; the networks are in `graphmill.models.relational`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_least, check_shares
+from graphmill.models.options.checks import check_choices, check_least, check_shares
 
 Names = tuple[str, str, str]  # of a relation: source type, name, target type
 

@@ -1,13 +1,13 @@
-"""TokenGT's options and presets (arXiv:2207.02505); the network is in `models.tokengt`."""
+"""TokenGT's options and presets (arXiv:2207.02505); the network is in `graphmill.models.tokengt`."""
 
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
-from models.options.choices import Task
-from models.options.features import Features, atoms, bonds
-from models.options.local import LocalOptions, check_global, check_joins
+from graphmill.models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
+from graphmill.models.options.choices import Task
+from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.local import LocalOptions, check_global, check_joins
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
 SLOT = 512  # rows per column of the code's feature table
@@ -62,7 +62,7 @@ class TokenGTConfig:
     performer_epsilon: float = 0.0001
     """Added to FAVOR+'s features, which keeps sums from 0."""
     performer_as_released: bool = False
-    """The released code's shifts of the exponents, which ε makes matter (models/favor.py)."""
+    """The released code's shifts of the exponents, which ε makes matter (models/operators/favor.py)."""
     redraw_interval: int = 1000
     """Training steps between two draws of Performer's projection; 0: never."""
     sparse_equivariant_basis: bool = False

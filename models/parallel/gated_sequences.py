@@ -3,7 +3,7 @@
     V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K
 
 Between forward and backward only P and V are kept, which would have to be sent again; filters, spectra and convolutions are computed
-again, a chunk of channels at a time. `models.gated_convolution` is the same chain where the projection before it is at hand too.
+again, a chunk of channels at a time. `graphmill.models.operators.gated_convolution` is the same chain where the projection before it is at hand too.
 
 Half precision is that of what travels: convolutions, gates and sums are computed in float32.
 
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from models.filters import ImplicitFilter, circular_convolve
-from models.transform_length import transform_length
+from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
+from graphmill.models.primitives.transform_length import transform_length
 
 CHUNK_BYTES = 128 << 20
 

@@ -1,16 +1,16 @@
 """Global terms that are sums over all nodes, with the nodes over workers: each worker adds up its own, and the workers' sums are added.
 
 Primphormer's attention reads the graph through means and sums over nodes (`Graphs.by_graph`): `ShardedNodes` takes the place of a
-`Graphs` of one graph, and `models.primal_attention.PrimalAttention` runs on it as it is. Per layer, X̄ is a sum of D numbers
+`Graphs` of one graph, and `graphmill.models.operators.primal_attention.PrimalAttention` runs on it as it is. Per layer, X̄ is a sum of D numbers
 and J's energy one of a single number. Performer's attention needs of all keys only φ(K)ᵀ V and φ(K)ᵀ 1: one sum of both, after
 the largest of a number per head, the exponents' common shift.
 
-Sums are taken block by block of rows (`models.parallel.shards.NUM_BLOCKS`), and the blocks' sums added in their order: where shards are
+Sums are taken block by block of rows (`graphmill.models.parallel.shards.NUM_BLOCKS`), and the blocks' sums added in their order: where shards are
 whole blocks, any number of workers gets the same bits of the same rows.
 
 A quantity that every worker computes in full, like J, belongs into one worker's loss, or as a W-th into each.
 
-Shapes: n rows here, N nodes, D channels, b blocks here; B, H, T, R, E as in `models.favor`.
+Shapes: n rows here, N nodes, D channels, b blocks here; B, H, T, R, E as in `graphmill.models.operators.favor`.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from models.favor import KeySummary, KeySums
-from models.parallel.collectives import Peers
-from models.parallel.shards import Shards
+from graphmill.models.operators.favor import KeySummary, KeySums
+from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel.shards import Shards
 
 
 class ShardedNodes:
@@ -65,7 +65,7 @@ class ShardedNodes:
 
 @dataclass(frozen=True)
 class ShardedKeys:
-    """The `models.favor.KeyLayout` of tokens that are spread over workers."""
+    """The `graphmill.models.operators.favor.KeyLayout` of tokens that are spread over workers."""
 
     peers: Peers
     runs: Sequence[Sequence[int]]

@@ -1,4 +1,4 @@
-"""One graph whose nodes are spread over workers, in the place of a `models.graphs.Graphs`: what a model reads of it, and for the rows here.
+"""One graph whose nodes are spread over workers, in the place of a `graphmill.models.primitives.graphs.Graphs`: what a model reads of it, and for the rows here.
 
 A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on it as it is, and predicts
 the roots here. Everything else is a node's own, or an edge's: features, encodings, ids. Calls that reach other workers are collective; a model makes
@@ -14,12 +14,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from models.parallel.collectives import Peers
-from models.parallel.global_terms import ShardedNodes
-from models.parallel.halo import HaloGrouping, ShardedAdjacency
-from models.parallel.sequences import ShardedLayout
-from models.parallel.shards import Shards
-from models.segments import Grouping
+from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel.global_terms import ShardedNodes
+from graphmill.models.parallel.halo import HaloGrouping, ShardedAdjacency
+from graphmill.models.parallel.sequences import ShardedLayout
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.primitives.segments import Grouping
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from models.options.choices import Normalisation
-from models.parallel.collectives import Arriving, Peers
-from models.parallel.global_terms import ShardedNodes
-from models.parallel.shards import Shards
-from models.propagation import Propagate, SourceLists, check_propagation, power_or_zero, sum_rows
-from models.segments import Grouping
+from graphmill.models.options.choices import Normalisation
+from graphmill.models.parallel.collectives import Arriving, Peers
+from graphmill.models.parallel.global_terms import ShardedNodes
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.primitives.propagation import Propagate, SourceLists, check_propagation, power_or_zero, sum_rows
+from graphmill.models.primitives.segments import Grouping
 
 # Of a block of columns of the rows that sources are among; a narrower one than the least would read each list for little.
 BLOCK_BYTES = 32 << 20
@@ -120,7 +120,7 @@ class _Extend(torch.autograd.Function):
 
 
 class HaloGrouping:
-    """The `models.segments.Grouping` of edges by the node that they leave, whose owner may be a peer."""
+    """The `graphmill.models.primitives.segments.Grouping` of edges by the node that they leave, whose owner may be a peer."""
 
     def __init__(self, halo: Halo) -> None:
         self._halo = halo
@@ -149,7 +149,7 @@ class HaloGrouping:
 
 
 class ShardedAdjacency:
-    """The in-edges of this worker's rows; `propagate` as `models.propagation.Adjacency` has it, for the whole graph.
+    """The in-edges of this worker's rows; `propagate` as `graphmill.models.primitives.propagation.Adjacency` has it, for the whole graph.
 
     `indptr` [n + 1] and `source_id` [E] are the CSC arrays of the worker's range, sources as global ids. Building it and every
     call of `propagate` are collective. `symmetric=True` promises that the whole A = Aᵀ, weights included. `edge_feature` [E, F] are rows for blocks that

@@ -12,20 +12,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from models.filters import ImplicitFilter
-from models.gated_convolution import convolve_gates_
-from models.node_order import Order
-from models.parallel.collectives import Peers
-from models.parallel.gated_sequences import gated_sequences
-from models.parallel.shards import Shards
-from models.transform_length import repeat_lags, transform_length
+from graphmill.models.operators.filters import ImplicitFilter
+from graphmill.models.operators.gated_convolution import convolve_gates_
+from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel.gated_sequences import gated_sequences
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.primitives.node_order import Order
+from graphmill.models.primitives.transform_length import repeat_lags, transform_length
 
 PART_BYTES = 32 << 20  # of a part's channels, gates and values, where nothing is kept
 PART_CHANNELS = 16  # its least: matrix products of 78 columns took longer than those of 96
 
 
 class ShardedLayout:
-    """The `models.node_layout.NodeLayout` of workers that each hold a range of the rows."""
+    """The `graphmill.models.operators.node_layout.NodeLayout` of workers that each hold a range of the rows."""
 
     def __init__(self, shards: Shards, peers: Peers) -> None:
         self.rows, self.peers = shards, peers
@@ -62,7 +62,7 @@ class ShardedLayout:
         order: Order | None,
     ) -> Tensor:
         """Without a gradient nothing has to be kept: a part of every worker's channels after the other, by the operations of one process
-        (`models.gated_convolution`).
+        (`graphmill.models.operators.gated_convolution`).
         """
         groups, width, length = filters.num_filters + 1, filters.width, transform_length(self.num_nodes)
         filter_KDI, feature_IN = filters.factors(self.num_nodes)

@@ -11,12 +11,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from models.parallel.global_terms import ShardedKeys
-from models.parallel.graph import ShardedGraph
+from graphmill.models.parallel.global_terms import ShardedKeys
+from graphmill.models.parallel.graph import ShardedGraph
 
 
 class ShardedTokens:
-    """The `models.tokengt.TokenView` of a worker: its nodes in the order of their rows, then the edges into them. Without special tokens."""
+    """The `graphmill.models.tokengt.TokenView` of a worker: its nodes in the order of their rows, then the edges into them. Without special tokens."""
 
     num_graphs = 1
     key_mask_BT = None

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cluster.connection import Endpoint
-from cluster.remote_owner import RemoteOwner
-from cluster.table_rows import TableConfig
+from graphmill.cluster.embeddings.rows import TableConfig
+from graphmill.cluster.transport.connection import Endpoint
+from graphmill.cluster.transport.remote_owner import RemoteOwner
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,10 +56,10 @@ def owner_process(config: TableConfig, number: int, num_owners: int) -> Iterator
 
 
 def main() -> None:
-    from cluster.options import ServerOptions
-    from cluster.table_server import TableServer
-    from jobs.run.memory_check import reset_peak
-    from storage.process_memory import own_bytes
+    from graphmill.cluster.embeddings.server import TableServer
+    from graphmill.cluster.options import ServerOptions
+    from graphmill.core.process_memory import own_bytes
+    from graphmill.jobs.machine.memory_check import reset_peak
 
     config, number, num_owners = json.loads(sys.argv[1])
     endpoint = TableServer(TableConfig(**config), number, num_owners, ServerOptions()).endpoint()

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import ray
 
-import cluster
-from cluster.session import ray_session
+import graphmill.cluster
+from graphmill.cluster.ray.session import ray_session
 
 
 @ray.remote(num_cpus=0)
 def where() -> dict[str, str]:
-    import storage
+    import graphmill.storage
 
-    return {"cwd": str(Path.cwd()), "package": str(Path(storage.__file__).resolve()), "executable": sys.executable}
+    return {
+        "cwd": str(Path.cwd()),
+        "package": str(Path(graphmill.storage.__file__).resolve()),
+        "executable": sys.executable,
+    }
 
 
 def uploaded_files() -> dict[str, int]:
@@ -33,7 +37,7 @@ def main() -> None:
         report = {
             "is_ours": session.is_ours,
             "cwd": str(Path.cwd()),
-            "package": str(Path(cluster.__file__).resolve()),
+            "package": str(Path(graphmill.cluster.__file__).resolve()),
             "files": uploaded_files(),
             "worker": ray.get(where.remote(), timeout=600),
         }

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.position_tree import Seat, fold, leaf
-from cluster.table_client import Exchange, SavedAt, TableClient
-from cluster.table_messages import KEEP_BEST, SAVE, BeginTable, TableReply, TableRequest
-from cluster.table_owner import TableOwner
-from cluster.table_rows import SparseRows, TableConfig, TableShard, add_rows
-from storage.errors import StageError
+from graphmill.cluster.embeddings.client import Exchange, SavedAt, TableClient
+from graphmill.cluster.embeddings.owner import TableOwner
+from graphmill.cluster.embeddings.rows import SparseRows, TableConfig, TableShard, add_rows
+from graphmill.cluster.reduction.position_tree import Seat, fold, leaf
+from graphmill.cluster.transport.embedding_messages import KEEP_BEST, SAVE, BeginTable, TableReply, TableRequest
+from graphmill.core.errors import StageError
 
 _STALLED = 5000  # moves after which nobody has come further
 

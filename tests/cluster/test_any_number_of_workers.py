@@ -8,15 +8,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from cluster.checkpoints import LocalCheckpoints
-from cluster.outcome import Finished
-from cluster.tasks import StepOutput
-from cluster.train_loop import Worker
-from models.batch_norm import RowBatchNorm
-from models.favor import FavorAttention
-from samplers.graph_batches import TorchGraphBatch
-from tests.cluster.test_train_loop import CPU, Reports, spec, write_at_once
+from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.process.outcome import Finished
+from graphmill.cluster.tasks import StepOutput
+from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from graphmill.cluster.training.train_loop import Worker
+from graphmill.models.operators.favor import FavorAttention
+from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.samplers.methods.graph_batches import TorchGraphBatch
+from tests.cluster.training.test_train_loop import CPU, Records, spec, write_at_once
 from tests.forked_ranks import run_ranks
 
 MOVED = (
@@ -52,7 +52,7 @@ def a_spec(**options: Any) -> Any:
 
 def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> dict[str, Any]:
     """One rank's part of a run, from the newest checkpoint in `folder` on; `stop_after`: steps until the driver asks it to save and end."""
-    reporter = Reports()
+    reporter = Records()
     worker = Worker(
         a_spec(),
         reporter,

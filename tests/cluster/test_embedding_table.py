@@ -9,11 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.position_tree import fold, leaf
-from cluster.table_client import READ_BYTES, OwnerHere, SavedAt, TableClient
-from cluster.table_messages import SAVE, BeginTable, MarkTable, PushRows, ReadRows, TableRows, TableStatus
-from cluster.table_owner import TableOwner
-from cluster.table_rows import (
+from graphmill.cluster.embeddings.client import READ_BYTES, OwnerHere, SavedAt, TableClient
+from graphmill.cluster.embeddings.owner import TableOwner
+from graphmill.cluster.embeddings.rows import (
     BLOCK_NUMBERS,
     RowIndex,
     SparseRows,
@@ -25,7 +23,17 @@ from cluster.table_rows import (
     owner_of,
     saved_shards,
 )
-from storage.errors import FormatError, StageError
+from graphmill.cluster.reduction.position_tree import fold, leaf
+from graphmill.cluster.transport.embedding_messages import (
+    SAVE,
+    BeginTable,
+    MarkTable,
+    PushRows,
+    ReadRows,
+    TableRows,
+    TableStatus,
+)
+from graphmill.core.errors import FormatError, StageError
 from tests.cluster.table_simulation import Course, Simulation
 
 CONFIG = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exact=True, num_positions=3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.upload import LARGE_BYTES
+from graphmill.cluster.ray.upload import LARGE_BYTES
 from tests.ray_head import RayHead, start_ray_head
 from tests.uploads import DATA, REPOSITORY, copy_checkout, plant
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.position_tree import Seat, leaf
-from cluster.table_client import SavedAt, TableClient
-from cluster.table_memory import message_bytes
-from cluster.table_messages import KEEP_BEST, SAVE
-from cluster.table_rows import SparseRows, TableConfig, add_rows, owner_of, table_bytes
+from graphmill.cluster.embeddings.client import SavedAt, TableClient
+from graphmill.cluster.embeddings.memory import message_bytes
+from graphmill.cluster.embeddings.rows import SparseRows, TableConfig, add_rows, owner_of, table_bytes
+from graphmill.cluster.reduction.position_tree import Seat, leaf
+from graphmill.cluster.transport.embedding_messages import KEEP_BEST, SAVE
 from tests.cluster.owner_process import owner_process
 
 NUM_NODES, WIDTH, NUM_OWNERS = 258_111, 64, 4

@@ -5,11 +5,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cluster.gradient_tree import GradientTree
-from cluster.position_tree import Seat
-from cluster.scores import SplitScores, all_reduce_sum, gather_rows
-from cluster.tasks import Classification, StepOutput
-from cluster.train_loop import step_loss
+from graphmill.cluster.metrics.class_scores import SplitScores, all_reduce_sum, gather_rows
+from graphmill.cluster.reduction.gradient_tree import GradientTree
+from graphmill.cluster.reduction.position_tree import Seat
+from graphmill.cluster.tasks import Classification, StepOutput
+from graphmill.cluster.training.train_loop import step_loss
 from tests.forked_ranks import run_ranks
 
 COUNTS = (5, 1, 0)

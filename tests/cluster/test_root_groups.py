@@ -11,19 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from cluster.checkpoints import LocalCheckpoints
-from cluster.options import TrainOptions
-from cluster.tasks import Classification
-from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec
-from cluster.training_data import OpenNodes
-from samplers.minibatch import TorchBatch
-from samplers.options import LoaderOptions, NeighborOptions
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
-from tests.cluster.test_train_loop import CPU, Reports
+from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.data.training_data import OpenNodes
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.tasks import Classification
+from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.samplers.batches.minibatch import TorchBatch
+from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+from tests.cluster.training.test_train_loop import CPU, Records
 from tests.far_owner import FarOwner, far_router
 from tests.forked_ranks import run_ranks
 from tests.recording_reporter import write_at_once
@@ -96,7 +96,7 @@ def a_spec(url: str, cache_bytes: int) -> TrainSpec:
 
 
 def train(rank: int, num_workers: int, folder: Path, stop_after: int | None, cache_bytes: int) -> dict[str, Any]:
-    reporter = Reports()
+    reporter = Records()
     writer = CheckpointWriter(LocalCheckpoints(folder), rank, None, write_at_once)
     worker = Worker(a_spec(str(folder.parent / "graph"), cache_bytes), reporter, rank, num_workers, CPU, writer)
     if stop_after is not None and rank == 0:

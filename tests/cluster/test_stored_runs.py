@@ -17,21 +17,21 @@ from typing import Any
 import pytest
 import torch
 
-from cluster import run_copy
-from cluster.checkpoint import Snapshot, TrainState, load_weights
-from cluster.checkpoints import StoredCheckpoints, keep_best_of
-from cluster.follow import followed
-from cluster.one_process import ProcessLauncher
-from cluster.options import WorkerOptions
-from cluster.run_copy import copied
-from cluster.run_directory import RunDirectory, check_free
-from cluster.run_hold import Holder, StoreHold
-from cluster.run_place import RunPlace
-from cluster.stored_reports import StoredReports
-from cluster.trainer import train
-from storage.errors import ConfigError, ConflictError, DeadlineError, FormatError
-from storage.stored_folder import StoredFolder
-from tests.cluster.test_train_loop import spec
+from graphmill.cluster.checkpoints.checkpoint import Snapshot, TrainState, load_weights
+from graphmill.cluster.checkpoints.checkpoint_store import StoredCheckpoints, keep_best_of
+from graphmill.cluster.options import WorkerOptions
+from graphmill.cluster.runs import run_upload as run_copy
+from graphmill.cluster.runs.record_follower import followed
+from graphmill.cluster.runs.remote_records import StoredRecords
+from graphmill.cluster.runs.run_directory import RunDirectory, check_free
+from graphmill.cluster.runs.run_lease import Holder, RunLease
+from graphmill.cluster.runs.run_upload import copied
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.training.one_process import ProcessLauncher
+from graphmill.cluster.training.trainer import train
+from graphmill.core.errors import ConfigError, ConflictError, DeadlineError, FormatError
+from graphmill.storage.filesystem.remote_folder import StoredFolder
+from tests.cluster.training.test_train_loop import spec
 from tests.gs_server import gs_bucket
 from tests.s3_server import s3_bucket
 from tests.waiting import wait_until
@@ -190,8 +190,8 @@ def test_a_store_that_is_away_is_refused_in_one_line_and_keeps_what_it_has(url, 
 
 
 def test_records_arrive_once_in_order_and_outlive_the_driver(store, monkeypatch):
-    monkeypatch.setattr("cluster.stored_reports._PERIOD_S", 0.05)
-    reports = StoredReports.create(store)
+    monkeypatch.setattr("graphmill.cluster.runs.remote_records._PERIOD_S", 0.05)
+    reports = StoredRecords.create(store)
     reporter, reader = reports.reporter(), reports.reader()
     assert list(reader.fresh()) == []
     told = [{"kind": "epoch", "epoch": number, "train_loss": 1 / 3} for number in range(5)]
@@ -212,7 +212,7 @@ def test_records_arrive_once_in_order_and_outlive_the_driver(store, monkeypatch)
     for record in told[3:]:
         reporter.push(record)
     reporter.close()
-    (left,) = StoredReports.left(store)
+    (left,) = StoredRecords.left(store)
     assert list(left.reader().records()) == told
     store.write(f"attempts/{reports.name}/notes.txt", b"mine")
     left.remove()
@@ -220,9 +220,9 @@ def test_records_arrive_once_in_order_and_outlive_the_driver(store, monkeypatch)
 
 
 def test_what_the_store_refuses_reaches_who_reports(url, monkeypatch):
-    monkeypatch.setattr("cluster.stored_reports._PERIOD_S", 0.05)
+    monkeypatch.setattr("graphmill.cluster.runs.remote_records._PERIOD_S", 0.05)
     store = StoredFolder(url, deadline_s=0.5)
-    reporter = StoredReports.create(store).reporter()
+    reporter = StoredRecords.create(store).reporter()
 
     def away(*_: Any, **__: Any) -> None:
         raise ConnectionResetError("connection reset")
@@ -249,9 +249,9 @@ def test_whoever_waits_hears_of_the_refusal_at_once(url, monkeypatch):
         threading.Thread(target=run, name=name, daemon=True).start()
         return future
 
-    monkeypatch.setattr("cluster.stored_reports.begin", slowly_ending)
-    monkeypatch.setattr("cluster.stored_reports._END_S", 20.0)
-    reporter, began = StoredReports.create(store).reporter(), time.monotonic()
+    monkeypatch.setattr("graphmill.cluster.runs.remote_records.begin", slowly_ending)
+    monkeypatch.setattr("graphmill.cluster.runs.remote_records._END_S", 20.0)
+    reporter, began = StoredRecords.create(store).reporter(), time.monotonic()
 
     def away(*_: Any, **__: Any) -> None:
         raise ConnectionResetError("connection reset")
@@ -264,15 +264,15 @@ def test_whoever_waits_hears_of_the_refusal_at_once(url, monkeypatch):
 
 
 def test_one_driver_at_a_time(store):
-    with StoreHold(store, lease_s=2.0):
+    with RunLease(store, lease_s=2.0):
         began = time.monotonic()
         with (
             pytest.raises(ConflictError, match="expected a run that nobody trains now, found process"),
-            StoreHold(store, 2.0),
+            RunLease(store, 2.0),
         ):
             pass
         assert time.monotonic() - began < 10
-    with StoreHold(store, 2.0):  # it has ended: no wait
+    with RunLease(store, 2.0):  # it has ended: no wait
         pass
     assert len(store.names("holders")) == 1
 
@@ -281,11 +281,11 @@ def test_a_driver_that_is_gone_is_followed(store, capsys):
     here = Holder.this()
     store.write("holders/000004.json", json.dumps(vars(replace(here, pid=2**22 - 1))).encode())
     began = time.monotonic()
-    with StoreHold(store, 60.0):  # of this machine, and no such process
+    with RunLease(store, 60.0):  # of this machine, and no such process
         assert store.names("holders") == ["000005.json"]
     assert time.monotonic() - began < 20
     store.write("holders/000007.json", json.dumps(vars(replace(here, host="far", process="another"))).encode())
-    with StoreHold(store, 1.0):  # of another machine, and silent for a lease
+    with RunLease(store, 1.0):  # of another machine, and silent for a lease
         assert "was trained by process" in capsys.readouterr().err
 
 
@@ -296,7 +296,7 @@ def test_of_two_that_begin_at_once_one_trains(store):
     def begin() -> None:
         start.wait()
         try:
-            with StoreHold(store, lease_s=1.0):
+            with RunLease(store, lease_s=1.0):
                 entered.append(1)
                 done.wait(5)
         except ConflictError:
@@ -321,38 +321,38 @@ def test_who_was_taken_over_leaves_the_successors_files(store, url, capsys):
             store.write(name, content)
         time.sleep(30)  # the holder's next look ends it
 
-    directory = RunDirectory.create(RunPlace(url), {"seed": 1})
+    directory = RunDirectory.create(RunUrl(url), {"seed": 1})
 
     def drive() -> None:
-        with StoreHold(store, lease_s=10.0) as directory.hold, copied(directory):
+        with RunLease(store, lease_s=10.0) as directory.hold, copied(directory):
             train_on(directory)
 
     with pytest.raises(ConflictError, match="another process has taken it over"):
         drive()
     assert {name: store.read(name) for name in theirs} == theirs
     assert f"what the run has recorded since is in {directory.path}" in capsys.readouterr().err
-    assert RunPlace(f"{url}-next").folder != directory.path  # the next run leaves it alone
+    assert RunUrl(f"{url}-next").folder != directory.path  # the next run leaves it alone
     assert directory.metrics() == [{"epoch": 1, "train_loss": 1.0}]
 
 
 def test_the_working_folder_of_a_killed_driver_goes_with_the_next_run(url):
-    code = "import os, sys; from cluster.run_place import RunPlace; print(RunPlace(sys.argv[1]).folder, flush=True); os._exit(1)"
+    code = "import os, sys; from graphmill.cluster.runs.run_url import RunPlace; print(RunPlace(sys.argv[1]).folder, flush=True); os._exit(1)"
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     done = subprocess.run(
         [sys.executable, "-c", code, "memory://runs/killed"], env=environment, capture_output=True, text=True
     )
     left = Path(done.stdout.strip())
     assert left.is_dir()
-    mine = RunPlace(url)
+    mine = RunUrl(url)
     assert mine.folder.is_dir()
     assert not left.parent.exists()
-    assert RunPlace(f"{url}-next").folder.is_dir()
+    assert RunUrl(f"{url}-next").folder.is_dir()
     assert mine.folder.is_dir()  # of a process that lives
 
 
 def test_once_the_store_lacks_something_a_killed_drivers_folder_is_the_users(store, url, monkeypatch):
     monkeypatch.setattr(run_copy, "_PERIOD_S", 0.01)
-    directory = RunDirectory.create(RunPlace(url), {"seed": 1})
+    directory = RunDirectory.create(RunUrl(url), {"seed": 1})
     owner = directory.path.parent / "owner"
     assert owner.exists()
     with copied(directory), monkeypatch.context() as away:
@@ -368,7 +368,7 @@ def raise_away(*_: Any) -> None:
 
 
 def test_the_workers_of_who_was_taken_over_save_nothing_more(store, url):
-    place, kept = RunPlace(url), list[str]()
+    place, kept = RunUrl(url), list[str]()
     directory = RunDirectory.create(place, {"seed": 1})
 
     def take_over(record: Mapping[str, Any]) -> None:
@@ -376,7 +376,7 @@ def test_the_workers_of_who_was_taken_over_save_nothing_more(store, url):
             kept.extend(StoredCheckpoints(store).names())
 
     def drive() -> None:
-        with StoreHold(store, lease_s=2.0) as directory.hold, copied(directory):
+        with RunLease(store, lease_s=2.0) as directory.hold, copied(directory):
             launcher = ProcessLauncher(WorkerOptions(1, "cpu", launcher="process"), place)
             train(spec(epochs=10_000, checkpoint_every=10_000), launcher, directory, lambda _: None)
 
@@ -387,8 +387,8 @@ def test_the_workers_of_who_was_taken_over_save_nothing_more(store, url):
 
 
 def test_a_local_run_has_one_driver_too(tmp_path):
-    place = RunPlace(str(tmp_path))
-    with place.held(), pytest.raises(ConflictError, match="found a process that does"), RunPlace(str(tmp_path)).held():
+    place = RunUrl(str(tmp_path))
+    with place.held(), pytest.raises(ConflictError, match="found a process that does"), RunUrl(str(tmp_path)).held():
         pass
     with place.held():
         pass
@@ -396,9 +396,9 @@ def test_a_local_run_has_one_driver_too(tmp_path):
 
 
 def test_a_run_trains_into_the_store_as_into_a_folder(url, tmp_path):
-    def run(where: str) -> tuple[dict, RunPlace]:
-        place = RunPlace(where)
-        with place.held() if place.store else RunPlace(str(tmp_path)).held():
+    def run(where: str) -> tuple[dict, RunUrl]:
+        place = RunUrl(where)
+        with place.held() if place.store else RunUrl(str(tmp_path)).held():
             directory = RunDirectory.create(place, {"seed": 1})
             with copied(directory):
                 launcher = ProcessLauncher(WorkerOptions(1, "cpu", launcher="process"), place)
@@ -408,7 +408,7 @@ def test_a_run_trains_into_the_store_as_into_a_folder(url, tmp_path):
     (ours, stored), (theirs, local) = run(url), run(str(tmp_path / "run"))
     assert ours == theirs
 
-    def losses(place: RunPlace) -> list[float]:
+    def losses(place: RunUrl) -> list[float]:
         return [json.loads(line)["train_loss"] for line in (place.read("metrics.jsonl") or b"").splitlines()]
 
     assert losses(stored) == losses(local)
@@ -417,21 +417,21 @@ def test_a_run_trains_into_the_store_as_into_a_folder(url, tmp_path):
         assert stored.read(f"best/{name}") == local.read(f"best/{name}")
     assert not Path(stored.folder).exists()
     assert stored.store is not None
-    assert StoredReports.left(stored.store) == []
+    assert StoredRecords.left(stored.store) == []
     assert len(StoredCheckpoints(stored.store).names()) == 2
     assert any(name.startswith("events.out") for name in stored.store.names("tensorboard"))
     with pytest.raises(ConfigError, match="expected no run here, found one"):
-        check_free(RunPlace(url))
+        check_free(RunUrl(url))
 
 
 def test_epochs_that_a_killed_driver_has_not_recorded_are_made_up_for(store, url):
-    reports = StoredReports.create(store)
+    reports = StoredRecords.create(store)
     reporter = reports.reporter()
     for number in range(2):
         reporter.push({"kind": "epoch", "epoch": number, "train_loss": 0.5})
     reporter.close()
-    directory = RunDirectory.create(RunPlace(f"{url}-other"), {})
-    (left,) = RunPlace(url).left_reports()
+    directory = RunDirectory.create(RunUrl(f"{url}-other"), {})
+    (left,) = RunUrl(url).left_reports()
     directory.start(2)
     directory.make_up(left.reader().records(), 2)
     assert [line["epoch"] for line in directory.metrics()] == [0, 1]
@@ -440,7 +440,7 @@ def test_epochs_that_a_killed_driver_has_not_recorded_are_made_up_for(store, url
 def test_the_best_weights_are_whole_or_not_there(store, url, monkeypatch):
     checkpoints = StoredCheckpoints(store)
     checkpoints.save("epoch-000001", snapshot(1))
-    place = RunPlace(url)
+    place = RunUrl(url)
     with checkpoints.opened("epoch-000001") as folder:
         keep_best_of(folder, place)
     before = place.read("best/state.json")
@@ -459,19 +459,19 @@ def test_the_best_weights_are_whole_or_not_there(store, url, monkeypatch):
 
 
 def test_the_driver_follows_reports_on_a_store(store, monkeypatch):
-    monkeypatch.setattr("cluster.stored_reports._PERIOD_S", 0.05)
-    reports, seen, settled = StoredReports.create(store), [], []
+    monkeypatch.setattr("graphmill.cluster.runs.remote_records._PERIOD_S", 0.05)
+    reports, seen, settled = StoredRecords.create(store), [], []
     with followed(reports, seen.append, settle=lambda: settled.append(len(seen))):
         reporter = reports.reporter()
         reporter.push({"kind": "epoch", "epoch": 0})
         reporter.close()
     assert seen == [{"kind": "epoch", "epoch": 0}]
     assert settled == [1]
-    assert StoredReports.left(store) == []
+    assert StoredRecords.left(store) == []
 
 
 def test_a_url_of_no_bucket_or_no_package_is_one_line(s3):
     with pytest.raises(ConfigError, match="expected a bucket"):
         StoredFolder("s3://no-such-bucket-here/run").check_bucket()
     with pytest.raises(FormatError, match="cannot open this kind of URL"):
-        _ = RunPlace("nothing://x/run").store
+        _ = RunUrl("nothing://x/run").store

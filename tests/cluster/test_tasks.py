@@ -7,10 +7,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cluster.graph_scores import BinaryScores, RegressionScores, average_precision
-from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, StepOutput, step_output
-from cluster.train_loop import step_loss
-from storage.errors import ConfigError, DataError
+from graphmill.cluster.metrics.graph_scores import BinaryScores, RegressionScores, average_precision
+from graphmill.cluster.tasks import (
+    BinaryClassification,
+    Classification,
+    PairClassification,
+    Regression,
+    StepOutput,
+    step_output,
+)
+from graphmill.cluster.training.train_loop import step_loss
+from graphmill.core.errors import ConfigError, DataError
 
 CPU = torch.device("cpu")
 NAN = float("nan")
@@ -218,7 +225,7 @@ def test_one_logit_is_that_of_the_second_class():
 
 def test_the_rank_of_a_pair_is_ogbs_and_counts_graph_by_graph():
     pytest.importorskip("ogb")
-    from storage.ogb_import import import_ogb
+    from graphmill.storage.molecules.ogb_import import import_ogb
 
     evaluator = import_ogb("ogb.linkproppred").Evaluator(name="ogbl-citation2")
     random = np.random.default_rng(0)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError
 
-from cluster.outcome import Failed
-from cluster.ray_train import _failure
-from storage.errors import ConfigError, FormatError, GraphmillError, StageError
+from graphmill.cluster.process.outcome import Failed
+from graphmill.cluster.training.ray_train import _failure
+from graphmill.core.errors import ConfigError, FormatError, GraphmillError, StageError
 
 LOG = Path("run", "failure.log")
 KILLED = """7 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2) was 22.59GB used / 23.54GB limit

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from cluster.options import WorkerOptions
-from cluster.ray_train import RayTrainLauncher
-from cluster.run_directory import RunDirectory
-from cluster.trainer import train
-from cluster.training_data import GraphData, OpenGraphs
-from storage.errors import DataError, StageError
-from tests.cluster import test_train_loop as toys
+from graphmill.cluster.data.training_data import GraphData, OpenGraphs
+from graphmill.cluster.options import WorkerOptions
+from graphmill.cluster.runs.run_directory import RunDirectory
+from graphmill.cluster.training.ray_train import RayTrainLauncher
+from graphmill.cluster.training.trainer import train
+from graphmill.core.errors import DataError, StageError
+from tests.cluster.training import test_train_loop as toys
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

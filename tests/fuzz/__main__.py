@@ -14,26 +14,36 @@ from pathlib import Path
 import atheris
 
 _READERS = (  # what targets import only when they begin
-    "cluster.checkpoint",
-    "jobs.convert_checkpoint",
-    "jobs.run.config",
-    "jobs.run.run_record",
-    "jobs.reporting.run_report",
-    "storage.graph_set_manifest",
-    "storage.graph_store",
-    "storage.importers.edge_list",
-    "storage.importers.npz_file",
-    "storage.importers.pcqm4mv2",
+    "graphmill.cluster.checkpoints.checkpoint",
+    "graphmill.jobs.convert_checkpoint",
+    "graphmill.jobs.config.config",
+    "graphmill.jobs.records.run_record",
+    "graphmill.jobs.reporting.run_report",
+    "graphmill.storage.format.graph_set_manifest",
+    "graphmill.storage.graph_sets.graph_set",
+    "graphmill.storage.importers.tables.edge_list",
+    "graphmill.storage.importers.files.npz_file",
+    "graphmill.storage.molecules.pcqm4mv2",
 )
 
 # Compiled loops cannot be instrumented.
 _COMPILED = [
-    *("storage.bucket_kernels", "storage.counter_kernels", "storage.graph_kernels"),
-    *("storage.greedy_partition", "storage.synthetic_kernels"),
+    *(
+        "graphmill.storage.external_sort.bucket_kernels",
+        "graphmill.core.counter_kernels",
+        "graphmill.storage.graph_sets.packing_kernels",
+    ),
+    *("graphmill.storage.partitioning.greedy_kernels", "graphmill.storage.synthetic.products_like_kernels"),
 ]
 
 with atheris.instrument_imports(
-    include=["storage", "cluster.checkpoint", "jobs.convert_checkpoint", "jobs.run", "jobs.reporting.run_report"],
+    include=[
+        "storage",
+        "graphmill.cluster.checkpoints.checkpoint",
+        "graphmill.jobs.convert_checkpoint",
+        "graphmill.jobs.run",
+        "graphmill.jobs.reporting.run_report",
+    ],
     exclude=_COMPILED,
 ):
     for module in _READERS:

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from storage.errors import GraphmillError, StageError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.manifest import parse_head, parse_manifest
-from storage.manifest_reader import FileEntry
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.core.errors import GraphmillError, StageError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.format.manifest import parse_head, parse_manifest
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.stored_files import newest_manifest, stored_file
 
 Run = Callable[[bytes], None]
@@ -60,7 +60,7 @@ def _entry(data: bytes, path: str) -> FileEntry:
 
 
 def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.encode import store_encoding
+    from graphmill.storage.encoding.encode import store_encoding
 
     path = _graph(folder)
     plain = newest_manifest(path).read_bytes()
@@ -85,9 +85,9 @@ def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _typed_manifest(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.synthetic_mag import SyntheticMagOptions, synthetic_mag
-    from storage.typed_ingestion import ingest_typed
-    from storage.typed_manifest import parse_typed_manifest
+    from graphmill.storage.format.typed_manifest import parse_typed_manifest
+    from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+    from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
 
     path = folder / "typed"
     small = synthetic_mag(SyntheticMagOptions(scale=1e-5, feature_dim=2, num_classes=2))
@@ -101,7 +101,7 @@ def _typed_manifest(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _typed_tables(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.importers.typed_tables import read_tables
+    from graphmill.storage.importers.tables.typed_tables import read_tables
 
     file = folder / "graph.yaml"
     valid = [
@@ -117,7 +117,7 @@ def _typed_tables(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _recipe(folder: Path) -> tuple[list[bytes], Run]:
-    from jobs.run.config import config_tree, read_config, read_recipe
+    from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 
     file = folder / "recipe.yaml"
     valid = [
@@ -134,7 +134,7 @@ def _recipe(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _published(folder: Path) -> tuple[list[bytes], Run]:
-    from jobs.convert_checkpoint import read_state
+    from graphmill.jobs.convert_checkpoint import read_state
 
     file, valid = folder / "some.pt", []
     for zipped in (False, True):
@@ -175,10 +175,10 @@ def _partition_file(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
 
 
 def _graph_set(folder: Path) -> Path:
-    from storage.graph_set_manifest import RowSchema
-    from storage.graph_set_writer import GraphSetInfo, write_graphs
-    from storage.graph_store import shard_batch
-    from storage.packed_graphs import PackedGraphs
+    from graphmill.storage.format.graph_set_manifest import RowSchema
+    from graphmill.storage.graph_sets.graph_set import shard_batch
+    from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+    from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
     packed = PackedGraphs(
         num_nodes=np.array([2, 3]),
@@ -194,7 +194,7 @@ def _graph_set(folder: Path) -> Path:
 
 
 def _graph_set_manifest(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.graph_set_manifest import parse_graph_set_manifest
+    from graphmill.storage.format.graph_set_manifest import parse_graph_set_manifest
 
     valid = newest_manifest(_graph_set(folder)).read_bytes()
 
@@ -206,8 +206,8 @@ def _graph_set_manifest(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _graph_shard(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.graph_set_manifest import parse_graph_set_manifest, shard_file
-    from storage.graph_store import open_graphs
+    from graphmill.storage.format.graph_set_manifest import parse_graph_set_manifest, shard_file
+    from graphmill.storage.graph_sets.graph_set import open_graphs
 
     path = _graph_set(folder)
     where = newest_manifest(path)
@@ -228,7 +228,7 @@ def _graph_shard(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _checkpoint(folder: Path) -> tuple[Path, nn.Module, torch.optim.Optimizer]:
-    from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint
+    from graphmill.cluster.checkpoints.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint
 
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -240,7 +240,7 @@ def _checkpoint(folder: Path) -> tuple[Path, nn.Module, torch.optim.Optimizer]:
 
 
 def _checkpoint_state(folder: Path) -> tuple[list[bytes], Run]:
-    from cluster.checkpoint import load_state, verify_checkpoint
+    from graphmill.cluster.checkpoints.checkpoint import load_state, verify_checkpoint
 
     path, _, _ = _checkpoint(folder)
     body = json.loads((path / "state.json").read_text())
@@ -256,7 +256,7 @@ def _checkpoint_state(folder: Path) -> tuple[list[bytes], Run]:
 
 def _tensors(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
     def prepare(folder: Path) -> tuple[list[bytes], Run]:
-        from cluster.checkpoint import load_optimizer, load_weights
+        from graphmill.cluster.checkpoints.checkpoint import load_optimizer, load_weights
 
         path, model, optimizer = _checkpoint(folder)
         file = path / f"{name}.safetensors"
@@ -276,8 +276,8 @@ def _tensors(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
 
 def _run_record(folder: Path) -> tuple[list[bytes], Run]:
     """Four texts with a zero byte in between: settings, epochs, events, summary."""
-    from jobs.reporting.run_report import run_page
-    from jobs.run.run_record import read_run
+    from graphmill.jobs.records.run_record import read_run
+    from graphmill.jobs.reporting.run_report import run_page
 
     names = ("config.json", "metrics.jsonl", "events.jsonl", "summary.json")
     valid = b"\0".join(
@@ -300,8 +300,8 @@ def _run_record(folder: Path) -> tuple[list[bytes], Run]:
 
 def _message(folder: Path) -> tuple[list[bytes], Run]:
     """What a partition's server is sent, and what it replies."""
-    from cluster.wire import pack, unpack
-    from samplers.messages import NodeRows, SampleNeighbors
+    from graphmill.cluster.transport.wire import pack, unpack
+    from graphmill.samplers.vocabulary.messages import NodeRows, SampleNeighbors
 
     sent = (
         SampleNeighbors(np.arange(9), 2, 2**64 - 1, columns=("weight",)),
@@ -323,7 +323,7 @@ def _message(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _npz(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.importers.npz_file import npz_graph
+    from graphmill.storage.importers.files.npz_file import npz_graph
 
     file = folder / "some.npz"
     np.savez(file, edges=np.array([[0, 1], [1, 2]]), x=np.eye(3, dtype=np.float32), y=np.array([0, 1, 0]))
@@ -344,8 +344,8 @@ def _npz(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _split_dict(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.importers.pcqm4mv2 import PARTS, read_split_dict
-    from storage.importers.smiles import RowSplit
+    from graphmill.storage.molecules.pcqm4mv2 import PARTS, read_split_dict
+    from graphmill.storage.molecules.smiles import RowSplit
 
     file = folder / "split_dict.pt"
     parts = {name: np.arange(2, dtype=f"i{2**index}") + 2 * index for index, name in enumerate(PARTS)}
@@ -363,8 +363,8 @@ def _split_dict(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _plain_pickle(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.errors import DataError
-    from storage.importers.plain_pickle import Refused, array, read_pickle, read_torch
+    from graphmill.core.errors import DataError
+    from graphmill.storage.importers.files.pickle_reader import Refused, array, read_pickle, read_torch
 
     file = folder / "some.pickle"
     value = [{"x": np.arange(6).reshape(2, 3), "y": torch.arange(4)[1:]}, (1.5, None, "text", b"bytes", 2**70, [True])]
@@ -393,8 +393,8 @@ def _plain_pickle(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _edge_csv(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.importers.edge_list import EdgeListGraph
-    from storage.importers.edge_list_options import EdgeListOptions
+    from graphmill.storage.importers.tables.edge_list import EdgeListGraph
+    from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 
     file = folder / "edges.txt"
     valid = [
@@ -425,8 +425,8 @@ def _edge_parquet(folder: Path) -> tuple[list[bytes], Run]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from storage.importers.edge_list import EdgeListGraph
-    from storage.importers.edge_list_options import EdgeListOptions
+    from graphmill.storage.importers.tables.edge_list import EdgeListGraph
+    from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 
     file = folder / "edges.parquet"
     pq.write_table(pa.table({"src": [0, 1], "dst": [1, 2]}), file)
@@ -440,7 +440,7 @@ def _edge_parquet(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _node_csv(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.importers.node_columns import read_features, read_labels, read_splits
+    from graphmill.storage.importers.tables.node_columns import read_features, read_labels, read_splits
 
     file = folder / "nodes.csv"
     valid = [b"1\n2\n3\n", b"# c\r\n1\r\n\r\n0\r\n", b"\xef\xbb\xbflabel\n1\n0\n", b"a,label\n1,2\n3,1\n"]

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.run.config import config_help, config_tree, read_config
-from jobs.run.exit_codes import run
-from jobs.run.reader import option_lines
-from jobs.run.registry import TABLES, Kind, options_class
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.config import config_help, config_tree, read_config
+from graphmill.jobs.config.reader import option_lines
+from graphmill.jobs.config.registry import TABLES, Kind, options_class
 from tests.stored_files import newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -350,8 +350,8 @@ ROWS = (
 @pytest.fixture(scope="module")
 def things(tmp_path_factory) -> dict[str, Path]:
     """A graph, a set of graphs, and what only looks like them, by the names that rows use."""
-    from storage.ingest import IngestOptions, ingest
-    from storage.synthetic import SyntheticGraph, SyntheticOptions
+    from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+    from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
     root = tmp_path_factory.mktemp("things")
     names = ("graph", "set", "torn", "damaged", "taken", "begun", "halved", "garbled", "chunked", "earlier", "missing")
@@ -384,8 +384,8 @@ def things(tmp_path_factory) -> dict[str, Path]:
 
 def store_molecules(folder: Path) -> None:
     pytest.importorskip("rdkit")
-    from cluster.molecule_ingest import ingest_molecules
-    from storage.importers.enumerated_molecules import EnumeratedMolecules
+    from graphmill.cluster.ingestion.molecules import ingest_molecules
+    from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 
     ingest_molecules(EnumeratedMolecules(80), str(folder))
 
@@ -418,7 +418,7 @@ def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, c
         sys, "argv", [str(REPOSITORY / "jobs" / f"{row.job.replace('.', '/')}.py"), *words(row, things)]
     )
     before = listing(things["graph"].parent)
-    job = importlib.import_module(f"jobs.{row.job}")
+    job = importlib.import_module(f"graphmill.jobs.{row.job}")
     capfd.readouterr()
     with pytest.raises(SystemExit) as end:
         run(job.main)
@@ -460,7 +460,7 @@ def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd)
     row = [row for row in ROWS if row.job == job][-1]
     script = str(REPOSITORY / "jobs" / f"{job.replace('.', '/')}.py")
     done = subprocess.run(
-        [sys.executable, *(["-m", f"jobs.{job}"] if "." in job else [script]), *words(row, things)],
+        [sys.executable, *(["-m", f"graphmill.jobs.{job}"] if "." in job else [script]), *words(row, things)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -474,7 +474,7 @@ def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd)
     monkeypatch.setattr(sys, "argv", [script, *words(row, things)])
     capfd.readouterr()
     with pytest.raises(SystemExit):
-        run(importlib.import_module(f"jobs.{job}").main)
+        run(importlib.import_module(f"graphmill.jobs.{job}").main)
     assert capfd.readouterr().err == done.stderr
 
 
@@ -506,6 +506,6 @@ def test_micro_batches_are_explained_by_the_default_that_is_shown() -> None:
 def test_every_option_of_a_job_has_a_sentence(job: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", [*job.split(), "--help"])
     with pytest.raises(SystemExit) as end:
-        run(importlib.import_module(f"jobs.{sys.argv[0]}").main)
+        run(importlib.import_module(f"graphmill.jobs.{sys.argv[0]}").main)
     assert end.value.code == 0
     assert without_a_sentence(capsys.readouterr().out) == []

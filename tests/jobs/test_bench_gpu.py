@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.bench import gpu as bench_gpu
-from jobs.bench.gpu import GpuConfig, bench
-from models.dropout import Dropout
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.bench import gpu as bench_gpu
+from graphmill.jobs.bench.gpu import GpuConfig, bench
+from graphmill.models.primitives.dropout import Dropout
 from tests.pretend_cuda import pretend_cuda
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def test_a_wrong_model_and_a_wrong_mask_are_seen(monkeypatch):
 @pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_it_says_so_in_one_line_and_needs_no_ray(tmp_path):
-    probe = "import sys; sys.modules['ray'] = None; from jobs.bench import gpu as b; from jobs.run.exit_codes import run; run(b.main)"
+    probe = "import sys; sys.modules['ray'] = None; from graphmill.jobs.bench import gpu as b; from graphmill.jobs.cli.exit_codes import run; run(b.main)"
     done = subprocess.run(
         [sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False
     )

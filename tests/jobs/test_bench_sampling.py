@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.bench import sampling as bench_sampling
-from jobs.bench.sampling import BenchConfig, measure
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.bench import sampling as bench_sampling
+from graphmill.jobs.bench.sampling import BenchConfig, measure
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.bench import speed as bench_speed
-from jobs.bench import speed_subjects
-from jobs.bench.speed import Point, SpeedConfig
-from jobs.bench.speed_subjects import RegularGraph, Shape
-from jobs.plan.saved_bytes import saved_bytes
-from models.geco import GECO, GECOLayer
-from models.grit_attention import Pairs
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.bench import speed as bench_speed
+from graphmill.jobs.bench import speed_subjects
+from graphmill.jobs.bench.speed import Point, SpeedConfig
+from graphmill.jobs.bench.speed_subjects import RegularGraph, Shape
+from graphmill.jobs.plan.saved_bytes import saved_bytes
+from graphmill.models.geco import GECO, GECOLayer
+from graphmill.models.operators.grit_attention import Pairs
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SHAPE = Shape(width=8, heads=2, layers=2, order=2)
@@ -194,6 +194,6 @@ def test_it_imports_without_ray_and_arrow():
     code = (
         "import sys\n"
         "for name in ('ray', 'pyarrow', 'numba', 'scipy'): sys.modules[name] = None\n"
-        "import jobs.bench.speed, jobs.bench.speed_subjects"
+        "import graphmill.jobs.bench.speed, graphmill.jobs.bench.speed_subjects"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=600)

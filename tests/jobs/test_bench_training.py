@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from jobs.bench import recipe_models
-from jobs.bench import training as bench_training
-from jobs.bench.training import TrainingConfig, bench, measure, molecules
-from storage.errors import ConfigError
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.bench import recipe_models
+from graphmill.jobs.bench import training as bench_training
+from graphmill.jobs.bench.training import TrainingConfig, bench, measure, molecules
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = TrainingConfig(nodes=600, degree=6, parts=3, width=16, layers=2, graphs=4, rounds=1)
@@ -47,7 +47,7 @@ def test_all_rows_are_measured_and_kept(tmp_path: Path) -> None:
 
 
 def test_parts_cover_the_graph_once_with_the_edges_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    from models.primphormer import Primphormer
+    from graphmill.models.primphormer import Primphormer
 
     seen = []
     forward = Primphormer.forward_with_penalty
@@ -117,7 +117,7 @@ def test_options_that_cannot_work_are_refused(options: dict, message: str) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("arguments", [["--nodes", "x"], ["--no-such"], ["--rows", "grit"]])
 def test_a_wrong_command_line_is_one_line(arguments: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "jobs.bench", "training", *arguments]
+    command = [sys.executable, "-m", "graphmill.jobs.bench", "training", *arguments]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode in (1, 2)
     assert len(result.stderr.strip().splitlines()) == 1

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from jobs.papers import brec
-from jobs.papers.brec import BrecConfig, Result
-from jobs.papers.color_refinement import tells_apart
-from models.options import grit as grit_options
-from models.options import ppgt as ppgt_options
-from storage.errors import ConfigError, FormatError
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.jobs.papers import brec
+from graphmill.jobs.papers.brec import BrecConfig, Result
+from graphmill.jobs.papers.color_refinement import tells_apart
+from graphmill.models.options import grit as grit_options
+from graphmill.models.options import ppgt as ppgt_options
 
 
 def ring(*sizes: int) -> np.ndarray:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.disturbed_job import Job, events
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import stored_file
@@ -83,10 +83,10 @@ def test_a_run_says_which_file(tmp_path: Path, sampler: list[str], change: Calla
 READER = """
 import ctypes, os, sys, threading
 import numpy as np
-from jobs.run.exit_codes import run
-from jobs.run.faults import last_words
-from samplers.row_kernels import take_rows
-from storage.graph import open_graph
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.cli.faults import last_words
+from graphmill.samplers.kernels.rows import take_rows
+from graphmill.storage.graph import open_graph
 
 def main():
     feature = open_graph(sys.argv[1]).partition(1).feature

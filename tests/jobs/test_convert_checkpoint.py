@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from jobs.convert_checkpoint import convert_state, load_converted, main, read_state, save_converted
-from models.options.tokengt import TokenGTConfig
-from models.tokengt import TokenGT
-from storage.errors import ConfigError, FormatError
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.jobs.convert_checkpoint import convert_state, load_converted, main, read_state, save_converted
+from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.models.tokengt import TokenGT
 from tests.job_in_process import run_job
 from tests.jobs.test_convert_grit import grit_state
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.plan.cost_model import (
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.jobs.plan.cost_model import (
     BatchShape,
     Degrees,
     Link,
@@ -32,21 +33,20 @@ from jobs.plan.cost_model import (
     row_traffic,
     step_cost,
 )
-from models.options.geco import GECOConfig
-from models.parallel.cost import sent_bytes
-from models.parallel.shards import Shards
-from samplers.neighbor import NeighborSampler
-from samplers.node_tables import NodeTables
-from samplers.options import NeighborOptions, RandomPartitionOptions
-from samplers.partition_owner import PartitionOwner
-from samplers.random_partition import RandomPartitionSampler
-from samplers.router import LocalOwner, Router
-from samplers.row_plan import RowPlan
-from samplers.traffic import COLUMNS, Traffic, WatchedLocal, WatchedRemote
-from storage.errors import ConfigError, FormatError
-from storage.graph import StoredGraph, open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.models.options.geco import GECOConfig
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.parallel_cost import sent_bytes
+from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.access.router import LocalOwner, Router
+from graphmill.samplers.access.traffic import COLUMNS, Traffic, WatchedLocal, WatchedRemote
+from graphmill.samplers.loading.row_schedule import RowSchedule
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.methods.random_partition import RandomPartitionSampler
+from graphmill.samplers.vocabulary.options import NeighborOptions, RandomPartitionOptions
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
 PARTITIONS = 3
 
@@ -179,7 +179,7 @@ def test_planned_rows_are_near_those_of_a_plan() -> None:
     last = 1.0
     for part in (0.05, 0.1, 0.2, 0.4):
         rows = round(part * len(each))
-        plan = RowPlan(np.array([0, len(each)]), np.array([False]), rows)
+        plan = RowSchedule(np.array([0, len(each)]), np.array([False]), rows)
         plan.begin(0, len(batches))
         for batch in batches:
             plan.admit(batch)

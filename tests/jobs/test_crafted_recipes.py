@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.config import RECIPES, read_recipe
-from jobs.run.train import train_main
+from graphmill.jobs.config.config import RECIPES, read_recipe
+from graphmill.jobs.run.train import train_main
 from tests.job_in_process import run_job
 
 _NINE = ",".join(["*a{}"] * 9)

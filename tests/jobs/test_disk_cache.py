@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import predict, train_nodes
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.jobs import predict, train_nodes
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.job_in_process import run_job
 from tests.runs import curve
 

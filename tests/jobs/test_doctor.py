@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.node_checks import open_beyond_loopback
-from jobs.doctor import DoctorConfig, RayCheckOptions, check_all, check_token, main
-from jobs.plan import machine_checks
-from storage.errors import ConfigError
-from storage.ingest import ingest
+from graphmill.cluster.ray.node_checks import open_beyond_loopback
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.doctor import DoctorConfig, RayCheckOptions, check_all, check_token, main
+from graphmill.jobs.plan import machine_checks
+from graphmill.storage.ingestion.ingest import ingest
 from tests.job_in_process import run_job
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import stored_file
@@ -69,7 +69,7 @@ def test_one_changed_byte_fails(url):
 
 def test_no_graph_fails_and_quick_reads_less(url, tmp_path, monkeypatch):
     assert found(machine_checks.check_graph(str(tmp_path), quick=False), "graph")[0].verdict == "fail"
-    monkeypatch.setattr("storage.graph.StoredGraph.verify", lambda graph: pytest.fail("it was read"))
+    monkeypatch.setattr("graphmill.storage.graph.StoredGraph.verify", lambda graph: pytest.fail("it was read"))
     assert found(machine_checks.check_graph(url, quick=True), "graph")[0].verdict == "ok"
 
 

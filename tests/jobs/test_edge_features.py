@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import predict, train_nodes
-from storage.importers.array_graph import ArrayGraph
-from storage.ingest import IngestOptions, ingest
+from graphmill.jobs import predict, train_nodes
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.job_in_process import run_job
 
 NODES, DEGREE, CLASSES = 600, 5, 3

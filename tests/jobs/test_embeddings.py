@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import predict, replay, train_links, train_nodes
-from jobs.run.node_run import resolve_nodes
-from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.importers.array_graph import ArrayGraph
-from storage.ingest import ingest
-from storage.ingest_options import IngestOptions, LinkSplitOptions
-from storage.stored_folder import StoredFolder
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import predict, replay, train_links, train_nodes
+from graphmill.jobs.run.node_run import resolve_nodes
+from graphmill.storage.filesystem.remote_folder import StoredFolder
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.ingestion.ingest import ingest
+from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions
 from tests.job_in_process import one_thread, run_job
 from tests.runs import config_of, curve
 

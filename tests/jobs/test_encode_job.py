@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import encode
-from storage.encodings import stored_encodings
-from storage.graph import open_graph
-from storage.ingest import ingest
+from graphmill.jobs import encode
+from graphmill.storage.format.encodings import stored_encodings
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import ingest
 from tests.job_in_process import run_job
 from tests.listed_graph import random_listed_graph
 
@@ -56,7 +56,7 @@ def test_no_graph(tmp_path):
 def test_help_imports_nothing_heavy():
     started = time.perf_counter()
     code = (
-        "import sys\nsys.argv[1:] = ['--help']\nimport jobs.encode as job\n"
+        "import sys\nsys.argv[1:] = ['--help']\nimport graphmill.jobs.encode as job\n"
         "try:\n    job.main()\nexcept SystemExit:\n    pass\n"
         "assert not {'scipy', 'pyarrow', 'torch', 'ray'} & set(sys.modules)"
     )

@@ -6,10 +6,10 @@ import json
 import pytest
 import torch
 
-from jobs.papers import equivariant_basis as basis
-from jobs.papers.equivariant_basis import ROWS, Sizes, basis_targets, make_samples, pack, partition_of
-from models.graphs import Graphs
-from models.tokengt import TokenView
+from graphmill.jobs.papers import equivariant_basis as basis
+from graphmill.jobs.papers.equivariant_basis import ROWS, Sizes, basis_targets, make_samples, pack, partition_of
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.tokengt import TokenView
 
 
 def dense_view(n):

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cluster.checkpoint import Snapshot, TrainState, keep_best, load_weights, verify_checkpoint
-from cluster.checkpoints import LocalCheckpoints
-from jobs import ingest, predict, train_nodes
-from storage.errors import GraphmillError
-from storage.graph import open_graph
+from graphmill.cluster.checkpoints.checkpoint import Snapshot, TrainState, keep_best, load_weights, verify_checkpoint
+from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.core.errors import GraphmillError
+from graphmill.jobs import ingest, predict, train_nodes
+from graphmill.storage.graph import open_graph
 from tests.faulty_files import faulty_files
 from tests.job_in_process import run_job
 

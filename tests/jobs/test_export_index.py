@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import export_index
+from graphmill.jobs import export_index
 from tests.job_in_process import run_job
 
 faiss = pytest.importorskip("faiss")

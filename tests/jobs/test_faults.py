@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import products_geco
+from graphmill.jobs import products_geco
 from tests.disturbed_job import (
     FLAGS,
     NUM_EPOCHS,

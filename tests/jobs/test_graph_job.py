@@ -12,25 +12,25 @@ import pyarrow as pa
 import pytest
 import torch
 
-from cluster.options import TrainOptions
-from cluster.tasks import BinaryClassification, Classification, Regression
-from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec
-from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
-from jobs import pcqm4m_tokengt, predict
-from jobs.run.graph_baselines import compute_graph_baselines
-from jobs.run.graph_run import resolve_graphs
-from jobs.run.graph_task import graph_task, scored_splits
-from jobs.run.registry import MODELS
-from models.batch_norm import RowBatchNorm
-from models.grit_attention import PairNorm
-from samplers.graph_batches import GraphBatchSampler
-from samplers.options import GraphBatchOptions, LoaderOptions
-from storage.errors import ConfigError, GraphmillError
-from storage.prediction_files import SUMMARY
+from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions, graph_labels
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.tasks import BinaryClassification, Classification, Regression
+from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.core.errors import ConfigError, GraphmillError
+from graphmill.jobs import pcqm4m_tokengt, predict
+from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
+from graphmill.jobs.config.registry import MODELS
+from graphmill.jobs.run.graph_run import resolve_graphs
+from graphmill.jobs.tasks.graph_task import graph_task, scored_splits
+from graphmill.models.operators.grit_attention import PairNorm
+from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.samplers.methods.graph_batches import GraphBatchSampler
+from graphmill.samplers.vocabulary.options import GraphBatchOptions, LoaderOptions
+from graphmill.storage.predictions import SUMMARY
 from tests import job_in_process
 from tests.predictions import call, go_on_after_an_interruption, predictions_of, scores_of
-from tests.recording_reporter import RecordingReporter
+from tests.recording_reporter import MemoryRecorder
 from tests.runs import config_of, curve, set_run
 
 pytest.importorskip("rdkit")
@@ -51,9 +51,9 @@ SMALL += ["--fit.schedule", "constant", "--fit.warmup_epochs", "0"]
 
 @pytest.fixture(scope="module")
 def molecules(tmp_path_factory):
-    from cluster.molecule_ingest import ingest_molecules
-    from storage.graph_store import open_graphs
-    from storage.importers.enumerated_molecules import EnumeratedMolecules
+    from graphmill.cluster.ingestion.molecules import ingest_molecules
+    from graphmill.storage.graph_sets.graph_set import open_graphs
+    from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 
     url = str(tmp_path_factory.mktemp("molecules") / "set")
     ingest_molecules(EnumeratedMolecules(200), url)
@@ -183,7 +183,7 @@ def test_every_model_trains_through_the_loop(model, molecules):
         options=TrainOptions(epochs=6, learning_rate=3e-3),
         loader=LoaderOptions(),
     )
-    worker = Worker(spec, RecordingReporter(), 0, 1, torch.device("cpu"))
+    worker = Worker(spec, MemoryRecorder(), 0, 1, torch.device("cpu"))
     with worker.loader(spec.sampler) as loader:
         losses = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(6)]
     assert min(losses[-3:]) < 0.93 * losses[0]
@@ -252,7 +252,7 @@ def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad options")
 
-    monkeypatch.setattr("jobs.run.graph_run.ray_session", no_ray)
+    monkeypatch.setattr("graphmill.jobs.run.graph_run.ray_session", no_ray)
     with pytest.raises((GraphmillError, SystemExit)) as caught:
         pcqm4m_tokengt.main()
     text = capsys.readouterr().err if isinstance(caught.value, SystemExit) else str(caught.value)
@@ -355,7 +355,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_with_one_line(shared_ray, tmp_pa
 
 
 def test_help_needs_nothing_heavy():
-    probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import jobs.{0} as j; j.main()\nexcept SystemExit: pass\n"
+    probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import graphmill.jobs.{0} as j; j.main()\nexcept SystemExit: pass\n"
     probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow', 'rdkit') if m in sys.modules])"
     for job in ("pcqm4m_tokengt", "products_geco", "train_nodes", "train_graphs"):
         found = subprocess.run(

@@ -9,23 +9,23 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from cluster.checkpoints import LocalCheckpoints
-from cluster.options import TrainOptions
-from cluster.outcome import Finished
-from cluster.tasks import Classification
-from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec
-from cluster.training_data import StoredNodes
-from jobs.run.node_run import shard_memory
-from jobs.run.whole_graph import WholeGraphData
-from models.parallel.collectives import Peers, sum_gradients
-from samplers.options import LoaderOptions
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.data.training_data import StoredNodes
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.process.outcome import Finished
+from graphmill.cluster.tasks import Classification
+from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.jobs.run.graph_parallel import WholeGraphData
+from graphmill.jobs.run.node_run import shard_memory
+from graphmill.models.parallel.collectives import Peers, sum_gradients
+from graphmill.samplers.vocabulary.options import LoaderOptions
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.pretend_cuda import pretend_cuda
-from tests.recording_reporter import RecordingReporter, write_at_once
+from tests.recording_reporter import MemoryRecorder, write_at_once
 from tests.runs import node_run
 
 PRECISIONS = ("float32", "bfloat16")
@@ -59,7 +59,7 @@ def spec(folder: Path, precision: str) -> TrainSpec:
 
 def outcome(a_spec: TrainSpec, rank: int, size: int, device: str, reports: Path, epochs: int) -> dict[str, Any]:
     """Trains to `epochs`, from where the checkpoint stands."""
-    reporter = RecordingReporter()
+    reporter = MemoryRecorder()
     worker = Worker(
         a_spec,
         reporter,

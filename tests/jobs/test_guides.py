@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from nbclient import NotebookClient
 
-from storage.snapshots import has_graph
+from graphmill.storage.snapshots.snapshots import has_graph
 from tests.raw_layouts import write_set
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -27,7 +27,7 @@ assert not heavy, heavy
 
 @pytest.mark.parametrize("job", ["doctor", "predict", "report", "train_graphs", "train_links", "train_nodes"])
 def test_help_imports_nothing_heavy(job: str) -> None:
-    command = [sys.executable, "-c", HELP, f"jobs.{job}"]
+    command = [sys.executable, "-c", HELP, f"graphmill.jobs.{job}"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "usage: " in done.stdout
@@ -41,7 +41,7 @@ import io
 import json
 import sys
 
-from jobs.run.exit_codes import run
+from graphmill.jobs.cli.exit_codes import run
 
 for line in json.load(sys.stdin):
     sys.argv = line.split()
@@ -82,8 +82,8 @@ def test_a_wrong_value_that_needs_no_data_is_refused_before_anything_heavy_is_im
 ENDS = """
 import sys
 import time
-from jobs.run.exit_codes import run
-from storage.errors import ConfigError
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.core.errors import ConfigError
 
 def main():
     print("unread")

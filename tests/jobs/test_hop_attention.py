@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from jobs.papers import hop_attention, norm_autoencoder
-from jobs.papers.hop_attention import HopConfig, build_model, fit, hop_targets
-from jobs.papers.norm_autoencoder import AutoencoderConfig
-from models.encodings.random_walk import random_walk_probabilities
-from models.graphs import Graphs
-from models.grit_attention import Pairs
+from graphmill.jobs.papers import hop_attention, norm_autoencoder
+from graphmill.jobs.papers.hop_attention import HopConfig, build_model, fit, hop_targets
+from graphmill.jobs.papers.norm_autoencoder import AutoencoderConfig
+from graphmill.models.encodings.random_walk import random_walk_probabilities
+from graphmill.models.operators.grit_attention import Pairs
+from graphmill.models.primitives.graphs import Graphs
 
 
 def path(n: int) -> Graphs:

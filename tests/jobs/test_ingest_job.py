@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.graph import open_graph
+from graphmill.storage.graph import open_graph
 from tests.job_in_process import run_job
 from tests.raw_layouts import write_set
 from tests.stored_files import newest_manifest, stored_file
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _run(job, *arguments):
-    return run_job(importlib.import_module(f"jobs.{job}").main, [*map(str, arguments)])
+    return run_job(importlib.import_module(f"graphmill.jobs.{job}").main, [*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_inspect_names_a_flipped_label_without_verification(stored, tmp_path):
 
     import numpy as np
 
-    from storage.graph import open_graph
+    from graphmill.storage.graph import open_graph
 
     url = tmp_path / "copy"
     shutil.copytree(stored[0], url)

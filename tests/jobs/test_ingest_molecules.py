@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import ingest
-from jobs.bench import molecules
-from storage.snapshots import has_graph
+from benchmarks import molecules
+from graphmill.jobs import ingest
+from graphmill.storage.snapshots.snapshots import has_graph
 from tests.job_in_process import run_job
 from tests.stored_files import contents, newest_manifest, stored_file
 

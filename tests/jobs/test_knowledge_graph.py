@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from jobs import ingest, predict, train_links, train_nodes
+from graphmill.jobs import ingest, predict, train_links, train_nodes
 from tests.disturbed_job import Outcome
 from tests.job_in_process import one_thread, run_job
 from tests.knowledge_graphs import NUM_GROUPS, RULES, triples, write_layout

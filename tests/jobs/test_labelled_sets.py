@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cluster.tasks import Classification, PairClassification
-from jobs import ingest, predict, replay, train_graphs
-from jobs.run.graph_baselines import compute_graph_baselines
-from storage.graph_store import open_graphs
+from graphmill.cluster.tasks import Classification, PairClassification
+from graphmill.jobs import ingest, predict, replay, train_graphs
+from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
+from graphmill.storage.graph_sets.graph_set import open_graphs
 from tests.job_in_process import run_job
 from tests.raw_layouts import write_set
 
@@ -147,10 +147,10 @@ def test_baselines(stored):
 
 def test_node_targets_do_not_depend_on_the_graphs_beside(stored):
     """A node's logits are those of its graph alone."""
-    from cluster.training_data import GraphData
-    from jobs.run.graph_task import set_inputs
-    from jobs.run.registry import build_model
-    from samplers.graph_batches import pack_graphs
+    from graphmill.cluster.data.training_data import GraphData
+    from graphmill.jobs.tasks.build_model import build_model
+    from graphmill.jobs.tasks.graph_task import set_inputs
+    from graphmill.samplers.methods.graph_batches import pack_graphs
     from tests.runs import config_of
 
     store = open_graphs(str(stored["cluster"]))

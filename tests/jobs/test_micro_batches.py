@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from cluster.placement import Resources
-from jobs.run.config import config_tree, read_config, read_saved, saved_tree
-from jobs.run.registry import PLACEHOLDERS
-from jobs.run.resolve import Facts, ResolvedRun, read_resolved, resolve
-from storage.errors import ConfigError
+from graphmill.cluster.ray.placement import Resources
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.config.config import config_tree, read_config, read_saved, saved_tree
+from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, read_resolved, resolve
 
 CPUS, GPUS, THIS_MACHINE = Resources(8, 0), Resources(8, 4), Resources(8, 0, free_bytes=1 << 33)
 

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from cluster.shared_rows import most_needed, needed
-from jobs.plan.cost_model import Rates
-from jobs.plan.needs import Needs, probabilities, seen_needs
-from jobs.plan.settings_search import Settings, Setup
-from samplers.loader import Loader
-from samplers.neighbor import NeighborSampler
-from samplers.options import LoaderOptions, NeighborOptions
-from samplers.planned_rows import SharedRows, copy_rows
-from samplers.router import LocalOwner, Owner, Router, local_router
-from samplers.traffic import COLUMNS, Traffic, WatchedRemote
-from storage.graph import StoredGraph, open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.serving.shared_rows import most_needed, needed
+from graphmill.jobs.plan.cost_model import Rates
+from graphmill.jobs.plan.needs import Needs, probabilities, seen_needs
+from graphmill.jobs.plan.settings_search import Settings, Setup
+from graphmill.samplers.access.router import LocalOwner, Owner, Router, local_router
+from graphmill.samplers.access.traffic import COLUMNS, Traffic, WatchedRemote
+from graphmill.samplers.loading.loader import Loader
+from graphmill.samplers.loading.scheduled_rows import SharedRows, copy_rows
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
 HOSTS, WORKERS, MICRO_BATCHES, EPOCHS = 2, 4, 4, 20
 DIM, NODES = 30, 8000

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from jobs import train_nodes
-from jobs.run.registry import Inputs
-from jobs.run.resolve import Facts, resolve
-from models.options.features import Features
-from storage.errors import GraphmillError
+from graphmill.core.errors import GraphmillError
+from graphmill.jobs import train_nodes
+from graphmill.jobs.config.registry import Inputs
+from graphmill.jobs.resolve.resolve import Facts, resolve
+from graphmill.models.options.features import Features
 from tests.job_in_process import run_job
 from tests.models.presets.tokengt import node_classification
 from tests.runs import config_of

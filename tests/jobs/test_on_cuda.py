@@ -15,17 +15,17 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save
 
-from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from cluster.checkpoints import LocalCheckpoints
-from cluster.options import TrainOptions
-from cluster.outcome import Finished, Stopped
-from cluster.prediction import split_scores
-from cluster.predictor import PredictionSpec, Predictor, SplitPlan, plan_pieces
-from cluster.tasks import Classification, Regression, Task
-from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec
-from cluster.training_data import GraphData, GraphSplitOptions, StoredNodes
-from samplers.options import (
+from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions, StoredNodes
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.prediction.prediction import split_scores
+from graphmill.cluster.prediction.predictor import PredictionSpec, Predictor, SplitPlan, plan_pieces
+from graphmill.cluster.process.outcome import Finished, Stopped
+from graphmill.cluster.tasks import Classification, Regression, Task
+from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.samplers.vocabulary.options import (
     GraphBatchOptions,
     LoaderOptions,
     NeighborOptions,
@@ -33,15 +33,15 @@ from samplers.options import (
     RandomPartitionOptions,
     full_evaluation,
 )
-from storage.graph import open_graph
-from storage.graph_set_manifest import GraphSetManifest, RowSchema
-from storage.ingest import IngestOptions, ingest
-from storage.prediction_files import PredictionFolder
-from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.predictions import PredictionFolder
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.array_graph_store import ArrayGraphStore
 from tests.pretend_cuda import pretend_cuda
-from tests.recording_reporter import RecordingReporter, write_at_once
+from tests.recording_reporter import MemoryRecorder, write_at_once
 from tests.runs import node_run, set_run
 
 EPOCHS, STEPS = 2, 2  # steps of an epoch
@@ -201,7 +201,7 @@ def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) 
     """Trains on, from where the folder's checkpoint stands; `stop_at`: steps until the driver asks to stop."""
     worker = Worker(
         spec,
-        RecordingReporter(),
+        MemoryRecorder(),
         0,
         1,
         torch.device(device),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import products_geco, train_graphs, train_nodes
-from jobs.run.resolve import asked_workers
+from graphmill.jobs import products_geco, train_graphs, train_nodes
+from graphmill.jobs.resolve.resolve import asked_workers
 from tests.disturbed_job import Job, Outcome, epochs, events, starts
 from tests.job_in_process import one_thread, run_job
 from tests.runs import config_of
@@ -80,7 +80,7 @@ def test_graphs_train_as_one_ray_worker_does(shared_ray, workplace):
 
 WITHOUT_RAY = """
 import sys
-from jobs import predict, train_nodes
+from graphmill.jobs import predict, train_nodes
 sys.argv = ["train_nodes.py", *sys.argv[1:]]
 status = train_nodes.main()
 sys.argv = ["predict.py", "run", "predictions"]
@@ -157,7 +157,7 @@ def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
 
 def test_products_geco_keeps_servers_and_workers():
     """The recipe's launcher, whatever fits one process."""
-    from jobs.run.config import config_tree, read_config, read_recipe
+    from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 
     for recipe, job in (("jobs/products_geco.yaml", products_geco), ("jobs/pcqm4m_tokengt.yaml", None)):
         config = read_config(config_tree("nodes", read_recipe(recipe)))

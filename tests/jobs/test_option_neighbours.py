@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from jobs.ingest import IngestConfig
-from jobs.run.config import config_tree, read_config
-from jobs.run.predict_options import PredictConfig
-from jobs.run.reader import UsageError, parse, read_words
+from graphmill.jobs.config.config import config_tree, read_config
+from graphmill.jobs.config.predict_options import PredictConfig
+from graphmill.jobs.config.reader import UsageError, parse, read_words
+from graphmill.jobs.ingest import IngestConfig
 
 TRIES = [
     # Of another sampler, model, task or kind of run.

@@ -8,11 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs import convert_checkpoint, encode, export_index, ingest, predict, prune, replay, report, sweep, train_nodes
-from jobs.bench import results, transport
-from jobs.papers import brec
-from storage.errors import ConfigError
-from storage.outputs import whole_folder
+from benchmarks import transport
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import (
+    convert_checkpoint,
+    encode,
+    export_index,
+    ingest,
+    predict,
+    prune,
+    replay,
+    report,
+    sweep,
+    train_nodes,
+)
+from graphmill.jobs.bench import results
+from graphmill.jobs.papers import brec
+from graphmill.storage.filesystem.outputs import whole_folder
 from tests.job_in_process import run_job
 from tests.jobs.test_convert_checkpoint import tokengt_state
 

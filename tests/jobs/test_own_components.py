@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from jobs import report
-from jobs.replay import open_batches
-from jobs.run.config import config_tree, read_config, read_saved
-from jobs.run.node_run import resolve_nodes
-from jobs.run.predict_options import PredictConfig
-from jobs.run.prediction_subject import graph_set_subject, node_subject
-from jobs.run.reader import read_words
-from jobs.run.registry import PLACEHOLDERS
-from jobs.run.resolve import Facts, read_resolved, resolve
-from jobs.run.train import config, train_main
-from jobs.sweeps.plan import SweepOptions, plan_sweep
-from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import report
+from graphmill.jobs.config.config import config_tree, read_config, read_saved
+from graphmill.jobs.config.predict_options import PredictConfig
+from graphmill.jobs.config.reader import read_words
+from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.replay import open_batches
+from graphmill.jobs.resolve.resolve import Facts, read_resolved, resolve
+from graphmill.jobs.run.node_run import resolve_nodes
+from graphmill.jobs.run.prediction_subject import graph_set_subject, node_subject
+from graphmill.jobs.run.train import config, train_main
+from graphmill.jobs.sweeps.design import SweepOptions, design_sweep
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.job_in_process import run_job
 from tests.printed_commands import written_files
 
@@ -37,9 +37,9 @@ PACKAGE = '''
     import torch
     from torch import nn
 
-    from cluster.tasks import Classification
-    from samplers.neighbor import NeighborSampler
-    from samplers.options import NeighborOptions
+    from graphmill.cluster.tasks import Classification
+    from graphmill.samplers.methods.neighbor import NeighborSampler
+    from graphmill.samplers.vocabulary.options import NeighborOptions
 
 
     class Averages(nn.Module):
@@ -200,7 +200,7 @@ def test_a_configuration_and_a_run_are_read_back_equal(package, graph):
 
 @pytest.mark.parametrize("kind", ["nodes", "graphs"])
 def test_our_own_components_are_read_back_equal(kind):
-    from jobs.run.registry import TABLES
+    from graphmill.jobs.config.registry import TABLES
 
     for group, table in TABLES.items():
         for name in table[kind]:
@@ -304,7 +304,7 @@ def test_a_strangers_recipe_imports_nothing_unless_asked(package, tmp_path, monk
     monkeypatch.chdir(here)
     (package / "somebodys_parts.py").write_text("raise SystemExit('it was imported')")
     resumed = replace(
-        plan_sweep(SweepOptions(seeds=(1,), baseline=None), ()), words=("--model", "somebodys_parts:Mean")
+        design_sweep(SweepOptions(seeds=(1,), baseline=None), ()), words=("--model", "somebodys_parts:Mean")
     )
     resumed = replace(resumed, options=replace(resumed.options, resume=str(package)))
     allowed = replace(resumed, options=replace(resumed.options, allow_import=True))
@@ -313,8 +313,8 @@ def test_a_strangers_recipe_imports_nothing_unless_asked(package, tmp_path, monk
         "base": lambda *flag: train_main("A run.", words=[str(base), *flag]),
         "link": lambda *flag: train_main("A run.", words=["link.yaml", *flag]),
         "python": lambda *flag: config(recipe=str(recipe), allow_import=bool(flag)),
-        "swept": lambda *flag: plan_sweep(SweepOptions(recipe=str(recipe), seeds=(1,), allow_import=bool(flag)), ()),
-        "study": lambda *flag: plan_sweep(SweepOptions(study=str(study), allow_import=bool(flag)), ()),
+        "swept": lambda *flag: design_sweep(SweepOptions(recipe=str(recipe), seeds=(1,), allow_import=bool(flag)), ()),
+        "study": lambda *flag: design_sweep(SweepOptions(study=str(study), allow_import=bool(flag)), ()),
         "sweep": lambda *flag: (allowed if flag else resumed).config({}, 1),
     }
     for way in ways.values():

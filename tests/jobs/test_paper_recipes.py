@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs import ingest, train_graphs, train_nodes
-from jobs.run.config import RECIPES, RunConfig, config_tree, read_config, read_recipe
-from jobs.run.graph_task import set_inputs
-from jobs.run.link_task import graph_inputs
-from jobs.run.registry import Inputs, build_model
-from models.options.features import Features
-from storage.importers.data_sets import DATA_SETS
-from storage.molecule_features import ATOMS, BONDS
-from storage.source import SourceInfo
+from graphmill.jobs import ingest, train_graphs, train_nodes
+from graphmill.jobs.config.config import RECIPES, RunConfig, config_tree, read_config, read_recipe
+from graphmill.jobs.config.registry import Inputs
+from graphmill.jobs.tasks.build_model import build_model
+from graphmill.jobs.tasks.graph_task import set_inputs
+from graphmill.jobs.tasks.link_task import graph_inputs
+from graphmill.models.options.features import Features
+from graphmill.storage.format.source import SourceInfo
+from graphmill.storage.importers.public.data_sets import DATA_SETS
+from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
 from tests.job_in_process import run_job
 from tests.raw_layouts import ogb_nodes, pcqm4mv2, write_set
 

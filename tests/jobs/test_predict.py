@@ -11,30 +11,38 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from cluster.evaluation import deal_split
-from cluster.options import TrainOptions
-from cluster.prediction import split_scores
-from cluster.predictor import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, with_unsplit
-from cluster.tasks import BinaryClassification, Classification, Regression
-from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec
-from cluster.training_data import GraphData, GraphSplitOptions, OpenNodes
-from jobs import predict
-from jobs.run.finished_run import read_run
-from jobs.run.geco_classifier import GECOClassifier
-from jobs.run.predict_options import PredictConfig
-from jobs.run.prediction_subject import node_subject, spreads_graph
-from jobs.run.resolve import ResolvedRun
-from models.options.geco import GECOConfig
-from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions, full_evaluation
-from samplers.router import local_router
-from storage.errors import ConfigError, DataError, FormatError, GraphmillError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.prediction_files import PIECES, SUMMARY, PredictionFolder
-from storage.prune import prune
-from storage.source import SPLIT_NAMES
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions, OpenNodes
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.prediction.prediction import split_scores
+from graphmill.cluster.prediction.predictor import (
+    UNSPLIT,
+    Piece,
+    PredictionSpec,
+    Predictor,
+    SplitPlan,
+    plan_pieces,
+    with_unsplit,
+)
+from graphmill.cluster.tasks import BinaryClassification, Classification, Regression
+from graphmill.cluster.training.evaluation import deal_split
+from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.core.errors import ConfigError, DataError, FormatError, GraphmillError
+from graphmill.jobs import predict
+from graphmill.jobs.config.predict_options import PredictConfig
+from graphmill.jobs.records.finished_run import read_run
+from graphmill.jobs.resolve.resolve import ResolvedRun
+from graphmill.jobs.run.prediction_subject import node_subject, spreads_graph
+from graphmill.jobs.tasks.geco_classifier import GECOClassifier
+from graphmill.models.options.geco import GECOConfig
+from graphmill.samplers.access.router import local_router
+from graphmill.samplers.vocabulary.options import GraphBatchOptions, LoaderOptions, NeighborOptions, full_evaluation
+from graphmill.storage.format.source import SPLIT_NAMES
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.predictions import PIECES, SUMMARY, PredictionFolder
+from graphmill.storage.snapshots.prune import prune
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests import runs
 from tests.listed_graph import ListedGraph
 from tests.predictions import call, go_on_after_an_interruption, predictions_of, scores_of
@@ -44,9 +52,9 @@ pytest.importorskip("rdkit")
 
 @pytest.fixture(scope="module")
 def molecules(tmp_path_factory):
-    from cluster.molecule_ingest import ingest_molecules
-    from storage.graph_store import open_graphs
-    from storage.importers.enumerated_molecules import EnumeratedMolecules
+    from graphmill.cluster.ingestion.molecules import ingest_molecules
+    from graphmill.storage.graph_sets.graph_set import open_graphs
+    from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 
     url = str(tmp_path_factory.mktemp("molecules") / "set")
     ingest_molecules(EnumeratedMolecules(120), url)
@@ -404,7 +412,7 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad input")
 
-    monkeypatch.setattr("cluster.session.ray_session", no_ray)
+    monkeypatch.setattr("graphmill.cluster.ray.session.ray_session", no_ray)
     before = {path for path in tmp_path.rglob("*")}
     for arguments, message in cases:
         with pytest.raises(GraphmillError) as caught:

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from jobs.run import reader
+from graphmill.jobs.config import reader
 from tests.printed_commands import REPOSITORY, words
 
 DOCUMENT = "docs/performance.md"

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.printed_commands import DOCUMENTS, REPOSITORY, Block, blocks, inline_commands, written_files
 from tests.raw_layouts import write_set
 

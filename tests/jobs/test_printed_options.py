@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from jobs.run import train
-from jobs.run.config import config_tree, group_classes, read_config
-from jobs.run.exit_codes import run
-from jobs.run.reader import option_names
-from jobs.run.registry import TABLES
-from jobs.sweep import read_options
-from jobs.sweeps.plan import plan_sweep
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.config import config_tree, group_classes, read_config
+from graphmill.jobs.config.reader import option_names
+from graphmill.jobs.config.registry import TABLES
+from graphmill.jobs.run import train
+from graphmill.jobs.sweep import read_options
+from graphmill.jobs.sweeps.design import design_sweep
 from tests.printed_commands import (
     DOCUMENTS,
     REPOSITORY,
@@ -68,7 +68,7 @@ def printed() -> list[tuple[str, str, list[str]]]:
         folded = re.findall(r"^( *)\w+: >-\n((?:\1 +.*\n)+)", text, re.MULTILINE)
         commands += [(document, " ".join(body.split())) for _, body in folded]
     for job in JOBS:
-        for line in (importlib.import_module(f"jobs.{job}").__doc__ or "").splitlines():
+        for line in (importlib.import_module(f"graphmill.jobs.{job}").__doc__ or "").splitlines():
             command = re.sub(r"   +.*", "", line.strip())  # what is said of it stands further on
             commands.append((f"jobs/{job}.py", command))
     for line in (REPOSITORY / "Makefile").read_text().splitlines():
@@ -107,7 +107,7 @@ def in_turn() -> list[Any]:
 
 @pytest.mark.parametrize(("document", "job", "arguments"), in_turn())
 def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, capsys, folder):
-    module = importlib.import_module(f"jobs.{job}")
+    module = importlib.import_module(f"graphmill.jobs.{job}")
     if job in TRAINING:  # --help reads the configuration first
         monkeypatch.setattr(train, "resumed_run", lambda said: None)  # the run is not here; it would give defaults
         monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments, "--help"])
@@ -115,7 +115,7 @@ def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, 
         return
     if job == "sweep":
         if "--resume" not in arguments:  # which sweep that is, its directory says
-            plan_sweep(*read_options(arguments))
+            design_sweep(*read_options(arguments))
         return
     monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments])
     if "--help" in arguments:

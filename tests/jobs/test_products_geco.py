@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cluster import prediction, prediction_actors
-from cluster.prediction_actors import ActorCrew
-from jobs import predict, products_geco
-from jobs.run.run_record import read_run
-from storage.errors import ConfigError, GraphmillError, StageError
-from storage.ingest import IngestOptions, ingest
-from storage.prediction_files import PIECES, SETTINGS, SUMMARY
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.prediction import prediction, prediction_actors
+from graphmill.cluster.prediction.prediction_actors import ActorCrew
+from graphmill.core.errors import ConfigError, GraphmillError, StageError
+from graphmill.jobs import predict, products_geco
+from graphmill.jobs.records.run_record import read_run
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.predictions import PIECES, SETTINGS, SUMMARY
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests import job_in_process
 from tests.predictions import call, predictions_of, scores_of
 from tests.runs import curve
@@ -355,9 +355,9 @@ def test_bad_options_are_one_line_before_anything_starts(
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad options")
 
-    monkeypatch.setattr("jobs.run.node_run.ray_session", no_ray)
+    monkeypatch.setattr("graphmill.jobs.run.node_run.ray_session", no_ray)
     # A job is a process of its own; this one may hold the Ray of other tests, and would join it.
-    monkeypatch.setattr("jobs.run.training_run.joins_a_cluster", lambda _: False)
+    monkeypatch.setattr("graphmill.jobs.run.training_run.joins_a_cluster", lambda _: False)
     with pytest.raises((GraphmillError, SystemExit)) as caught:
         products_geco.main()
     text = capsys.readouterr().err if isinstance(caught.value, SystemExit) else str(caught.value)
@@ -381,7 +381,7 @@ def test_a_wrong_flag_exits_with_2_and_help_needs_nothing_heavy(tmp_path):
     wrong = start_job(["--no-such-flag"], tmp_path)
     assert wrong.returncode == 2
     assert "--no_such_flag" in wrong.stderr
-    probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import jobs.products_geco as j; j.main()\nexcept SystemExit: pass\n"
+    probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import graphmill.jobs.products_geco as j; j.main()\nexcept SystemExit: pass\n"
     probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert found.stdout.strip().splitlines()[-1] == "[]"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.prune import PruneConfig, describe, main, parse_duration
-from storage.errors import ConfigError, FormatError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.journal import CLOCK_MARGIN_S, LEASE_S
-from storage.prune import Pruned, prune
-from storage.snapshot_writer import write_snapshot
-from storage.snapshots import snapshot_numbers
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.jobs.prune import PruneConfig, describe, main, parse_duration
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.snapshots.journal import CLOCK_MARGIN_S, LEASE_S
+from graphmill.storage.snapshots.prune import Pruned, prune
+from graphmill.storage.snapshots.snapshot_writer import write_snapshot
+from graphmill.storage.snapshots.snapshots import snapshot_numbers
 from tests.job_in_process import run_job
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import all_files, edit_manifest

@@ -5,9 +5,10 @@ from importlib import import_module
 
 import pytest
 
-from jobs.run.config import RECIPES, config_tree, read_config, read_recipe
-from jobs.run.reader import read_words
-from jobs.run.registry import PLACEHOLDERS, build_model, given_of
+from graphmill.jobs.config.config import RECIPES, config_tree, read_config, read_recipe
+from graphmill.jobs.config.reader import read_words
+from graphmill.jobs.config.registry import PLACEHOLDERS, given_of
+from graphmill.jobs.tasks.build_model import build_model
 
 PATHS = sorted(str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml") if path.parent.name != "studies")
 WHOLE = [path for path in PATHS if path not in ("defaults/nodes.yaml", "defaults/graphs.yaml", "baselines/search.yaml")]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jobs import replay, train_graphs, train_nodes
+from graphmill.jobs import replay, train_graphs, train_nodes
 from tests.job_in_process import run_job
 
 ONE_STEP = {

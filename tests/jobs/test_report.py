@@ -17,22 +17,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.run_directory import RunDirectory, write_atomic
-from cluster.run_place import RunPlace
-from jobs import report
-from jobs.reporting.page import render, value_text
-from jobs.reporting.plot import Line, Plot
-from jobs.reporting.run_report import run_page
-from jobs.reporting.scaling_report import html as scaling_page
-from jobs.run.config import RunOptions
-from jobs.run.environment import _commit, describe_command
-from jobs.run.exit_codes import run as exit_with
-from jobs.run.run_record import PartitionTraffic, read_run, stored_partitions
-from jobs.run.training_run import open_run
-from samplers.traffic import COLUMNS
-from storage.errors import StageError
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.runs.run_directory import RunDirectory, write_atomic
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.core.errors import StageError
+from graphmill.jobs import report
+from graphmill.jobs.cli.exit_codes import run as exit_with
+from graphmill.jobs.config.config import RunOptions
+from graphmill.jobs.machine.environment import _commit, describe_command
+from graphmill.jobs.records.run_record import PartitionTraffic, read_run, stored_partitions
+from graphmill.jobs.reporting.page import render, value_text
+from graphmill.jobs.reporting.plot import Line, Plot
+from graphmill.jobs.reporting.run_report import run_page
+from graphmill.jobs.reporting.scaling_report import html as scaling_page
+from graphmill.jobs.run.training_run import open_run
+from graphmill.samplers.access.traffic import COLUMNS
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.browser import Browser, browser, find_chromium
 from tests.stored_files import newest_manifest
 
@@ -211,7 +211,7 @@ def test_a_commit_is_that_of_our_own_checkout(tmp_path: Path) -> None:
 
 def test_importing_the_reports_costs_neither_plots_nor_templates() -> None:
     code = (
-        "import sys; import jobs.reporting.run_report, jobs.reporting.tune_report, jobs.reporting.scaling_report;"
+        "import sys; import graphmill.jobs.reporting.run_report, graphmill.jobs.reporting.tune_report, graphmill.jobs.reporting.scaling_report;"
         "print([name for name in ('matplotlib', 'jinja2') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
@@ -367,7 +367,7 @@ def test_a_job_writes_its_report_when_it_ends_and_when_it_fails(tmp_path: Path, 
     path = tmp_path / "run"
 
     def body() -> None:
-        with open_run(RunPlace(str(path)), RunOptions(dir=str(path)), {"fit": {"epochs": 2}}) as run:
+        with open_run(RunUrl(str(path)), RunOptions(dir=str(path)), {"fit": {"epochs": 2}}) as run:
             run.start(0)
             run.record(epoch(0))
             if failed:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from cluster.placement import Resources
-from jobs.plan.run_plan import duration, size
-from jobs.run.exit_codes import run
-from jobs.run.memory_check import growth_bytes
-from storage.encoding_names import EncodingOptions
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.ray.placement import Resources
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.machine.memory_check import growth_bytes
+from graphmill.jobs.plan.run_plan import duration, size
+from graphmill.storage.format.encoding_names import EncodingOptions
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.runs import node_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -33,8 +33,8 @@ def graph(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def molecules(tmp_path_factory) -> Path:
     pytest.importorskip("rdkit")
-    from cluster.molecule_ingest import ingest_molecules
-    from storage.importers.enumerated_molecules import EnumeratedMolecules
+    from graphmill.cluster.ingestion.molecules import ingest_molecules
+    from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 
     url = tmp_path_factory.mktemp("molecules") / "set"
     ingest_molecules(EnumeratedMolecules(120), str(url))
@@ -61,7 +61,7 @@ def plan(tmp_path, monkeypatch, capsys):
         before = {} if beside is None else listing(beside)
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            run(importlib.import_module(f"jobs.{job}").main)
+            run(importlib.import_module(f"graphmill.jobs.{job}").main)
         said = capsys.readouterr()
         assert said.err == ""
         assert not list(tmp_path.iterdir())
@@ -105,7 +105,7 @@ def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
     flags = ("--data", graph, *SMALL, "--sampler", "neighbor", "--sampler.fanouts", "4", "3", "3", "--workers")
     here = plan("products_geco", *flags, "2", beside=graph.parent)
     assert "traffic" not in here
-    monkeypatch.setattr("jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
+    monkeypatch.setattr("graphmill.jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
     told = plan("products_geco", *flags, "4", beside=graph.parent)
     asked = re.match(r"a batch asks (\d+) times for .*; with .* over 4 hosts, (\d+) times", told["traffic"])
     assert asked is not None, told["traffic"]
@@ -130,7 +130,7 @@ def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
 
 def test_the_cheapest_settings_of_a_cluster_are_the_flags_that_give_them(plan, graph, monkeypatch):
     """Planned again with the flags of the first line, that line is what there is: with the same bytes and requests."""
-    monkeypatch.setattr("jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
+    monkeypatch.setattr("graphmill.jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
     flags = ("--data", graph, *SMALL, "--sampler", "neighbor", "--sampler.fanouts", "4", "3", "3", "--workers", "4")
     first = plan("products_geco", *flags, beside=graph.parent)["settings"].split(" | ")
     assert [line for line in first if line.startswith("at")] == [
@@ -192,7 +192,7 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
 
 @pytest.mark.long
 def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_graph, monkeypatch):
-    from jobs.plan import scoring_plan
+    from graphmill.jobs.plan import scoring_plan
 
     flags = ("--data", wide_graph, "--model.width", "32", "--sampler", "neighbor", "--sampler.fanouts", "2", "2", "2")
     tried = plan("products_geco", *flags)
@@ -204,7 +204,7 @@ def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_gr
 
 
 def test_a_part_of_a_batch_says_what_the_whole_costs():
-    from jobs.plan.tries import Tried, extrapolated
+    from graphmill.jobs.plan.tries import Tried, extrapolated
 
     def part(nodes: int) -> Tried:  # some figures grow with the nodes, some with their square, one not at all
         return Tried(1, nodes, nodes**2, 5, 8 * nodes, 0.25, 1e-3 * nodes, 3 * nodes**2)
@@ -251,8 +251,8 @@ def test_the_embedded_graph_before_it_is_made(plan):
 
 
 def test_the_command_that_makes_the_graph_makes_the_one_that_is_found(monkeypatch, tmp_path):
-    from jobs.run.config import NodeDataOptions
-    from jobs.run.prepare_graph import find_graph, how_to_make
+    from graphmill.jobs.config.config import NodeDataOptions
+    from graphmill.jobs.data.prepare_graph import find_graph, how_to_make
 
     monkeypatch.chdir(tmp_path)
     options = NodeDataOptions(nodes=300, graph_seed=3, partitions=3, partitioner="random")
@@ -260,7 +260,7 @@ def test_the_command_that_makes_the_graph_makes_the_one_that_is_found(monkeypatc
     command = how_to_make(options).split()
     monkeypatch.setattr(sys, "argv", command[1:])
     with pytest.raises(SystemExit) as end:
-        run(importlib.import_module("jobs.ingest").main)
+        run(importlib.import_module("graphmill.jobs.ingest").main)
     assert end.value.code == 0
     found = find_graph(options)
     assert found is not None
@@ -276,7 +276,7 @@ def test_an_ogb_set_that_is_not_there(plan):
 
 @pytest.mark.parametrize("encoded", [False, True])
 def test_an_encoding_is_not_computed(plan, tmp_path_factory, encoded):
-    from storage.encode import encode
+    from graphmill.storage.encoding.encode import encode
 
     url = tmp_path_factory.mktemp("encoded") / "graph"
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), str(url), IngestOptions(num_partitions=2))
@@ -367,7 +367,7 @@ def test_what_is_not_there_yet_has_one_micro_batch_in_one_process(plan):
 
 
 def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
-    from jobs.run import whole_graph
+    from graphmill.jobs.run import graph_parallel as whole_graph
 
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 1000)
     told = plan("products_geco", "--data", graph, *SMALL, "--run.parallel", "graph")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobs import products_geco
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.jobs import products_geco
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests import job_in_process
 from tests.disturbed_job import epochs, events
 

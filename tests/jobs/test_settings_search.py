@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.plan.cost_model import Link, Rates, Widths, Workload, draw_traffic, expected_batch, predict
-from jobs.plan.needs import Needs
-from jobs.plan.run_plan import size
-from jobs.plan.settings_search import Settings, Setup, flags, price, search_settings, settings_table
+from graphmill.jobs.plan.cost_model import Link, Rates, Widths, Workload, draw_traffic, expected_batch, predict
+from graphmill.jobs.plan.needs import Needs
+from graphmill.jobs.plan.run_plan import size
+from graphmill.jobs.plan.settings_search import Settings, Setup, flags, price, search_settings, settings_table
 
 GB = 10**9
 PAPERS = Workload("papers100M", 111.06e6, 1.616e9, 512)

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cluster.options import NodeBinaryOptions
-from cluster.tasks import BinaryClassification
-from jobs import ingest, inspect_graph, predict, replay, report, train_nodes
-from jobs.run.node_task import node_task, positive_weights
-from storage.errors import ConfigError
-from storage.graph import open_graph
+from graphmill.cluster.options import NodeBinaryOptions
+from graphmill.cluster.tasks import BinaryClassification
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import ingest, inspect_graph, predict, replay, report, train_nodes
+from graphmill.jobs.tasks.node_task import node_task, positive_weights
+from graphmill.storage.graph import open_graph
 from tests.job_in_process import run_job
 from tests.raw_layouts import write_set
 from tests.runs import node_run
@@ -64,11 +64,13 @@ def test_weights_of_ones_own_are_those_of_the_loss(stored):
     graph = open_graph(str(stored))
     given = tuple(float(one) for one in range(1, (graph.num_classes or 0) + 1))
     words = ("--data", stored, "--task", "binary", "--task.weights")
-    task = node_task(node_run(graph, *words, *given), graph.manifest)
+    run = node_run(graph, *words, *given)
+    task = node_task(run.config, run.inputs, graph.manifest)
     assert isinstance(task, BinaryClassification)
     assert task.positive_weight == given
+    run = node_run(graph, *words, 1, 2)
     with pytest.raises(ConfigError, match=f"expected {len(given)} numbers, one for each class or label of"):
-        node_task(node_run(graph, *words, 1, 2), graph.manifest)
+        node_task(run.config, run.inputs, graph.manifest)
     with pytest.raises(ConfigError, match="expected class_weights none beside them"):
         NodeBinaryOptions(weights=(1.0,), class_weights="balanced")
     with pytest.raises(ConfigError, match="numbers above 0"):

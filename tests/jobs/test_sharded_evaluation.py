@@ -17,39 +17,45 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from cluster.evaluation import predictions
-from cluster.options import TrainOptions
-from cluster.tasks import Classification
-from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec
-from cluster.training_data import OpenNodes
-from jobs.run.model_inputs import PlannedShard, plan_shard
-from jobs.run.registry import Component, Inputs, build_model
-from models.options.features import Features
-from models.options.geco import FilterConfig, GECOConfig
-from models.options.gps import GPSOptions
-from models.options.local import LocalOptions
-from models.options.message_passing import GATConfig, GCNConfig, SAGEConfig
-from models.options.primphormer import PrimalOptions, PrimphormerConfig
-from models.options.tokengt import TokenGTConfig
-from models.parallel import sequences
-from models.parallel.collectives import Peers
-from models.parallel.shards import NUM_BLOCKS
-from samplers.full_graph import FullGraphSampler
-from samplers.minibatch import TorchBatch, to_torch
-from samplers.node_tables import NodeTables
-from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions, full_evaluation
-from samplers.partition_owner import PartitionOwner
-from samplers.router import LocalOwner, Router, local_router
-from samplers.traffic import Traffic
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.source import SPLITS
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.data.training_data import OpenNodes
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.tasks import Classification
+from graphmill.cluster.training.evaluation import predictions
+from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.jobs.config.registry import Component, Inputs
+from graphmill.jobs.tasks.build_model import build_model
+from graphmill.jobs.tasks.model_inputs import PlannedShard, plan_shard
+from graphmill.models.options.features import Features
+from graphmill.models.options.geco import FilterConfig, GECOConfig
+from graphmill.models.options.gps import GPSOptions
+from graphmill.models.options.local import LocalOptions
+from graphmill.models.options.message_passing import GATConfig, GCNConfig, SAGEConfig
+from graphmill.models.options.primphormer import PrimalOptions, PrimphormerConfig
+from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.models.parallel import sequences
+from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel.shards import NUM_BLOCKS
+from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.access.router import LocalOwner, Router, local_router
+from graphmill.samplers.access.traffic import Traffic
+from graphmill.samplers.batches.minibatch import TorchBatch, to_torch
+from graphmill.samplers.methods.full_graph import FullGraphSampler
+from graphmill.samplers.vocabulary.options import (
+    FullGraphOptions,
+    LoaderOptions,
+    RandomPartitionOptions,
+    full_evaluation,
+)
+from graphmill.storage.format.source import SPLITS
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.forked_ranks import run_ranks
 from tests.gloo_workers import on_workers
 from tests.pretend_cuda import pretend_cuda
-from tests.recording_reporter import RecordingReporter
+from tests.recording_reporter import MemoryRecorder
 
 SIZES = (1, 2, 3, 4)
 NODES = 1000
@@ -229,8 +235,8 @@ class Watched:
 
 def trainer(
     folder: str, name: str, rank: int = 0, size: int = 1, evaluation: dict[str, Any] | None = None
-) -> tuple[Worker, RecordingReporter]:
-    reporter = RecordingReporter()
+) -> tuple[Worker, MemoryRecorder]:
+    reporter = MemoryRecorder()
     spec = TrainSpec(
         data=Watched(folder),
         build_model=lambda: build(name),

@@ -7,10 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from jobs import train_graphs
-from jobs.convert_checkpoint import save_converted
-from jobs.run.config import config_tree, read_config
-from jobs.run.registry import PLACEHOLDERS, build_model
+from graphmill.jobs import train_graphs
+from graphmill.jobs.config.config import config_tree, read_config
+from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.convert_checkpoint import save_converted
+from graphmill.jobs.tasks.build_model import build_model
 from tests.job_in_process import run_job
 
 SIZES = ["--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2"]

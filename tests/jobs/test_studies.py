@@ -6,12 +6,13 @@ import shutil
 import pytest
 import torch
 
-from jobs import ingest, sweep, train_graphs, train_nodes
-from jobs.run.config import RECIPES
-from jobs.run.registry import PLACEHOLDERS, build_model
-from jobs.sweeps.plan import ARM, SweepOptions, plan_sweep
-from storage.errors import ConfigError
-from storage.importers.data_sets import DATA_SETS
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import ingest, sweep, train_graphs, train_nodes
+from graphmill.jobs.config.config import RECIPES
+from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.sweeps.design import ARM, SweepOptions, design_sweep
+from graphmill.jobs.tasks.build_model import build_model
+from graphmill.storage.importers.public.data_sets import DATA_SETS
 from tests.job_in_process import run_job
 from tests.raw_layouts import ogb_nodes, write_set
 
@@ -28,7 +29,7 @@ OTHERS = [
 
 
 def _plan(study, recipe=None, words=()):
-    return plan_sweep(SweepOptions(study=study, recipe=recipe), words)
+    return design_sweep(SweepOptions(study=study, recipe=recipe), words)
 
 
 @pytest.mark.parametrize(("study", "recipe"), [(study, None) for study in STUDIES] + OTHERS)

@@ -19,21 +19,21 @@ import psutil
 import pytest
 import yaml
 
-from cluster.options import WorkerOptions
-from cluster.placement import Resources
-from jobs.plan.cost_model import fit_rates, load_points
-from jobs.run.child_process import cause_of, kill_tagged, new_tag, start
-from jobs.run.config import config_tree, read_config, read_recipe
-from jobs.run.registry import MODELS
-from jobs.run.run_record import read_run
-from jobs.sweep import read_options, sweep
-from jobs.sweeps import classic as classic_module
-from jobs.sweeps import trials as trials_module
-from jobs.sweeps.plan import SweepOptions, SweepPlan, at_once, metric_of, metrics_of, plan_sweep
-from jobs.sweeps.scaling import measures
-from jobs.sweeps.search import Search
-from jobs.sweeps.table import print_table
-from storage.errors import ConfigError, FormatError, GraphmillError
+from graphmill.cluster.options import WorkerOptions
+from graphmill.cluster.ray.placement import Resources
+from graphmill.core.errors import ConfigError, FormatError, GraphmillError
+from graphmill.jobs.cli.child_process import cause_of, kill_tagged, new_tag, start
+from graphmill.jobs.config.config import config_tree, read_config, read_recipe
+from graphmill.jobs.config.registry import MODELS
+from graphmill.jobs.plan.cost_model import fit_rates, load_points
+from graphmill.jobs.records.run_record import read_run
+from graphmill.jobs.sweep import read_options, sweep
+from graphmill.jobs.sweeps import trials as trials_module
+from graphmill.jobs.sweeps import tuned_baselines as classic_module
+from graphmill.jobs.sweeps.design import SweepDesign, SweepOptions, at_once, design_sweep, metric_of, metrics_of
+from graphmill.jobs.sweeps.pages import print_table
+from graphmill.jobs.sweeps.scaling import measures
+from graphmill.jobs.sweeps.search import Search
 from tests.runs import curve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -57,15 +57,15 @@ SMALL = [
 ]
 
 
-def plan(after: str = "", **options: Any) -> SweepPlan:
-    return plan_sweep(SweepOptions(**options), after.split())
+def plan(after: str = "", **options: Any) -> SweepDesign:
+    return design_sweep(SweepOptions(**options), after.split())
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, str(REPOSITORY / "jobs" / "sweep.py"), "--baseline", "none", *arguments]
 
 
-def slots(made: SweepPlan) -> list[dict[str, str]]:
+def slots(made: SweepDesign) -> list[dict[str, str]]:
     return [dict(slot.values) | ({} if slot.seed is None else {"seed": str(slot.seed)}) for slot in made.slots()]
 
 
@@ -245,7 +245,7 @@ def test_how_many_trials_run_together() -> None:
 # ---- draws
 
 
-def drawn(out: Path, made: SweepPlan, score: float | None = 0.5) -> list[dict]:
+def drawn(out: Path, made: SweepDesign, score: float | None = 0.5) -> list[dict]:
     """The values of all trials, each of which ends with this score before the next begins; None: it repeats an earlier one."""
     out.mkdir(exist_ok=True)
     search = Search(out, made, False, {})
@@ -280,7 +280,7 @@ def test_draws_lie_within_their_bounds_and_depend_on_the_seed(tmp_path: Path, ho
 
 
 def test_a_sweep_with_more_draws_begins_with_the_same_trials(tmp_path: Path) -> None:
-    def made(trials: int) -> SweepPlan:
+    def made(trials: int) -> SweepDesign:
         return plan(grid=("model.num_layers=1,2",), draw=("model.dropout=0..0.5",), trials=trials, search="random")
 
     four = drawn(tmp_path / "a", made(2))
@@ -436,7 +436,7 @@ def test_an_interrupted_sweep_ends_its_trials_and_continues_them(program, monkey
     assert [line["resumed"] for line in lines] == [False, True]
 
     # One that had finished when the sweep was killed is noted, and not started.
-    made = plan_sweep(*read_options(["--resume", "out"]))
+    made = design_sweep(*read_options(["--resume", "out"]))
     search = Search(Path("out"), made, False, {})
     search._study.enqueue_trial({"model.width": "8"}, user_attrs={"slot": 0, "seed": None})
     search._study.ask(search._distributions)

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jobs.reporting.record_lines import load_records
-from jobs.reporting.scaling_report import html as scaling_html
-from jobs.reporting.scaling_report import summarise
-from jobs.reporting.tune_report import Sweep, html, ranked
-from storage.errors import FormatError
+from graphmill.core.errors import FormatError
+from graphmill.jobs.reporting.record_lines import load_records
+from graphmill.jobs.reporting.scaling_report import html as scaling_html
+from graphmill.jobs.reporting.scaling_report import summarise
+from graphmill.jobs.reporting.tune_report import Sweep, html, ranked
 
 
 def record(number: int, score: float | None, status: str = "finished", **others: object) -> dict:

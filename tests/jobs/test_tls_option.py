@@ -2,10 +2,10 @@
 
 import pytest
 
-from jobs import predict, train_nodes
-from storage.errors import ConfigError
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import predict, train_nodes
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.job_in_process import run_job
 
 REFUSED = "tls: expected RAY_TLS_SERVER_CERT to name a PEM file on"
@@ -19,8 +19,8 @@ def words(tmp_path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def started(*_: object) -> None:
         raise ConfigError("Ray was started")
 
-    monkeypatch.setattr("jobs.run.node_run.ray_session", started)
-    monkeypatch.setattr("cluster.session.ray_session", started)
+    monkeypatch.setattr("graphmill.jobs.run.node_run.ray_session", started)
+    monkeypatch.setattr("graphmill.cluster.ray.session.ray_session", started)
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), str(tmp_path / "graph"), IngestOptions(num_partitions=1))
     return ["--data", "graph", "--model.width", "8", "--model.num_layers", "1", "--fit.epochs", "1", "--servers.tls"]
 

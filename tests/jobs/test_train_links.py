@@ -9,17 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from jobs import predict, train_links, train_nodes
-from jobs.run.config import saved_tree
-from jobs.run.resolve import read_resolved
-from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.importers.array_graph import ArrayGraph
-from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
-from storage.ingest import IngestOptions, ingest
-from storage.ingest_options import LinkSplitOptions
-from storage.links import Links
-from storage.source import SPLIT_TEST, SPLIT_VALID
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import predict, train_links, train_nodes
+from graphmill.jobs.config.config import saved_tree
+from graphmill.jobs.resolve.resolve import read_resolved
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_VALID
+from graphmill.storage.format.stored_links import Links
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
 from tests.disturbed_job import Outcome
 from tests.job_in_process import one_thread, run_job
 from tests.predictions import predictions_of
@@ -222,8 +222,8 @@ def test_the_best_links_of_nodes_whose_ids_are_strings(workplace, trained) -> No
 
 def known_and_states(graph, model) -> tuple[dict[int, set[int]], torch.Tensor]:
     """Ends of each node's edges, and each node's state, by permanent ids."""
-    from cluster.training_data import StoredNodes
-    from samplers.options import RandomPartitionOptions
+    from graphmill.cluster.data.training_data import StoredNodes
+    from graphmill.samplers.vocabulary.options import RandomPartitionOptions
 
     data = StoredNodes.of(graph).open()
     batch = data.collate(data.sampler(RandomPartitionOptions(1, root_splits=None, shuffle=False), 1).sample(0, 0))

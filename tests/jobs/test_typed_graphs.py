@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import encode, ingest, inspect_graph
-from storage.source import Relation
-from storage.typed_graph import open_typed_graph
+from graphmill.jobs import encode, ingest, inspect_graph
+from graphmill.storage.format.source import Relation
+from graphmill.storage.typed_graph import open_typed_graph
 from tests.job_in_process import run_job
 
 TABLES = """\

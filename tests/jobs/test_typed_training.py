@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import ingest, predict, replay, train_links, train_nodes
-from jobs.run.resolve import ResolvedRun, read_resolved
-from models.relational import RSAGE, OverTypes
-from storage.typed_graph import open_typed_graph
+from graphmill.jobs import ingest, predict, replay, train_links, train_nodes
+from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
+from graphmill.models.relational import RSAGE, OverTypes
+from graphmill.storage.typed_graph import open_typed_graph
 from tests.job_in_process import one_thread, run_job
 from tests.predictions import predictions_of
 from tests.runs import curve, node_run

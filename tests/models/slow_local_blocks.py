@@ -1,9 +1,9 @@
-"""The convolutions of models/local_blocks.py as loops over nodes."""
+"""The convolutions of models/operators/local_blocks.py as loops over nodes."""
 
 import torch
 from torch import Tensor, nn
 
-from models.graphs import Graphs
+from graphmill.models.primitives.graphs import Graphs
 
 # Directed, with parallel edges 0 → 1, a self-loop at 2 and an isolated node 4; unsorted.
 EDGES = torch.tensor([[0, 3, 0, 2, 1, 2], [1, 0, 1, 2, 3, 0]])

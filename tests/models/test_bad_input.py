@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from models import geco_graphs, grit, ppgt, primphormer, tokengt
-from models.graphs import Graphs
-from models.grit import GRIT
-from models.options import ppgt as ppgt_options
-from models.options.features import Features
-from models.ppgt import PPGT
+from graphmill.models import geco_graphs, grit, ppgt, primphormer, tokengt
+from graphmill.models.grit import GRIT
+from graphmill.models.options import ppgt as ppgt_options
+from graphmill.models.options.features import Features
+from graphmill.models.ppgt import PPGT
+from graphmill.models.primitives.graphs import Graphs
 from tests.models.presets import geco_graphs as geco_graphs_presets
 from tests.models.presets import grit as grit_presets
 from tests.models.presets import ppgt as ppgt_presets

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from models.filters import circular_convolve
-from models.geco import GECO, GlobalBlock, param_groups
-from models.local_blocks import LocalBlock
-from models.node_order import node_order
-from models.options.geco import FilterConfig, GECOConfig, node_classification
-from models.options.local import LocalOptions
-from models.propagation import Adjacency
+from graphmill.models.geco import GECO, GlobalBlock, param_groups
+from graphmill.models.operators.filters import circular_convolve
+from graphmill.models.operators.local_blocks import LocalBlock
+from graphmill.models.options.geco import FilterConfig, GECOConfig, node_classification
+from graphmill.models.options.local import LocalOptions
+from graphmill.models.primitives.node_order import node_order
+from graphmill.models.primitives.propagation import Adjacency
 
 SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)
 

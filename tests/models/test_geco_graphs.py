@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.filters import ImplicitFilter, circular_convolve
-from models.geco import GlobalBlock, param_groups
-from models.geco_graphs import Convolutions, GECOGraphs, graph_order
-from models.graphs import Graphs
-from models.node_order import Order
-from models.options.features import Features
-from models.options.geco import FilterConfig
-from models.options.geco_graphs import GECOGraphsConfig
-from models.options.gps import GPSOptions, PositionOptions
+from graphmill.models.geco import GlobalBlock, param_groups
+from graphmill.models.geco_graphs import Convolutions, GECOGraphs, graph_order
+from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
+from graphmill.models.options.features import Features
+from graphmill.models.options.geco import FilterConfig
+from graphmill.models.options.geco_graphs import GECOGraphsConfig
+from graphmill.models.options.gps import GPSOptions, PositionOptions
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.node_order import Order
 from tests.models.presets import geco_graphs as geco_graphs_presets
 
 BATCHES = pytest.mark.parametrize("sizes", [(4, 1, 7), (3, 3, 3, 2, 2, 1, 3), (5,), (0, 6, 0), (6, 0)])

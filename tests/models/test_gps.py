@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models import geco_graphs, primphormer
-from models.batch_norm import RowBatchNorm
-from models.gps import GPSLayer
-from models.gps_ends import Readout
-from models.graphs import Graphs
-from models.options.features import Features
-from models.options.gps import GPSOptions
-from models.options.primphormer import PrimphormerConfig
+from graphmill.models import geco_graphs, primphormer
+from graphmill.models.ends.node_and_edge_ends import Readout
+from graphmill.models.gps import GPSLayer
+from graphmill.models.options.features import Features
+from graphmill.models.options.gps import GPSOptions
+from graphmill.models.options.primphormer import PrimphormerConfig
+from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.models.primitives.graphs import Graphs
 
 GRAPHS = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2], [1, 2, 0]]), node_id=torch.arange(4))
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from models.batch_norm import RowBatchNorm
-from models.graphs import Graphs
-from models.grit import GRIT
-from models.options import grit as grit_options
-from models.options.features import Features, atoms, bonds
-from models.options.grit import GRITConfig
+from graphmill.models.grit import GRIT
+from graphmill.models.options import grit as grit_options
+from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.grit import GRITConfig
+from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.models.primitives.graphs import Graphs
 from tests.models.presets import grit as grit_presets
 
 TINY = GRITConfig(

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models import ppgt
-from models.dropout import DropPath
-from models.graphs import Graphs
-from models.options import ppgt as ppgt_options
-from models.options.features import Features
-from models.options.ppgt import PPGTConfig
-from models.ppgt import PPGT
+from graphmill.models import ppgt
+from graphmill.models.options import ppgt as ppgt_options
+from graphmill.models.options.features import Features
+from graphmill.models.options.ppgt import PPGTConfig
+from graphmill.models.ppgt import PPGT
+from graphmill.models.primitives.dropout import DropPath
+from graphmill.models.primitives.graphs import Graphs
 from tests.models.presets import ppgt as ppgt_presets
 
 TINY = PPGTConfig(

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.graphs import Graphs
-from models.options import primphormer as primphormer_options
-from models.options.features import Features
-from models.options.gps import GPSOptions, PositionOptions
-from models.options.primphormer import PrimalOptions, PrimphormerConfig
-from models.primphormer import Primphormer
+from graphmill.models.options import primphormer as primphormer_options
+from graphmill.models.options.features import Features
+from graphmill.models.options.gps import GPSOptions, PositionOptions
+from graphmill.models.options.primphormer import PrimalOptions, PrimphormerConfig
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primphormer import Primphormer
 from tests.models.presets import primphormer as primphormer_presets
 
 

@@ -7,21 +7,28 @@ import pytest
 import torch
 from torch import nn
 
-from models.geco import NodeGECO
-from models.grit import GRIT
-from models.message_passing import MessagePassing
-from models.options.features import Features
-from models.options.geco import GECOConfig
-from models.options.grit import GRITConfig
-from models.options.message_passing import SAGEConfig
-from models.options.ppgt import PPGTConfig
-from models.options.primphormer import PrimphormerConfig
-from models.options.relational import RelationalConfig, RSAGEConfig
-from models.options.tokengt import TokenGTConfig
-from models.ppgt import PPGT
-from models.primphormer import Primphormer
-from models.relational import RSAGE, OverTypes, RelationalConvolution, RelationalLayers, RelationLists, TypedGraphs
-from models.tokengt import TokenGT
+from graphmill.models.geco import NodeGECO
+from graphmill.models.grit import GRIT
+from graphmill.models.message_passing import MessagePassing
+from graphmill.models.options.features import Features
+from graphmill.models.options.geco import GECOConfig
+from graphmill.models.options.grit import GRITConfig
+from graphmill.models.options.message_passing import SAGEConfig
+from graphmill.models.options.ppgt import PPGTConfig
+from graphmill.models.options.primphormer import PrimphormerConfig
+from graphmill.models.options.relational import RelationalConfig, RSAGEConfig
+from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.models.ppgt import PPGT
+from graphmill.models.primphormer import Primphormer
+from graphmill.models.relational import (
+    RSAGE,
+    OverTypes,
+    RelationalConvolution,
+    RelationalLayers,
+    RelationLists,
+    TypedGraphs,
+)
+from graphmill.models.tokengt import TokenGT
 
 SIZES = {"paper": 5, "author": 7, "place": 2}
 DIMS = {"paper": 3, "author": 2, "place": 0}

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.graphs import Graphs
-from models.options import tokengt as tokengt_options
-from models.options.features import Features
-from models.options.tokengt import TokenGTConfig
-from models.tokengt import TokenGT, TokenView
+from graphmill.models.options import tokengt as tokengt_options
+from graphmill.models.options.features import Features
+from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.tokengt import TokenGT, TokenView
 from tests.models.presets import tokengt as tokengt_presets
 
 NODE, EDGE = Features(categories=(4, 3)), Features(categories=(5,))

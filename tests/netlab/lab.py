@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.disturbed_job import epochs
 from tests.netlab.hosts import DISK, Hosts
 from tests.netlab.ray_hosts import RayHosts

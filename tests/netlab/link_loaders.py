@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samplers.options import LoaderOptions, NeighborOptions
+from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions
 
 if TYPE_CHECKING:
-    from samplers.drawn import DrawingSampler
-    from samplers.planned_rows import SharedRows
-    from storage.graph import StoredGraph
+    from graphmill.samplers.drawing.pending_batch import DrawingSampler
+    from graphmill.samplers.loading.scheduled_rows import SharedRows
+    from graphmill.storage.graph import StoredGraph
 
 FANOUTS = (15, 10, 5)
 TURN_S = 1200.0
@@ -81,8 +81,8 @@ def run_loaders(graph: "StoredGraph", address: str, load: Load, folder: Path) ->
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from cluster.options import ServerOptions
-    from cluster.partition_server import partition_servers
+    from graphmill.cluster.options import ServerOptions
+    from graphmill.cluster.serving.partition_server import partition_servers
 
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     nodes = sorted((node["NodeManagerAddress"], node["NodeID"]) for node in ray.nodes() if node["Alive"])
@@ -102,10 +102,10 @@ def load_batches(
     servers: Any, load: Load, roots: np.ndarray | None, folder: Path, rank: int, addresses: Sequence[str]
 ) -> dict[str, Any]:
     """One loader: an epoch to fill what is kept, and those that are measured."""
-    from cluster.partition_server import connect
-    from samplers.loader import Loader
-    from samplers.neighbor import NeighborSampler
-    from samplers.traffic import Traffic
+    from graphmill.cluster.serving.partition_server import connect
+    from graphmill.samplers.access.traffic import Traffic
+    from graphmill.samplers.loading.loader import Loader
+    from graphmill.samplers.methods.neighbor import NeighborSampler
 
     way, ranks = load.way, len(addresses) * load.way.loaders
     traffic = Traffic(len(servers.handles))
@@ -160,7 +160,7 @@ def share(
     """The rows that a host's loaders share, as the workers of a training run choose them."""
     import torch.distributed as dist
 
-    from cluster.shared_rows import HostMates, share_rows
+    from graphmill.cluster.serving.shared_rows import HostMates, share_rows
 
     dist.init_process_group(
         "gloo",

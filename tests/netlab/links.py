@@ -4,7 +4,7 @@ On each number of emulated hosts, a partition server and a loader on each host m
 batches at a time, in each of --ways (`tests.netlab.link_loaders.WAYS`): without a plan; with rows by plan and room for a fifth of all; from ldg partitions with roots by
 locality groups; stored as float16 or int8; with two loaders a host. Ways take turns on the same hosts. Each loads an epoch, which fills what a plan keeps, and then the
 epochs that are measured; the plan knows as many batches at their end as at their beginning. `distdgl` is DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and graph, run
-by --peer-python, an interpreter that has it. Beside what was measured stands what `--plan` says (`jobs.plan.settings_search`, its rates as they are, the cores
+by --peer-python, an interpreter that has it. Beside what was measured stands what `--plan` says (`graphmill.jobs.plan.settings_search`, its rates as they are, the cores
 shared by the hosts); --prepare makes the graphs and says that alone.
 
 Seconds are a loader's for a batch of its own. A batch's CPU time is that of the loaders and servers of all hosts together, over the batches of all; `planner %` is the
@@ -26,20 +26,20 @@ from typing import Any
 import numpy as np
 import psutil
 
-from jobs.bench.results import keep, machine, table
-from jobs.plan.cost_model import DRAWN_BYTES, BatchShape, Link, Rates, step_cost
-from jobs.plan.needs import Needs, seen_needs
-from jobs.plan.settings_search import Settings, Setup
-from storage.graph import StoredGraph, open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.jobs.bench.results import keep, machine, table
+from graphmill.jobs.plan.cost_model import DRAWN_BYTES, BatchShape, Link, Rates, step_cost
+from graphmill.jobs.plan.needs import Needs, seen_needs
+from graphmill.jobs.plan.settings_search import Settings, Setup
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.netlab.hosts import Hosts, end_on_signals, why_not
 from tests.netlab.link_loaders import AHEAD, FANOUTS, WAYS, Load, Way, run_loaders, training_nodes, wait_for
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 PEER = REPOSITORY / "tests" / "netlab" / "distdgl_peer.py"
 LOOK_S = 10.0  # at batches, for what the model says
-TCP_SHARE = 0.94  # of a link's rate that `jobs.bench transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s
+TCP_SHARE = 0.94  # of a link's rate that `graphmill.jobs.bench transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s
 OURS = ("ray::PartitionServer", "ray::load_batches")  # what Ray calls the processes
 COLUMNS = {
     "way": "",

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.molecule_ingest import ingest_molecules
-from cluster.options import MoleculeIngestOptions
-from jobs.bench.results import keep, machine, table
-from storage.importers.enumerated_molecules import EnumeratedMolecules
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.cluster.ingestion.molecules import ingest_molecules
+from graphmill.cluster.options import MoleculeIngestOptions
+from graphmill.jobs.bench.results import keep, machine, table
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.disturbed_job import epochs
 from tests.netlab.hosts import DISK, Hosts, end_on_signals, why_not
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts

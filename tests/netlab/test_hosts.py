@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.disturbed_job import epochs, events
 from tests.netlab.hosts import DISK, Hosts, why_not
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.bench.results import keep, machine, table
+from graphmill.jobs.bench.results import keep, machine, table
 from tests.disturbed_job import epochs, events
 from tests.netlab.faults import STRIKES_AT, start_again, worker_on
 from tests.netlab.hosts import Hosts, end_on_signals, why_not

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from samplers.router import Router, local_router
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
+from graphmill.samplers.access.router import Router, local_router
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import ListedGraph
 
 

@@ -1,4 +1,4 @@
-"""A slow reference of `samplers.row_plan`: Belady's choice over sets, and the least that any plan can fetch."""
+"""A slow reference of `graphmill.samplers.loading.row_schedule`: Belady's choice over sets, and the least that any plan can fetch."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache

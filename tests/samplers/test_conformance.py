@@ -13,14 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.options import ServerOptions
-from cluster.partition_server import connect, partition_servers
-from samplers.graph_batches import GraphBatchSampler, graphs_to_torch
-from samplers.loader import Loader
-from samplers.minibatch import to_torch
-from samplers.neighbor import NeighborSampler
-from samplers.node2subgraph import Node2SubgraphSampler
-from samplers.options import (
+from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.serving.partition_server import connect, partition_servers
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.batches.minibatch import to_torch
+from graphmill.samplers.batches.typed_batch import TypedBatch, typed_to_torch
+from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.loading.loader import Loader
+from graphmill.samplers.methods.graph_batches import GraphBatchSampler, graphs_to_torch
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.methods.ppr import PprSampler
+from graphmill.samplers.methods.random_partition import RandomPartitionSampler
+from graphmill.samplers.methods.saint import SaintSampler
+from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
+from graphmill.samplers.vocabulary.options import (
     GraphBatchOptions,
     LoaderOptions,
     NeighborOptions,
@@ -32,21 +42,11 @@ from samplers.options import (
     TypedNode2SubgraphOptions,
     TypedPprOptions,
 )
-from samplers.ppr import PprSampler
-from samplers.protocol import Sampler
-from samplers.random_partition import RandomPartitionSampler
-from samplers.router import Router, local_router
-from samplers.saint import SaintSampler
-from samplers.typed_batch import TypedBatch, typed_to_torch
-from samplers.typed_neighbor import TypedNeighborSampler
-from samplers.typed_router import TypedRouter
-from samplers.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
-from storage.encode import encode
-from storage.encoding_names import parse_encoding_name
-from storage.errors import ConfigError
-from storage.graph import StoredGraph, open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.source import SPLIT_NONE, SPLIT_TRAIN, Relation
+from graphmill.storage.encoding.encode import encode
+from graphmill.storage.format.encoding_names import parse_encoding_name
+from graphmill.storage.format.source import SPLIT_NONE, SPLIT_TRAIN, Relation
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.array_graph_store import ArrayGraphStore
 from tests.far_owner import far_router
 from tests.listed_graph import ListedGraph, random_listed_graph

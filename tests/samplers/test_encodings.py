@@ -4,20 +4,26 @@ import numpy as np
 import pytest
 import torch
 
-from samplers.messages import FetchRows
-from samplers.minibatch import to_torch
-from samplers.neighbor import NeighborSampler
-from samplers.node2subgraph import Node2SubgraphSampler
-from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions, RandomPartitionOptions, SaintOptions
-from samplers.partition_owner import PartitionOwner
-from samplers.ppr import PprSampler
-from samplers.random_partition import RandomPartitionSampler
-from samplers.router import local_router
-from samplers.saint import SaintSampler
-from storage.encode import store_encoding
-from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.access.router import local_router
+from graphmill.samplers.batches.minibatch import to_torch
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.methods.ppr import PprSampler
+from graphmill.samplers.methods.random_partition import RandomPartitionSampler
+from graphmill.samplers.methods.saint import SaintSampler
+from graphmill.samplers.vocabulary.messages import FetchRows
+from graphmill.samplers.vocabulary.options import (
+    NeighborOptions,
+    Node2SubgraphOptions,
+    PprOptions,
+    RandomPartitionOptions,
+    SaintOptions,
+)
+from graphmill.storage.encoding.encode import store_encoding
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
 
 NODES = 80

@@ -12,19 +12,25 @@ import numpy as np
 import pytest
 import torch
 
-from samplers.minibatch import TorchBatch, to_torch
-from samplers.neighbor import NeighborSampler
-from samplers.node2subgraph import Node2SubgraphSampler
-from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions, RandomPartitionOptions, SaintOptions
-from samplers.ppr import PprSampler
-from samplers.random_partition import RandomPartitionSampler
-from samplers.router import local_router
-from samplers.saint import SaintSampler
-from storage.encode import encode
-from storage.encoding_names import EncodingOptions
-from storage.errors import ConfigError, MissingDependencyError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
+from graphmill.core.errors import ConfigError, MissingDependencyError
+from graphmill.samplers.access.router import local_router
+from graphmill.samplers.batches.minibatch import TorchBatch, to_torch
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.methods.ppr import PprSampler
+from graphmill.samplers.methods.random_partition import RandomPartitionSampler
+from graphmill.samplers.methods.saint import SaintSampler
+from graphmill.samplers.vocabulary.options import (
+    NeighborOptions,
+    Node2SubgraphOptions,
+    PprOptions,
+    RandomPartitionOptions,
+    SaintOptions,
+)
+from graphmill.storage.encoding.encode import encode
+from graphmill.storage.format.encoding_names import EncodingOptions
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -65,7 +71,7 @@ def by_name(batch: TorchBatch) -> dict[str, torch.Tensor]:
 
 
 class TestPygData:
-    pyg = pytest.importorskip("samplers.pyg_interop", reason="needs torch-geometric")
+    pyg = pytest.importorskip("graphmill.samplers.batches.to_pyg", reason="needs torch-geometric")
 
     def test_columns_without_copies(self, batch):
         data = self.pyg.to_pyg(batch)
@@ -186,7 +192,7 @@ class TestPygStores:
 
 class TestDgl:
     def test_missing_dgl_is_said(self, batch, monkeypatch):
-        from samplers.dgl_interop import to_dgl
+        from graphmill.samplers.batches.to_dgl import to_dgl
 
         monkeypatch.setitem(sys.modules, "dgl", None)
         with pytest.raises(MissingDependencyError, match=r"pip install -e '.\[dgl\]'"):
@@ -194,7 +200,7 @@ class TestDgl:
 
     def test_every_column_is_put(self, saint, graphs, monkeypatch):
         """Without DGL: its graphs and blocks as far as the conversion sees them."""
-        from samplers.dgl_interop import to_dgl, to_dgl_blocks
+        from graphmill.samplers.batches.to_dgl import to_dgl, to_dgl_blocks
 
         def empty(*_args, **_sizes):
             return SimpleNamespace(ndata={}, edata={}, srcdata={}, dstdata={})
@@ -217,7 +223,7 @@ class TestDgl:
         return pytest.importorskip("dgl", reason="dgl 1.1.3 is an extra of its own, not part of the CI environment")
 
     def test_graph(self, dgl, batch):
-        from samplers.dgl_interop import to_dgl
+        from graphmill.samplers.batches.to_dgl import to_dgl
 
         graph = to_dgl(batch)
         assert (graph.num_nodes(), graph.num_edges()) == (len(batch.node_id), len(batch.indices))
@@ -232,7 +238,7 @@ class TestDgl:
     def test_blocks_compute_what_the_graph_computes(self, dgl, batch):
         import dgl.function as fn
 
-        from samplers.dgl_interop import to_dgl, to_dgl_blocks
+        from graphmill.samplers.batches.to_dgl import to_dgl, to_dgl_blocks
 
         value = whole = batch.x
         for block in to_dgl_blocks(batch, 2):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from samplers.loader import Loader
-from samplers.minibatch import MiniBatch
-from samplers.options import LoaderOptions
-from samplers.stage_clock import stage
-from storage.errors import ConfigError, DeadlineError, StageError
+from graphmill.core.errors import ConfigError, DeadlineError, StageError
+from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.loading.loader import Loader
+from graphmill.samplers.vocabulary.options import LoaderOptions
+from graphmill.samplers.vocabulary.stage_clock import stage
 
 ROWS = 100
 

@@ -11,12 +11,19 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from samplers.full_graph import FullGraphSampler
-from samplers.layers import build_layers
-from samplers.minibatch import to_torch
-from samplers.neighbor import NeighborSampler
-from samplers.node2subgraph import Node2SubgraphSampler
-from samplers.options import (
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.batches.layers import build_layers
+from graphmill.samplers.batches.minibatch import to_torch
+from graphmill.samplers.batches.to_pyg import to_pyg
+from graphmill.samplers.kernels.relabel import PositionMaps, Relabeler
+from graphmill.samplers.methods.full_graph import FullGraphSampler
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.methods.ppr import PprSampler
+from graphmill.samplers.methods.random_partition import RandomPartitionSampler
+from graphmill.samplers.methods.saint import SaintSampler
+from graphmill.samplers.vocabulary.options import (
     FullGraphOptions,
     NeighborOptions,
     Node2SubgraphOptions,
@@ -24,15 +31,8 @@ from samplers.options import (
     RandomPartitionOptions,
     SaintOptions,
 )
-from samplers.ppr import PprSampler
-from samplers.pyg_interop import to_pyg
-from samplers.random_partition import RandomPartitionSampler
-from samplers.relabel import PositionMaps, Relabeler
-from samplers.router import Router, local_router
-from samplers.saint import SaintSampler
-from storage.errors import ConfigError, DataError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests import reference_sampler as reference
 from tests.listed_graph import ListedGraph, expected_graph, random_listed_graph
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplers.messages import NodeList
-from samplers.minibatch import MiniBatch
-from samplers.neighbor import NeighborSampler
-from samplers.options import NeighborOptions
-from samplers.router import Router, local_router
-from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.importers.array_graph import ArrayGraph
-from storage.ingest import IngestOptions, ingest
-from storage.source import SPLIT_TRAIN
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.vocabulary.messages import NodeList
+from graphmill.samplers.vocabulary.options import NeighborOptions
+from graphmill.storage.format.source import SPLIT_TRAIN
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests import reference_sampler as reference
 from tests.listed_graph import TIMES, ListedGraph, expected_graph, listed_graphs, random_listed_graph
 

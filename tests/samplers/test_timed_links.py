@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samplers.link_batch import LinkBatch
-from samplers.links import LinkSampler
-from samplers.options import LinkOptions, NeighborOptions, TrainNegatives
-from samplers.router import Router, local_router
-from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.importers.array_graph import ArrayGraph
-from storage.ingest import IngestOptions, ingest
-from storage.ingest_options import LinkSplitOptions
-from storage.source import SPLIT_TEST, SPLIT_TRAIN
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.batches.link_batch import LinkBatch
+from graphmill.samplers.methods.links import LinkSampler
+from graphmill.samplers.vocabulary.options import LinkOptions, NeighborOptions, TrainNegatives
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
 from tests import reference_sampler as reference
 
 NUM_NODES, NUM_EDGES = 40, 600

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samplers.links import LinkSampler, TopLinkSampler
-from samplers.options import LinkOptions, NeighborOptions, RandomPartitionOptions, TopLinkOptions
-from samplers.router import Router, local_router
-from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.importers.triples import knowledge_graph
-from storage.ingest import IngestOptions, ingest
-from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.methods.links import LinkSampler, TopLinkSampler
+from graphmill.samplers.vocabulary.options import LinkOptions, NeighborOptions, RandomPartitionOptions, TopLinkOptions
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.tables.triples import knowledge_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 
 NUM_NODES, NUM_RELATIONS = 40, 3
 Triples = set[tuple[int, int, int]]

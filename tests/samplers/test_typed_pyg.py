@@ -11,11 +11,11 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv, HGTConv, SAGEConv, to_hetero
 from torch_geometric.utils import k_hop_subgraph, trim_to_layer
 
-from samplers.options import TypedNeighborOptions
-from samplers.pyg_interop import to_pyg
-from samplers.typed_batch import typed_to_torch
-from samplers.typed_neighbor import TypedNeighborSampler
-from samplers.typed_router import typed_router
+from graphmill.samplers.access.typed_router import typed_router
+from graphmill.samplers.batches.to_pyg import to_pyg
+from graphmill.samplers.batches.typed_batch import typed_to_torch
+from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.vocabulary.options import TypedNeighborOptions
 from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
 
 HOPS = 3

@@ -7,21 +7,21 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from cluster.message_server import MessageServer
-from cluster.remote_owner import RemoteOwner
-from samplers.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
-from samplers.options import TypedNeighborOptions, TypedNode2SubgraphOptions, TypedPprOptions
-from samplers.parts_owner import open_parts
-from samplers.traffic import COLUMNS, Traffic, array_bytes
-from samplers.typed_neighbor import TypedNeighborSampler
-from samplers.typed_router import TypedRouter, typed_router
-from samplers.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
-from storage.errors import ConfigError
-from storage.ingest_options import IngestOptions
-from storage.source import Relation
-from storage.synthetic_mag import SyntheticMagOptions, synthetic_mag
-from storage.typed_graph import TypedGraph, open_typed_graph
-from storage.typed_ingestion import ingest_typed
+from graphmill.cluster.transport.message_server import MessageServer
+from graphmill.cluster.transport.remote_owner import RemoteOwner
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
+from graphmill.samplers.access.typed_owner import open_parts
+from graphmill.samplers.access.typed_router import TypedRouter, typed_router
+from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
+from graphmill.samplers.vocabulary.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
+from graphmill.samplers.vocabulary.options import TypedNeighborOptions, TypedNode2SubgraphOptions, TypedPprOptions
+from graphmill.storage.format.source import Relation
+from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
+from graphmill.storage.typed_graph import TypedGraph, open_typed_graph
 from tests.far_owner import FarOwner
 from tests.typed_reference import arrays_of, assert_same
 

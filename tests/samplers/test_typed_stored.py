@@ -10,17 +10,17 @@ import torch
 pytest.importorskip("torch_geometric", reason="needs torch-geometric")
 from torch_geometric.data import HeteroData
 
-from samplers.options import TypedNeighborOptions
-from samplers.pyg_interop import to_pyg
-from samplers.typed_batch import typed_to_torch
-from samplers.typed_neighbor import TypedNeighborSampler
-from samplers.typed_router import typed_router
-from storage.importers.array_graph import array_edges, array_nodes
-from storage.importers.pyg_data import typed_pyg_graph
-from storage.ingest_options import IngestOptions
-from storage.source import TypedSource
-from storage.typed_graph import open_typed_graph
-from storage.typed_ingestion import ingest_typed
+from graphmill.samplers.access.typed_router import typed_router
+from graphmill.samplers.batches.to_pyg import to_pyg
+from graphmill.samplers.batches.typed_batch import typed_to_torch
+from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.vocabulary.options import TypedNeighborOptions
+from graphmill.storage.format.source import TypedSource
+from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
+from graphmill.storage.importers.memory.from_pyg import typed_pyg_graph
+from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.typed_graph import open_typed_graph
 from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
 from tests.typed_reference import assert_same
 

@@ -12,21 +12,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.errors import FormatError
-from storage.graph import open_graph
-from storage.graph_set_manifest import RowSchema
-from storage.graph_set_writer import GraphSetInfo, write_graphs
-from storage.graph_store import open_graphs, shard_batch
-from storage.ingest import IngestOptions, ingest
-from storage.ingest_options import LinkSplitOptions
-from storage.manifest import hash_of_files
-from storage.manifest_reader import FileEntry
-from storage.packed_graphs import PackedGraphs
-from storage.snapshots import foreign_names, split_url
-from storage.synthetic import SyntheticGraph, SyntheticOptions
-from storage.synthetic_mag import SyntheticMagOptions, synthetic_mag
-from storage.typed_graph import open_typed_graph
-from storage.typed_ingestion import ingest_typed
+from graphmill.core.errors import FormatError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.format.graph_set_manifest import RowSchema
+from graphmill.storage.format.manifest import hash_of_files
+from graphmill.storage.graph import open_graph
+from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
+from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
+from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.snapshots.snapshots import foreign_names, split_url
+from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+from graphmill.storage.typed_graph import open_typed_graph
 from tests.stored_files import all_files, edit_manifest, newest_manifest, stored_file
 
 GRAPH = SyntheticGraph(SyntheticOptions(num_nodes=60, mean_degree=4, num_classes=3, feature_dim=4))

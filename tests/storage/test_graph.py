@@ -22,14 +22,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import storage.graph
-from storage.arrow_files import array_from_numpy, neighbor_lists, write_batch
-from storage.errors import ConfigError, FormatError
-from storage.graph import Partition, StoredGraph, _first_unordered_list, open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.manifest import Manifest, parse_manifest
-from storage.manifest_reader import FileEntry
-from storage.source import EdgeChunk, NodeChunk, SourceInfo
+import graphmill.storage.graph
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.format.arrow_files import array_from_numpy, neighbor_lists, write_batch
+from graphmill.storage.format.manifest import Manifest, parse_manifest
+from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
+from graphmill.storage.graph import Partition, StoredGraph, _first_unordered_list, open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import ListedGraph, expected_graph, random_listed_graph, stored_graph
 from tests.stored_files import edit_manifest, newest_manifest, stored_file
 
@@ -138,7 +138,7 @@ def test_opening_reads_nothing_into_memory_and_processes_share_pages(pristine: P
         import sys
         import numpy as np
         import pyarrow as pa
-        from storage.graph import open_graph
+        from graphmill.storage.graph import open_graph
         def kilobytes(name):
             return int(open("/proc/self/smaps_rollup").read().split(name)[1].split()[0]) * 1024
         open_graph({str(pristine)!r}).partition(0)  # what the first use of Arrow and fsspec loads
@@ -292,8 +292,8 @@ def test_a_flipped_bit_that_no_one_verified_ends_no_process(
     script = f"""
         import sys
         from pathlib import Path
-        from storage.errors import FormatError
-        from storage.graph import open_graph
+        from graphmill.core.errors import FormatError
+        from graphmill.storage.graph import open_graph
         path = Path({str(stored_file(stored, f"part-00001/{name}.arrow"))!r})
         whole = path.read_bytes()
         graph, refused, flips = open_graph({str(stored)!r}), 0, 0
@@ -502,7 +502,7 @@ def test_the_order_of_lists_is_checked_over_blocks_and_empty_lists(
     listed = [[(when if timed else 0, original_id[entry]) for entry, when in each] for each in lists]
     expected = next((row for row, each in enumerate(listed) if each != sorted(each)), None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.graph, "_CHECK_EDGES", block)
+        patch.setattr(graphmill.storage.graph, "_CHECK_EDGES", block)
         assert _first_unordered_list(indptr, indices, original_id, time) == expected
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.graph_set_manifest import GraphSetManifest, RowSchema, parse_graph_set_manifest
-from storage.graph_set_writer import GraphSetInfo, write_graphs
-from storage.graph_store import open_graphs, shard_batch
-from storage.packed_graphs import PackedGraphs
-from storage.statistics import CountStatistics, GraphSetStatistics, TargetStatistics
+from graphmill.core.errors import FormatError
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema, parse_graph_set_manifest
+from graphmill.storage.format.statistics import CountStatistics, GraphSetStatistics, TargetStatistics
+from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
+from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
 INFO = GraphSetInfo(
     "toy", RowSchema(1, "uint8"), RowSchema(1, "uint8"), target_names=("a", "b"), split_names=("train", "valid")

@@ -7,14 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.bucket_kernels import group_by_bucket, renumber
-from storage.counter_random import Permutation, hash_counters, unit_interval
-from storage.edge_buckets import EdgeBuckets, SortedEdges, SortedLists, SpilledEdges, edge_column_types
-from storage.graph import open_graph
-from storage.greedy_partition import NUM_RESTREAMS, place_window
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
-from storage.synthetic_kernels import draw_pairs
+from graphmill.core.counter_random import Permutation, hash_counters, unit_interval
+from graphmill.storage.external_sort.bucket_kernels import group_by_bucket, renumber
+from graphmill.storage.external_sort.edge_buckets import (
+    EdgeBuckets,
+    SortedEdges,
+    SortedLists,
+    SpilledEdges,
+    edge_column_types,
+)
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.partitioning.greedy_kernels import NUM_RESTREAMS, place_window
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+from graphmill.storage.synthetic.products_like_kernels import draw_pairs
 from tests.listed_graph import ListedGraph, expected_graph, stored_graph
 
 

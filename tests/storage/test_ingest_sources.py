@@ -4,13 +4,13 @@ import fsspec
 import numpy as np
 import pytest
 
-from storage.errors import ConfigError, DataError, FormatError, GraphmillError
-from storage.graph import open_graph
-from storage.importers.array_graph import ArrayGraph, split_column
-from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
-from storage.importers.npz_file import npz_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
+from graphmill.core.errors import ConfigError, DataError, FormatError, GraphmillError
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.files.npz_file import npz_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, split_column
+from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.gs_server import gs_bucket
 from tests.s3_server import s3_bucket
 

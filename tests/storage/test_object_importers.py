@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from storage.errors import DataError
-from storage.importers.dgl_graph import dgl_graph
-from storage.importers.pyg_data import pyg_graph
-from storage.ingest import ingest
+from graphmill.core.errors import DataError
+from graphmill.storage.importers.memory.from_dgl import dgl_graph
+from graphmill.storage.importers.memory.from_pyg import pyg_graph
+from graphmill.storage.ingestion.ingest import ingest
 
 torch = pytest.importorskip("torch")
 

@@ -18,18 +18,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplers.loader import Loader
-from samplers.neighbor import NeighborSampler
-from samplers.options import LoaderOptions, NeighborOptions
-from samplers.router import local_router
-from samplers.traffic import Traffic
-from storage import background, ranged_rows
-from storage.arrow_files import split_url
-from storage.errors import ConfigError, DeadlineError, FormatError
-from storage.graph import StoredGraph, open_graph
-from storage.importers.array_graph import ArrayGraph
-from storage.ingest import IngestOptions, ingest
-from storage.ranged_rows import RangedRows, merged_ranges
+from graphmill.core import daemon_threads as background
+from graphmill.core.errors import ConfigError, DeadlineError, FormatError
+from graphmill.samplers.access.router import local_router
+from graphmill.samplers.access.traffic import Traffic
+from graphmill.samplers.loading.loader import Loader
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions
+from graphmill.storage import range_reads as ranged_rows
+from graphmill.storage.filesystem.urls import split_url
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.range_reads import RangedRows, merged_ranges
 from tests.listed_graph import random_listed_graph
 from tests.s3_server import s3_bucket
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from samplers.router import local_router
-from storage.errors import ConfigError, DataError, FormatError
-from storage.graph import open_graph
-from storage.importers.array_graph import ArrayGraph
-from storage.ingest import IngestOptions, ingest
-from storage.source import SPLIT_NAMES
-from tests.cluster.test_wire import through_bytes
+from graphmill.core.errors import ConfigError, DataError, FormatError
+from graphmill.samplers.access.router import local_router
+from graphmill.storage.format.source import SPLIT_NAMES
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from tests.cluster.transport.test_wire import through_bytes
 from tests.stored_files import edit_manifest
 
 NUM_NODES, NUM_LABELS = 60, 7

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.arrow_files import split_url
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.journal import CLOCK_MARGIN_S, LEASE_S
-from storage.prune import prune
-from storage.snapshots import snapshot_numbers
+from graphmill.storage.filesystem.urls import split_url
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.snapshots.journal import CLOCK_MARGIN_S, LEASE_S
+from graphmill.storage.snapshots.prune import prune
+from graphmill.storage.snapshots.snapshots import snapshot_numbers
 from tests.conftest import REPOSITORY
 from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
 from tests.s3_server import s3_bucket
@@ -32,7 +32,7 @@ LATER_S = LEASE_S + CLOCK_MARGIN_S + 60
 
 READER = """
 import sys
-from storage.graph import open_graph
+from graphmill.storage.graph import open_graph
 from tests.marked_graph import check_mark
 url, times, last = sys.argv[1], int(sys.argv[2]), 0
 for _ in range(times):
@@ -45,7 +45,7 @@ print("read", last)
 """
 WRITER = """
 import sys, time
-from storage.ingest import IngestOptions, ingest
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.marked_graph import NUM_PARTITIONS, MarkedGraph
 first, pause_s = int(sys.argv[2]), float(sys.argv[4])
 ingest(MarkedGraph(0), "memory://warm/graph", IngestOptions(num_partitions=NUM_PARTITIONS))  # loads the kernels

@@ -10,15 +10,15 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
-from storage.errors import DataError
-from storage.graph import StoredGraph, open_graph
-from storage.importers.array_graph import ArrayGraph
-from storage.importers.edge_list import EdgeListGraph
-from storage.importers.edge_list_options import EdgeListOptions
-from storage.importers.npz_file import npz_graph
-from storage.importers.pyg_data import pyg_graph
-from storage.ingest import IngestOptions, ingest
-from storage.source import GraphSource
+from graphmill.core.errors import DataError
+from graphmill.storage.format.source import GraphSource
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.importers.files.npz_file import npz_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.importers.memory.from_pyg import pyg_graph
+from graphmill.storage.importers.tables.edge_list import EdgeListGraph
+from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 
 SRC, DST = np.array([0, 1, 2, 0]), np.array([2, 2, 1, 2])
 TIME = np.array([7, 5, 3, 2**53 + 1])

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import typed_ingestion
-from storage.errors import ConfigError, DataError, FormatError
-from storage.graph import open_graph
-from storage.importers.array_graph import array_edges, array_nodes
-from storage.ingest import ingest
-from storage.ingest_options import IngestOptions, LinkSplitOptions, SplitOptions
-from storage.prune import prune
-from storage.source import Relation, TypedSource
-from storage.typed_graph import TypedGraph, open_typed_graph
-from storage.typed_ingestion import ingest_typed
-from storage.typed_manifest import parse_typed_manifest
+from graphmill.core.errors import ConfigError, DataError, FormatError
+from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.format.typed_manifest import parse_typed_manifest
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
+from graphmill.storage.ingestion import typed_ingestion
+from graphmill.storage.ingestion.ingest import ingest
+from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions, SplitOptions
+from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.snapshots.prune import prune
+from graphmill.storage.typed_graph import TypedGraph, open_typed_graph
 from tests.listed_graph import ListedGraph, listed_graphs
 from tests.stored_files import edit_manifest, newest_manifest, stored_file
 from tests.typed_listed_graph import expected_lists, stored_lists, typed_lists, typed_source
@@ -278,8 +278,8 @@ def test_neighbors_of_another_type_are_refused(swapped: tuple[Relation, Relation
 
 
 def _hash(body: dict) -> str:
-    from storage.manifest import hash_of_files
-    from storage.manifest_reader import FileEntry
+    from graphmill.storage.filesystem.file_entry import FileEntry
+    from graphmill.storage.format.manifest import hash_of_files
 
     return hash_of_files({name: FileEntry(**entry) for name, entry in body["files"].items()})
 

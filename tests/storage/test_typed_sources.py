@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from storage.errors import ConfigError, DataError, FormatError
-from storage.graph import source_ids
-from storage.importers.dgl_graph import typed_dgl_graph
-from storage.importers.ogb_mag import ogb_mag
-from storage.importers.pyg_data import pyg_graph, typed_pyg_graph
-from storage.importers.typed_tables import typed_tables
-from storage.ingest_options import IngestOptions
-from storage.source import Relation, TypedSource
-from storage.synthetic_mag import RELATIONS, TYPES, SyntheticMagOptions, synthetic_mag
-from storage.typed_graph import open_typed_graph
-from storage.typed_ingestion import ingest_typed
+from graphmill.core.errors import ConfigError, DataError, FormatError
+from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.graph import source_ids
+from graphmill.storage.importers.memory.from_dgl import typed_dgl_graph
+from graphmill.storage.importers.memory.from_pyg import pyg_graph, typed_pyg_graph
+from graphmill.storage.importers.public.ogb_mag import ogb_mag
+from graphmill.storage.importers.tables.typed_tables import typed_tables
+from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.synthetic.mag_like import RELATIONS, TYPES, SyntheticMagOptions, synthetic_mag
+from graphmill.storage.typed_graph import open_typed_graph
 from tests.typed_listed_graph import TypedLists, stored_lists
 
 WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")

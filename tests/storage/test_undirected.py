@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.graph import open_graph
-from storage.importers.pyg_data import pyg_graph
-from storage.ingest import IngestOptions, ingest
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.from_pyg import pyg_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import stored_graph
 
 torch = pytest.importorskip("torch")

@@ -2,7 +2,7 @@
 
 import torch
 
-from models.encodings.degree import degrees, inverse_degrees, inverse_orders, log_degrees, log_orders
+from graphmill.models.encodings.degree import degrees, inverse_degrees, inverse_orders, log_degrees, log_orders
 from tests.packed_graphs import MIXED, packed
 
 

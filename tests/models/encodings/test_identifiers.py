@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from models.encodings.identifiers import (
+from graphmill.models.encodings.identifiers import (
     near_orthogonal_identifiers,
     orthogonal_identifiers,
     positive_identifiers,
     random_identifiers,
 )
-from models.graphs import Graphs
+from graphmill.models.primitives.graphs import Graphs
 from tests.packed_graphs import MIXED, packed
 
 

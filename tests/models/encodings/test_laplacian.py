@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from models.encodings.laplacian import (
+from graphmill.models.encodings.laplacian import (
     drop_entries,
     fixed_signs,
     flip_signs,
     laplacian_eigenvectors,
     laplacian_matrix,
 )
-from models.graphs import Graphs
+from graphmill.models.primitives.graphs import Graphs
 from tests.packed_graphs import MIXED, packed
 
 

@@ -4,8 +4,8 @@ import networkx
 import pytest
 import torch
 
-from models.encodings.random_walk import random_walk_diagonal, random_walk_probabilities, transition_matrix
-from models.graphs import Graphs
+from graphmill.models.encodings.random_walk import random_walk_diagonal, random_walk_probabilities, transition_matrix
+from graphmill.models.primitives.graphs import Graphs
 from tests.packed_graphs import MIXED, packed
 
 

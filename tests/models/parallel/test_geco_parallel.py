@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from models.filters import ImplicitFilter, circular_convolve
-from models.geco import GECO
-from models.options.geco import FilterConfig, GECOConfig
-from models.options.local import LocalOptions
-from models.parallel import gated_sequences
-from models.parallel.collectives import Peers, sum_gradients
-from models.parallel.cost import sent_bytes
-from models.parallel.halo import ShardedAdjacency
-from models.parallel.sequences import ShardedLayout
-from models.parallel.shards import Shards
-from models.propagation import Adjacency
+from graphmill.models.geco import GECO
+from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
+from graphmill.models.options.geco import FilterConfig, GECOConfig
+from graphmill.models.options.local import LocalOptions
+from graphmill.models.parallel import gated_sequences
+from graphmill.models.parallel.collectives import Peers, sum_gradients
+from graphmill.models.parallel.halo import ShardedAdjacency
+from graphmill.models.parallel.sequences import ShardedLayout
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.parallel_cost import sent_bytes
+from graphmill.models.primitives.propagation import Adjacency
 from tests.gloo_workers import SIZES, check_parts, on_workers
 
 SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from models.favor import draw_projection, favor_attention
-from models.graphs import Graphs
-from models.options.primphormer import PrimalOptions
-from models.parallel.collectives import Peers, sum_gradients
-from models.parallel.global_terms import ShardedKeys, ShardedNodes
-from models.parallel.shards import Shards
-from models.primal_attention import PrimalAttention
+from graphmill.models.operators.favor import draw_projection, favor_attention
+from graphmill.models.operators.primal_attention import PrimalAttention
+from graphmill.models.options.primphormer import PrimalOptions
+from graphmill.models.parallel.collectives import Peers, sum_gradients
+from graphmill.models.parallel.global_terms import ShardedKeys, ShardedNodes
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.primitives.graphs import Graphs
 from tests.gloo_workers import SIZES, on_workers
 
 PRIMAL = {

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.batch_norm import RowBatchNorm
-from models.graphs import Graphs
-from models.message_passing import MessagePassing
-from models.options.message_passing import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
-from models.parallel.collectives import Peers, sum_gradients
-from models.parallel.cost import as_geco, num_parameters, sent_bytes
-from models.parallel.global_terms import ShardedNodes
-from models.parallel.graph import ShardedGraph
-from models.parallel.halo import ShardedAdjacency
-from models.parallel.shards import Shards
+from graphmill.models.message_passing import MessagePassing
+from graphmill.models.options.message_passing import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
+from graphmill.models.parallel.collectives import Peers, sum_gradients
+from graphmill.models.parallel.global_terms import ShardedNodes
+from graphmill.models.parallel.graph import ShardedGraph
+from graphmill.models.parallel.halo import ShardedAdjacency
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.parallel_cost import as_geco, num_parameters, sent_bytes
+from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.models.primitives.graphs import Graphs
 from tests.gloo_workers import SIZES, check_parts, on_workers
 
 IN, OUT = 5, 3

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from models.options.features import Features, atoms, bonds
-from models.options.geco import FilterConfig
-from models.options.geco_graphs import GECOGraphsConfig
-from models.options.gps import GPSOptions, PositionOptions
+from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.geco import FilterConfig
+from graphmill.models.options.geco_graphs import GECOGraphsConfig
+from graphmill.models.options.gps import GPSOptions, PositionOptions
 
 small = partial(
     GECOGraphsConfig,
@@ -19,7 +19,7 @@ small = partial(
     layer=GPSOptions(mlp="residual", norm="layer"),
     position=PositionOptions("random_walk", 16),
 )
-"""Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `models.geco.param_groups` for the filters."""
+"""Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `graphmill.models.geco.param_groups` for the filters."""
 
 # GECO in the place of GraphGPS's attention. The paper gives no sizes but PCQM4Mv2's 6.2M; these are GraphGPS's and the Long Range Graph Benchmark's.
 _LONG_RANGE = partial(

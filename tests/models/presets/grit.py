@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from models.options.features import Features, atoms, bonds
-from models.options.grit import GRITConfig
+from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.grit import GRITConfig
 
 # OGB's atom columns with four kinds of chirality, as OGB 1.3.3 and the peptides data sets have them (`atoms()` has five).
 ATOMS_FOUR_CHIRALITIES = Features(categories=(119, 4, 12, 12, 10, 6, 6, 2, 2))

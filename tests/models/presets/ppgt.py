@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from models.options.features import Features, atoms, bonds
-from models.options.ppgt import PPGTConfig
+from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.ppgt import PPGTConfig
 
 
 def _row(

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any
 
-from models.options.features import Features, atoms, bonds
-from models.options.gps import GPSOptions, PositionOptions
-from models.options.primphormer import PrimalOptions, PrimphormerConfig
+from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.gps import GPSOptions, PositionOptions
+from graphmill.models.options.primphormer import PrimalOptions, PrimphormerConfig
 
 
 def _column(

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from models.options.features import Features, atoms, bonds
-from models.options.tokengt import TokenGTConfig, pcqm4mv2_lap
+from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.tokengt import TokenGTConfig, pcqm4mv2_lap
 
 pcqm4mv2_ablated = partial(pcqm4mv2_lap, identifier="none", type_identifier=False)
 """The same without node and type identifiers: 48,466,177 parameters; published valid MAE 0.2340."""

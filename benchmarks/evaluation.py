@@ -1,0 +1,204 @@
+"""Full evaluation on 1, 2 … workers of this machine: CPU time beside an epoch of training, bytes, and memory of a worker.
+
+    python -m benchmarks evaluation --graph path/to/graph --workers 1 2 --models geco sage
+
+Needs no Ray: workers are processes with one thread each, over gloo, and run the trainer's own epoch and evaluation. CPU seconds are those of a
+worker's process, all threads; on a machine with a core for each worker they are what the clock says. One worker is also measured with another run of the
+same beside it (1 + 1): what two processes take from each other's caches and memory is no work of theirs, and the ratios are to that.
+Expect about half the CPU time, bytes and memory with 2 workers, and the same scores to about 1e-6.
+"""
+
+import json
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from graphmill.cluster.process.malloc_trim import return_freed_blocks
+from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.process_memory import own_bytes
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.machine.memory_check import reset_peak
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    graph: str
+    """A prepared graph's path."""
+    workers: tuple[int, ...] = (1, 2)
+    """Numbers of workers, one after another."""
+    models: tuple[str, ...] = ("geco",)
+    """Models, each with its default recipe."""
+    train: bool = True
+    """Train an epoch too, by the recipe's sampler."""
+    timeout_s: float = 3600.0
+    """Longest wait in one collective call."""
+    out: Path = Path("runs/bench-evaluation")
+    """Where the table goes."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "workers") | more_than_0(self, "timeout_s"))
+
+
+def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from graphmill.cluster.training.train_loop import Worker
+    from graphmill.cluster.training.train_spec import TrainSpec
+    from graphmill.jobs.config.config import config_tree, read_config
+    from graphmill.jobs.run.node_run import resolve_nodes
+    from graphmill.jobs.tasks.node_task import node_task
+    from graphmill.storage.graph import open_graph
+
+    torch.set_num_threads(1)
+    if size > 1:
+        timeout = timedelta(seconds=config.timeout_s)
+        dist.init_process_group("gloo", f"file://{folder}/peers", timeout, world_size=size, rank=rank)
+    graph = open_graph(config.graph)
+    resolved = resolve_nodes(read_config(config_tree("nodes", {"model": {"name": name}})), graph, None)
+    data = _Watched(graph)
+    spec = TrainSpec(
+        data=data,
+        build_model=resolved.build_model,
+        task=node_task(resolved.config, resolved.inputs, graph.manifest),
+        model_config={},
+        identity={},
+        sampler=resolved.training,
+        evaluation=resolved.evaluation,
+        options=replace(resolved.fit, epochs=1, precision="float32"),
+        loader=resolved.config.loader,
+    )
+    trainer = Worker(spec, _Silent(), rank, size, torch.device("cpu"))  # type: ignore[arg-type]
+
+    def evaluate() -> dict[str, Any]:
+        bytes_before, cpu = data.bytes(), time.process_time()
+        with trainer.split_loader(spec.evaluation["valid"]) as loader:
+            scores = {
+                split: found.compute() for split, found in trainer._evaluate(trainer.model, loader, "valid").items()
+            }
+        spent = {kind: count - bytes_before.get(kind, 0) for kind, count in data.bytes().items()}
+        return {"cpu_s": time.process_time() - cpu, "bytes": spent, "scores": scores}
+
+    return_freed_blocks()
+    idle = own_bytes("VmRSS")
+    reset_peak()
+    result = {"model": name, "workers": size, "rank": rank, "idle_bytes": idle, **evaluate()}
+    result["peak_bytes"] = own_bytes("VmHWM") - idle
+    if config.train:
+        with trainer.loader(spec.sampler) as loader:
+            cpu = time.process_time()
+            trainer.train_epoch(loader, 0)
+            result["train_cpu_s"] = time.process_time() - cpu
+        result["trained"] = evaluate()
+    Path(folder, f"{rank}.json").write_text(json.dumps(result))
+    if size > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+class _Silent:
+    """A reporter whom nobody hears."""
+
+    def push(self, record: Any) -> None: ...
+
+    def stop_asked(self) -> bool:
+        return False
+
+
+class _Watched:
+    """The graph's files, with what is asked of its partitions and sent to other workers counted."""
+
+    def __init__(self, graph: Any) -> None:
+        from graphmill.cluster.data.training_data import OpenNodes
+        from graphmill.models.parallel.collectives import Peers
+        from graphmill.samplers.access.node_tables import NodeTables
+        from graphmill.samplers.access.partition_owner import PartitionOwner
+        from graphmill.samplers.access.router import LocalOwner, Router
+        from graphmill.samplers.access.traffic import Traffic
+
+        self._traffic, tables = Traffic(graph.manifest.num_partitions), NodeTables(graph)
+        owners = [
+            self._traffic.watch(LocalOwner(PartitionOwner(part, graph.manifest.num_nodes, tables)), index)
+            for index, part in enumerate(graph.partitions())
+        ]
+        self._nodes = OpenNodes(Router(graph.manifest, owners), traffic=self._traffic)
+        self._peers = Peers.of_group()
+
+    def open(self) -> "_Watched":
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nodes, name)
+
+    def collate(self, minibatch: Any) -> Any:
+        """In the loader's thread, while the trainer waits for it: nobody else makes a collective call meanwhile."""
+        from graphmill.jobs.tasks.model_inputs import PlannedShard, plan_shard
+
+        batch = self._nodes.collate(minibatch)
+        return batch if batch.shard is None else PlannedShard(**vars(batch), graph=plan_shard(batch, self._peers))
+
+    def bytes(self) -> dict[str, int]:
+        return {"partitions": int(self._traffic.by_partition()[:, [1, 2, 4]].sum()), **self._peers.sent_bytes}
+
+
+def measure(size: int, name: str, config: Config) -> list[dict[str, Any]]:
+    """The results of all workers of one run."""
+    import torch.multiprocessing as multiprocessing
+
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.start_processes(worker, args=(size, name, config, folder), nprocs=size, start_method="spawn")
+        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(size)]
+
+
+def measure_beside(name: str, config: Config) -> list[dict[str, Any]]:
+    """The same of one worker, with another run of one beside it."""
+    with ThreadPoolExecutor(2) as both:
+        first, _ = (both.submit(measure, 1, name, config) for _ in range(2))
+        return first.result()
+
+
+def main() -> None:
+    config = parse(Config, __doc__)
+    from graphmill.storage.graph import open_graph
+
+    check_results(config.out)
+    manifest = open_graph(config.graph).manifest
+    results: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
+    for name in config.models:
+        first: tuple[float, ...] = ()
+        for size in (*config.workers[:1], None, *config.workers[1:]):
+            if size is None and config.workers[0] > 1:
+                continue
+            ranks = measure_beside(name, config) if size is None else measure(size, name, config)
+            results += ranks
+            last = [rank.get("trained", rank) for rank in ranks]
+            cpu = max(one["cpu_s"] for one in last)
+            epoch = max(rank.get("train_cpu_s", float("nan")) for rank in ranks)
+            asked = max(one["bytes"]["partitions"] for one in last) / 1e6
+            sent = max(sum(one["bytes"].values()) - one["bytes"]["partitions"] for one in last) / 1e6
+            peak = max(rank["peak_bytes"] for rank in ranks) / 1e6
+            if size is None or not first:
+                first = cpu, asked, peak
+            ratios = (cpu / first[0], asked / first[1], peak / first[2])
+            who = "1 + 1" if size is None else str(size)
+            rows.append((name, who, cpu, cpu / epoch, asked, sent, peak, *ratios, ranks[0]["scores"]["valid"]["loss"]))
+            print(f"{name}, workers {who}: {cpu:.1f} s of CPU, {asked:.0f} MB asked, peak {peak:.0f} MB", flush=True)
+    head = f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges; {machine()}"
+    columns = {"model": "", "workers": "", "CPU s": ".1f", "of an epoch": ".2f", "asked MB": ".0f", "sent MB": ".0f"}
+    columns |= {"peak MB": ".0f", "CPU ratio": ".2f", "asked ratio": ".2f", "peak ratio": ".2f", "valid loss": ".9f"}
+    text = "\n".join([head, "", *table(columns, rows)])
+    keep(config.out, config, text, results=results)
+    print(text)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,163 @@
+"""How fast molecules become graphs, and graphs batches: `python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV`.
+
+    python -m benchmarks molecules                          # molecules by rule, about half a minute
+    python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV --workers 1 2
+
+Times, on the same molecules: RDKit's parser alone, OGB's `smiles2graph` alone, our featurisation, ingestion as a whole (reading,
+featurising, writing) by each number of workers without Ray's start, and batches from Arrow files on one core. You should see a table,
+kept as results.md and results.json under --out, with what PCQM4Mv2's 3,746,620 rows would take. Every figure is the best of
+--rounds rounds; nothing else should run meanwhile. Rates of one process are per second of its own processor time.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench.device import seconds_of
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+
+if TYPE_CHECKING:
+    from graphmill.storage.molecules.molecule_source import MoleculeSource
+
+PCQM4MV2_ROWS = 3_746_620
+
+
+@dataclass(frozen=True)
+class BenchMoleculesConfig:
+    """Time featurisation, ingestion and batching of molecules."""
+
+    table: str | None = None
+    """A table of SMILES; default: molecules by rule."""
+    targets: tuple[str, ...] = ()
+    """The table's target columns."""
+    molecules: int = 5000
+    """Molecules to featurise in each round, drawn evenly from the source; ingestion and batches take all."""
+    workers: tuple[int, ...] = (1, 2)
+    """Numbers of workers to time."""
+    batch_graphs: int = 256
+    """Molecules in one batch."""
+    rounds: int = 3
+    """Rounds; the best counts."""
+    out: Path = Path("runs/bench_molecules")
+    """Directory for results.md and results.json."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "molecules", "batch_graphs", "rounds", "workers"))
+
+
+def best_rate(
+    count: int, rounds: int, work: Callable[[], object], clock: Callable[[], float] = time.process_time
+) -> float:
+    """Units per second in the fastest round."""
+    return count / min(seconds_of(work, "cpu", clock) for _ in range(rounds))
+
+
+def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -> dict[str, float]:
+    """Molecules per second of one core: RDKit's parser, OGB's function, ours."""
+    import numpy as np
+    from ogb.utils.mol import smiles2graph
+    from rdkit import Chem
+    from rdkit.rdBase import BlockLogs
+
+    from graphmill.storage.molecules.molecule_source import MoleculeRows
+    from graphmill.storage.molecules.smiles_features import Featuriser
+
+    smiles = [each for rows in source.chunks(2000) for each in rows.smiles]
+    smiles = smiles[:: max(1, len(smiles) // config.molecules)][: config.molecules]
+    count, number, featuriser = len(smiles), np.arange(len(smiles)), Featuriser()
+    target, split = np.zeros((count, 0), np.float32), np.zeros(count, np.int8)
+    everything = MoleculeRows(index=0, row=number, line=number, smiles=smiles, target=target, split=split)
+    refused = {reject.text for reject in featuriser.featurise(everything).rejects}
+    readable = [each for each in smiles if each not in refused]  # OGB's function fails on the others
+    rounds = config.rounds
+    with BlockLogs():
+        return {
+            "RDKit's parser alone, one core": best_rate(
+                count, rounds, lambda: [Chem.MolFromSmiles(each) for each in smiles]
+            ),
+            "smiles2graph alone, one core": best_rate(
+                len(readable), rounds, lambda: [smiles2graph(each) for each in readable]
+            ),
+            "our featurisation, one core": best_rate(count, rounds, lambda: featuriser.featurise(everything)),
+        }
+
+
+def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folder: Path) -> dict[str, float]:
+    """Rows per second by the clock, from the table to the published directory; Ray is up and its workers have started."""
+    from graphmill.cluster.ingestion.molecules import ingest_molecules
+    from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
+    from graphmill.cluster.ray.session import ray_session
+
+    rates = {}
+    count = sum(len(rows.row) + len(rows.rejects) for rows in source.chunks(2000))
+    for workers in config.workers:
+        options = MoleculeIngestOptions(workers=workers, chunk_rows=1000, overwrite=True)
+
+        def ingest(options: MoleculeIngestOptions = options) -> None:
+            ingest_molecules(source, str(folder / f"by{options.workers}"), options)
+
+        with ray_session(SessionOptions(address="local", num_cpus=workers)) if workers > 1 else nullcontext():
+            ingest()
+            rate = best_rate(count, config.rounds, ingest, time.perf_counter)
+        rates[f"ingestion as a whole, {workers} worker(s)"] = rate
+    return rates
+
+
+def time_batches(url: str, config: BenchMoleculesConfig) -> dict[str, float]:
+    """Molecules per second of one core in batches, from Arrow files that are mapped."""
+    from graphmill.samplers.methods.graph_batches import GraphBatchSampler
+    from graphmill.samplers.vocabulary.options import GraphBatchOptions
+    from graphmill.storage.graph_sets.graph_set import open_graphs
+
+    graphs = open_graphs(url)
+    sampler = GraphBatchSampler(graphs, GraphBatchOptions(max_graphs=config.batch_graphs))
+    epochs = iter(range(config.rounds + 1))
+
+    def epoch() -> None:
+        number = next(epochs)
+        for batch in range(sampler.num_batches):
+            sampler.sample(number, batch)
+
+    epoch()  # compiles, and reads the pages in
+    return {f"batches of {config.batch_graphs} from Arrow, one core": best_rate(len(graphs), config.rounds, epoch)}
+
+
+def describe(rates: dict[str, float], name: str) -> str:
+    """The table as Markdown."""
+    ogb = rates["smiles2graph alone, one core"]
+    rows = [
+        (title, rate, None if title.startswith("batches") else rate / ogb, PCQM4MV2_ROWS / rate / 60)
+        for title, rate in rates.items()
+    ]
+    columns = {"measure": "", "molecules/s": ",.0f", "against smiles2graph alone": ".2f"}
+    columns |= {f"minutes of PCQM4Mv2 ({PCQM4MV2_ROWS:,})": ".1f"}
+    return "\n".join([f"Molecules of {name}; {machine()}", "", *table(columns, rows)])
+
+
+def main() -> None:
+    config = parse(BenchMoleculesConfig, __doc__)
+    from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
+    from graphmill.storage.molecules.smiles import SmilesTable
+    from graphmill.storage.molecules.smiles_options import SmilesOptions
+
+    check_results(config.out)
+    source: MoleculeSource = EnumeratedMolecules(config.molecules)
+    if config.table is not None:
+        source = SmilesTable(config.table, SmilesOptions(targets=config.targets))
+    with tempfile.TemporaryDirectory(prefix="graphmill-bench-") as folder:
+        rates = time_featurisation(source, config) | time_ingestion(source, config, Path(folder))
+        rates |= time_batches(str(Path(folder) / f"by{config.workers[0]}"), config)
+    text = describe(rates, source.info.name)
+    keep(config.out, config, text, source=source.info.name, rates=rates)
+    print(text)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,311 @@
+"""What planning a rank's rows saves: `python -m benchmarks planned`.
+
+    python -m benchmarks planned                                     # 200,000 nodes, in this process, about 2 minutes
+    python -m benchmarks planned --nodes 2000000 --batch_size 1024   # 100 M edges; prepared once in 4 minutes
+    python -m benchmarks planned --partitioner ldg --root_order groups   # roots by locality groups
+    python -m benchmarks planned --ray.address auto                  # over the links of a cluster, with partition servers; times count
+
+Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions, and loads the batches of one rank (0) of as many
+ranks, without a model: with every batch's rows fetched (off), then by plan for each of --budgets, in shares of all nodes' rows. In this
+process the rank's partition is read where it is and the others are asked as if they were elsewhere: bytes and requests count, times do not.
+Beside each stands what a static cache of the same rows would fetch, of those with most in-edges and of those that the same batches need most. You should
+see a table, kept as results.md and results.json under --out; every batch is compared with the unplanned one.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from graphmill.cluster.options import SessionOptions
+from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.samplers.vocabulary.messages import Scheme
+from graphmill.storage.format.dtypes import FeatureDtype
+from graphmill.storage.ingestion.ingest_options import Partitioner
+
+if TYPE_CHECKING:
+    from graphmill.samplers.access.router import Router
+    from graphmill.samplers.vocabulary.options import NeighborOptions
+    from graphmill.storage.graph import StoredGraph
+
+
+@dataclass(frozen=True)
+class PlannedConfig:
+    """Count and time planned rows."""
+
+    nodes: int = 200_000
+    """Size of the synthetic graph; its mean degree is 50."""
+    batch_size: int = 102
+    """Roots per batch; 1024 for 2,000,000 nodes."""
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    """Neighbors per hop."""
+    scheme: Scheme = "uniform"
+    """How neighbors are drawn."""
+    batch_dependency: int = 1
+    """With scheme labor: steps that share their coins."""
+    layer_dependency: bool = False
+    """With scheme labor: hops share their coins."""
+    partitions: int = 4
+    """Partitions, and ranks."""
+    rank: int = 0
+    """Whose batches; in this process the partition of the same number is its own."""
+    partitioner: Partitioner = "random"
+    """How the graph is partitioned."""
+    groups: int | None = None
+    """Locality groups of ldg and metis; none: as many as ingestion chooses."""
+    root_order: Literal["shuffled", "groups"] = "shuffled"
+    """Of the batches' roots."""
+    feature_dtype: FeatureDtype = "float32"
+    """How features are stored, and so travel."""
+    budgets: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    """Rows kept at most, in shares of all rows."""
+    epochs: int = 2
+    """Epochs loaded; all count."""
+    steps: int | None = None
+    """Batches of an epoch; none: all of the rank's."""
+    threads: int = 1
+    """Threads of the loader."""
+    plan_bytes: int = 1 << 30
+    """Of batches drawn ahead."""
+    check: bool = True
+    """Compare every batch with the unplanned one; leave it out where times count."""
+    data_dir: Path = Path("data/bench")
+    """Where the graph is kept; on a cluster, where all nodes read it."""
+    out: Path = Path("runs/bench-planned")
+    """Where the table goes."""
+    ray: SessionOptions = field(default_factory=SessionOptions)
+
+    def __post_init__(self) -> None:
+        whole = at_least(self, 1, "batch_size", "epochs", "steps", "threads", "fanouts", "groups") | at_least(
+            self, 0, "plan_bytes"
+        )
+        check_options(
+            self,
+            whole
+            | {"rank": (0 <= self.rank < self.partitions, "a partition's number")}
+            | at_least(self, 2, "partitions")
+            | at_least(self, 47, "nodes")
+            | more_than_0(self, "budgets"),
+        )
+
+
+class Row(NamedTuple):
+    """One line of the table, of a batch on average."""
+
+    what: str
+    rows: float  # fetched, thousands
+    share: float  # of those fetched without a plan
+    megabytes: float  # of rows' replies
+    requests: float  # of all kinds
+    seconds: float | None = None
+    peak: float | None = None  # MB kept
+    planner: float | None = None  # its share of the loader's CPU time, %
+    known: float | None = None  # batches ahead, at most
+
+
+class Asked:
+    """Counts what owners elsewhere are asked for, and the CPU time that answering takes here."""
+
+    def __init__(self, own: int | None) -> None:
+        """`own`: this process reads all partitions, and all but this one pass for another machine's; None: some are elsewhere."""
+        self._own = own
+        self.requests = self.rows = self.row_bytes = 0
+        self.answer_cpu_s = 0.0
+
+    def watch(self, owner: Any, partition: int) -> Any:
+        from graphmill.samplers.access.router import LocalOwner
+
+        is_near = isinstance(owner, LocalOwner) if self._own is None else partition == self._own
+        return owner if is_near else _Far(owner, self)
+
+    def counts(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in ("requests", "rows", "row_bytes", "answer_cpu_s")}
+
+
+class _Far:
+    """Places no rows."""
+
+    def __init__(self, owner: Any, asked: Asked) -> None:
+        self._owner, self._asked = owner, asked
+
+    def submit(self, request: Any) -> Any:
+        from graphmill.samplers.vocabulary.messages import FetchRows
+
+        began = time.thread_time()
+        pending = self._owner.submit(request)
+        self._asked.answer_cpu_s += time.thread_time() - began
+        self._asked.requests += 1
+        return _Reply(pending, self._asked) if isinstance(request, FetchRows) else pending
+
+
+class _Reply:
+    def __init__(self, pending: Any, asked: Asked) -> None:
+        self._pending, self._asked = pending, asked
+
+    def result(self) -> Any:
+        from graphmill.samplers.access.traffic import array_bytes
+
+        reply = self._pending.result()
+        self._asked.rows += len(reply.original_id)
+        self._asked.row_bytes += array_bytes(reply)
+        return reply
+
+
+def load(config: PlannedConfig, router: "Router", asked: Asked, cache_bytes: int) -> tuple[Row, list[bytes]]:
+    """What the batches take, and a digest of each."""
+    from itertools import islice
+
+    from graphmill.samplers.loading.loader import Loader
+    from graphmill.samplers.methods.neighbor import NeighborSampler
+    from graphmill.samplers.vocabulary.options import LoaderOptions
+
+    sampler = NeighborSampler(router, neighbors(config), config.partitions)
+    options = LoaderOptions(
+        threads=config.threads, prefetch=config.threads + 1, cache_bytes=cache_bytes, plan_bytes=config.plan_bytes
+    )
+    with Loader(sampler, options, rank=config.rank, num_ranks=config.partitions) as loader:
+        for _ in islice(loader.epoch(10**6), 3):  # compiles
+            pass
+    digests = []
+    epochs = config.epochs if config.steps is None else 0
+    with Loader(sampler, options, rank=config.rank, num_ranks=config.partitions, num_epochs=epochs) as loader:
+        before, began, cpu = asked.counts(), time.perf_counter(), time.process_time() - time.thread_time()
+        for epoch in range(config.epochs):
+            for batch in islice(loader.epoch(epoch), config.steps):
+                digests.append(digest(batch) if config.check else b"")
+        count, planned = len(digests), loader.planned
+        seconds = (time.perf_counter() - began) / count
+        cpu = (time.process_time() - time.thread_time() - cpu) / count
+        spent = {name: (value - before[name]) / count for name, value in asked.counts().items()}
+    row = Row("off", spent["rows"] / 1e3, 1.0, spent["row_bytes"] / 1e6, spent["requests"], seconds)
+    if planned is not None:
+        stats = planned.stats
+        share = 100 * stats.plan_cpu_s / count / (cpu - spent["answer_cpu_s"])
+        row = row._replace(peak=stats.peak_bytes / 1e6, planner=share, known=stats.most_known)
+    return row, digests
+
+
+def neighbors(config: PlannedConfig) -> "NeighborOptions":
+    from graphmill.samplers.vocabulary.options import NeighborOptions
+
+    return NeighborOptions(
+        fanouts=config.fanouts,
+        batch_size=config.batch_size,
+        root_order=config.root_order,
+        scheme=config.scheme,
+        batch_dependency=config.batch_dependency,
+        layer_dependency=config.layer_dependency,
+    )
+
+
+def digest(batch: Any) -> bytes:
+    """Of all arrays of a batch."""
+    import hashlib
+
+    hashed = hashlib.blake2b()
+    for value in vars(batch).values():
+        if hasattr(value, "numpy"):
+            hashed.update(value.numpy())
+    return hashed.digest()
+
+
+def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[float]]:
+    """Thousands of rows a batch that are not in a cache of each budget's rows, fixed before the first batch."""
+    import numpy as np
+
+    from graphmill.samplers.access.router import local_router
+    from graphmill.samplers.methods.neighbor import NeighborSampler
+
+    sampler = NeighborSampler(local_router(graph), neighbors(config), config.partitions)
+    steps = min(sampler.num_batches // config.partitions, config.steps or sampler.num_batches)
+    needed, degree = np.zeros(graph.manifest.num_nodes), np.concatenate([np.diff(p.indptr) for p in graph.partitions()])
+    for epoch in range(config.epochs):
+        for step in range(steps):
+            needed[sampler.draw(epoch, [step * config.partitions + config.rank])[0].node] += 1
+    far = np.ones(len(needed), bool)
+    far[slice(*graph.offsets[config.rank : config.rank + 2])] = False
+    found = {}
+    for what, wanted in (("most in-edges", degree), ("most needed", needed)):
+        left = needed[far][np.argsort(-wanted[far], kind="stable")]
+        rows = [int(share * graph.manifest.num_nodes) for share in config.budgets]
+        found[f"static, {what}"] = [left[count:].sum() / (1e3 * config.epochs * steps) for count in rows]
+    return found
+
+
+def measure(config: PlannedConfig, graph: "StoredGraph", router: "Router", asked: Asked) -> Iterator[Row]:
+    """Off, then every budget."""
+    off, expected = load(config, router, asked, 0)
+    yield off
+    static = static_rows(config, graph)
+    row_bytes = 1e3 * off.megabytes / off.rows
+    room = router.empty_rows(1, feature=True, split_set=0, encodings=(), stored=True)
+    kept_bytes = sum(column.nbytes for column in vars(room).values() if column is not None)
+    for index, budget in enumerate(config.budgets):
+        for what, rows in static.items():
+            share = rows[index] / off.rows
+            yield Row(f"{budget:.0%}, {what}", rows[index], share, rows[index] * row_bytes / 1e3, off.requests)
+        row, digests = load(config, router, asked, int(budget * graph.manifest.num_nodes * kept_bytes))
+        assert digests == expected, "a planned batch is another one"
+        yield row._replace(what=f"{budget:.0%}, planned", share=row.rows / off.rows)
+
+
+def main() -> None:
+    config = parse(PlannedConfig, __doc__)
+    import torch
+
+    from graphmill.samplers.access.router import local_router
+    from graphmill.storage.graph import open_graph
+    from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+    from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+
+    torch.set_num_threads(1)
+    check_results(config.out)
+    groups = "" if config.groups is None else f"-{config.groups}"
+    name = f"planned-{config.nodes}-{config.partitions}-{config.partitioner}{groups}-{config.feature_dtype}"
+    url = config.data_dir / name
+    if not url.exists():
+        ingest(
+            SyntheticGraph(SyntheticOptions(num_nodes=config.nodes)),
+            str(url),
+            IngestOptions(
+                num_partitions=config.partitions,
+                partitioner=config.partitioner,
+                groups=config.groups,
+                feature_dtype=config.feature_dtype,
+            ),
+        )
+    graph = open_graph(str(url))
+    on, columns = (
+        machine(),
+        dict(zip(Row._fields, ("", ".1f", ".2f", ".1f", ".2f", ".3f", ".1f", ".1f", ""), strict=True)),
+    )
+    with ExitStack() as stack:
+        if config.ray.address is None:
+            asked = Asked(config.rank)
+            router = local_router(graph, watch=asked.watch)
+        else:
+            from graphmill.cluster.options import ServerOptions
+            from graphmill.cluster.ray.session import ray_session
+            from graphmill.cluster.serving.partition_server import connect, partition_servers
+
+            asked = Asked(None)
+            stack.enter_context(ray_session(config.ray))
+            servers = stack.enter_context(partition_servers(graph, ServerOptions(verify=False)))
+            router = connect(servers, asked.watch)
+        rows = []
+        for row in measure(config, graph, router, asked):
+            rows.append(row)
+            print("\n".join(table(columns, [row])[0 if len(rows) == 1 else 2 :]), flush=True)
+    keep(
+        config.out, config, "\n".join([on, "", *table(columns, rows)]), machine=on, rows=[row._asdict() for row in rows]
+    )
+    print(f"kept in {config.out}/results.md and results.json")
+
+
+if __name__ == "__main__":
+    run(main)

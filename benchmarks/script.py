@@ -1,0 +1,112 @@
+"""A command on a small graph against a plain script in PyTorch: `python -m benchmarks script --graphs graphs/cora graphs/computers`.
+
+In turns, each in a process of its own and timed from its start to its end: `jobs/train_nodes.py` with what it chooses for the graph, and
+`benchmarks/plain_script.py` with the same model, steps, evaluations and threads. results.md and results.json go to --out.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.config.reader import parse
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_TIMEOUT_S = 3600.0
+_ALLOWED_S = 6.0  # what a command may take more than a script, whatever it trains
+COLUMNS = {
+    "graph": "",
+    "steps": ",d",
+    "command, s": ".1f",
+    "script, s": ".1f",
+    "(command less 6 s) / script": ".2f",
+    "test, command": ".4f",
+    "test, script": ".4f",
+}
+
+
+@dataclass(frozen=True)
+class ScriptConfig:
+    """The time of a command against that of a script."""
+
+    graphs: tuple[str, ...] = ()
+    """Stored graphs with labels and splits."""
+    steps: int = 200
+    rounds: int = 3
+    """Of which medians are taken."""
+    out: Path = Path("runs/bench-script")
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "steps", "rounds"))
+        if not self.graphs:
+            raise ConfigError("graphs: expected at least one stored graph, got none; set --graphs")
+
+
+def _timed(words: list[str], folder: Path) -> tuple[float, str]:
+    """Seconds of a process, and what it printed. Raises ConfigError with its last line where it fails."""
+    started_s = time.monotonic()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, *words]
+    try:
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{' '.join(words)}: not finished within {_TIMEOUT_S:g} s; lower --steps") from None
+    if done.returncode != 0:
+        raise ConfigError(f"{' '.join(words)}: {(done.stderr.strip() or 'nothing on stderr').splitlines()[-1]}")
+    return time.monotonic() - started_s, done.stdout
+
+
+def measure(graph: str, config: ScriptConfig) -> dict[str, Any]:
+    """Both ways in turns, the command first."""
+    command_s, script_s = list[float](), list[float]()
+    ours: dict[str, Any] = {}
+    plain: dict[str, float] = {}
+    url = str(Path(graph).resolve()) if "://" not in graph else graph
+    for number in range(config.rounds):
+        with tempfile.TemporaryDirectory() as name:
+            folder, run = Path(name), Path(name) / "run"
+            words = [str(REPOSITORY / "jobs/train_nodes.py"), "--data", url, "--workers", "1", "--run.dir", str(run)]
+            seconds, _ = _timed([*words, "--fit.steps", str(config.steps), "--fit.patience", "none"], folder)
+            command_s.append(seconds)
+            said, ours = json.loads((run / "config.json").read_text()), json.loads((run / "summary.json").read_text())
+            if said["sampler"]["num_chunks"] != 1 or ours["metric"] != "accuracy":
+                raise ConfigError(f"{graph}: expected a graph that is one batch, scored by accuracy; choose another")
+            said["model"].pop("name")
+            (folder / "model.json").write_text(json.dumps(said["model"]))
+            fit = [str(said["fit"][each]) for each in ("eval_every", "learning_rate", "weight_decay")]
+            words = ["-m", "benchmarks.plain_script", url, "model.json", str(config.steps), *fit]
+            seconds, text = _timed(words, folder)
+            script_s.append(seconds)
+            plain = json.loads(text)
+        print(f"{graph}, round {number + 1}: command {command_s[-1]:.1f} s, script {script_s[-1]:.1f} s", flush=True)
+    ours_s, plain_s = statistics.median(command_s), statistics.median(script_s)
+    return {
+        "graph": Path(graph).name,
+        "steps": config.steps,
+        "command, s": ours_s,
+        "script, s": plain_s,
+        "(command less 6 s) / script": (ours_s - _ALLOWED_S) / plain_s,
+        "test, command": ours["scores"]["test"],
+        "test, script": plain["test"],
+    }
+
+
+def main() -> int:
+    config = parse(ScriptConfig, __doc__ or "")
+    check_results(config.out)
+    rows = [measure(graph, config) for graph in config.graphs]
+    text = "\n".join([f"{machine()}, {torch.get_num_threads()} threads", "", *table(COLUMNS, rows)])
+    print(text)
+    keep(config.out, config, text, rows=rows)
+    return 0

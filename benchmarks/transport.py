@@ -1,0 +1,176 @@
+"""How long a request for rows takes, by each way that it could travel: `python -m benchmarks transport`.
+
+    python -m benchmarks transport                                         # on this machine; starts a local Ray; about a minute
+    python -m benchmarks transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to that one
+
+A server holds --table-rows rows of --columns float32 in memory and answers requests for --rows random ones, each as `FetchRows` asks for them:
+over a TCP connection that stays open, as partition servers do; by Arrow Flight's `do_exchange`, in a call that stays open or in one for each request; by an actor's
+reply; and by Ray's object plane, where the actor's reply is a reference. The ways take turns of ten requests in random order, as a loader's follow each other,
+until each has --rounds; --warmup more begin its first turn. You should see a table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphmill.cluster.options import SessionOptions
+from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.jobs.bench.results import check_results, keep, machine, table
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+
+if TYPE_CHECKING:
+    from graphmill.cluster.transport.connection import Endpoint
+    from graphmill.samplers.vocabulary.messages import FetchRows, NodeRows
+
+_TIMEOUT_S = 300.0
+_TURN = 10  # requests
+Way = Callable[["FetchRows"], "NodeRows"]
+
+
+@dataclass(frozen=True)
+class TransportConfig:
+    """Time requests for rows."""
+
+    rows: tuple[int, ...] = (10, 1000, 10_000, 50_000, 150_000)
+    """Rows of one request."""
+    columns: int = 100
+    """Numbers in a row, float32."""
+    table_rows: int = 200_000
+    """Rows that the server holds."""
+    rounds: int = 20
+    """Measured requests of each way and size."""
+    warmup: int = 3
+    """Requests of each before."""
+    server: str | None = None
+    """Address of the node that serves; none: this one."""
+    out: Path = Path("runs/bench-transport")
+    """Where the table goes."""
+    ray: SessionOptions = field(default_factory=SessionOptions)
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "rows", "columns", "table_rows", "rounds") | at_least(self, 0, "warmup"))
+
+
+class RowServer:
+    """The actor: one table, and all ways to it."""
+
+    def __init__(self, table_rows: int, columns: int) -> None:
+        import numpy as np
+        from graphmill.jobs.bench.flight_calls import FlightServer
+        from ray.util import get_node_ip_address
+
+        from graphmill.cluster.transport.message_server import MessageServer
+        from graphmill.samplers.access.partition_owner import PartitionOwner
+        from graphmill.storage.graph import Partition
+
+        self._owner = PartitionOwner(
+            Partition(
+                index=0,
+                start=0,
+                stop=table_rows,
+                indptr=np.zeros(table_rows + 1, np.int64),
+                indices=np.empty(0, np.int64),
+                original_id=np.arange(table_rows),
+                feature=np.random.default_rng(0).random((table_rows, columns), np.float32),
+            ),
+            table_rows,
+        )
+        host = get_node_ip_address()
+        self._server, self._flight = MessageServer(self._owner.answer, host, None, 2), FlightServer(self._owner, host)
+
+    def endpoint(self) -> "Endpoint":
+        return self._server.endpoint
+
+    def flight_port(self) -> int:
+        return self._flight.port
+
+    def reply(self, request: "FetchRows") -> "NodeRows":
+        return self._owner.answer(request)  # type: ignore[return-value]
+
+    def put(self, request: "FetchRows") -> list[Any]:
+        import ray
+
+        return [ray.put(self._owner.answer(request))]
+
+
+def ways(server: Any) -> dict[str, Way]:
+    """The ways to ask this actor."""
+    import ray
+    from graphmill.jobs.bench.flight_calls import FlightCalls
+
+    from graphmill.cluster.transport.remote_owner import RemoteOwner
+
+    endpoint = ray.get(server.endpoint.remote(), timeout=_TIMEOUT_S)
+    owner = RemoteOwner(lambda _: endpoint, "the server", _TIMEOUT_S)
+    calls = FlightCalls(endpoint.host, ray.get(server.flight_port.remote(), timeout=_TIMEOUT_S))
+
+    def object_plane(request: "FetchRows") -> Any:
+        (reference,) = ray.get(server.put.remote(request), timeout=_TIMEOUT_S)
+        return ray.get(reference, timeout=_TIMEOUT_S)
+
+    return {
+        "open connection": lambda request: owner.submit(request).result(),
+        "open Flight call": calls.ask,
+        "Flight call each": calls.ask_anew,
+        "actor reply": lambda request: ray.get(server.reply.remote(request), timeout=_TIMEOUT_S),
+        "object plane": object_plane,
+    }
+
+
+def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
+    """Seconds of every measured request, by rows and way. Needs a Ray session."""
+    import numpy as np
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from graphmill.samplers.vocabulary.messages import FetchRows
+
+    where = config.server or ray.util.get_node_ip_address()
+    found = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == where]
+    if not found:
+        raise ConfigError(f"server: expected the address of a node of the cluster, got {where}; see `ray status`")
+    there = NodeAffinitySchedulingStrategy(found[0], soft=False)
+    actor: Any = ray.remote(RowServer)
+    server = actor.options(num_cpus=0, scheduling_strategy=there).remote(config.table_rows, config.columns)
+    all_ways, rng = ways(server), np.random.default_rng(1)
+    took: dict[int, dict[str, list[float]]] = {}
+    for num_rows in config.rows:
+        took[num_rows] = {name: [] for name in all_ways}
+        for begun in range(0, config.rounds, _TURN):
+            for name in rng.permutation(list(all_ways)):
+                warmup = 0 if begun else config.warmup
+                for number in range(-warmup, min(_TURN, config.rounds - begun)):
+                    request = FetchRows(rng.integers(0, config.table_rows, num_rows))
+                    start = time.perf_counter()
+                    rows = all_ways[name](request)
+                    if number >= 0:
+                        took[num_rows][name].append(time.perf_counter() - start)
+                    assert rows.feature is not None and rows.feature.shape == (num_rows, config.columns)  # noqa: PT018
+                    assert np.array_equal(rows.original_id, request.node)
+    ray.kill(server)
+    return took
+
+
+def main() -> None:
+    config = parse(TransportConfig, __doc__)
+    check_results(config.out)
+    from graphmill.cluster.ray.session import ray_session
+
+    with ray_session(config.ray):
+        took = measure(config)
+    names = list(next(iter(took.values())))
+    rows = [[num_rows, *(1e3 * statistics.median(some[name]) for name in names)] for num_rows, some in took.items()]
+    columns = {"rows": ",", **{f"{name}, ms": ".2f" for name in names}}
+    lines = table(columns, rows)
+    print("\n".join(lines))
+    keep(config.out, config, "\n".join([machine(), "", *lines]), machine=machine(), seconds=took)
+    print(f"kept in {config.out}/results.md and results.json")
+
+
+if __name__ == "__main__":
+    run(main)

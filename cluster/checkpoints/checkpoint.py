@@ -1,0 +1,430 @@
+"""A training checkpoint: tensors as safetensors, everything else as JSON. Nothing is pickled, so nothing read can run code.
+
+    model.safetensors      weights after the last step
+    average.safetensors    their moving average, where the run keeps one
+    best.safetensors       weights of the best validation score so far (averaged ones, where the run keeps an average)
+    optimizer.safetensors  optimizer state, by parameter index
+    table-….npy            of a run with an embedding table, each owner's rows, best rows and state (`graphmill.cluster.embeddings.rows`)
+    config.json            the model's configuration: with a file of weights, all that rebuilds the model
+    state.json             format version, position, scores, the model's configuration again, and every file's SHA-256
+
+It appears under its name at once, whole and synced. Dropout, sampling and the learning rate are functions of (seed, epoch, step,
+position), so no generator's state is kept.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, load_file, save_file
+
+from graphmill.cluster.embeddings.rows import saved_shards
+from graphmill.core.errors import ConfigError, FormatError, StageError
+from graphmill.core.files.json_object import parse_object
+from graphmill.core.files.small_files import read_small
+from graphmill.storage.filesystem.fsync import sync_file
+from graphmill.storage.filesystem.outputs import remove_ours
+from graphmill.storage.format.arrow_files import file_digest
+
+CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
+
+DATA = "labels, splits and features"  # their digest's name in a run's identity
+# What older checkpoints do not have: the classic models a seed, GECO over many graphs a local block; weights tell of another by their shapes.
+_LATER_IN_MODEL = ("seed", "local")
+_LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
+
+# Every name that a writer gives to a file of a checkpoint, or of the best weights: only these are removed.
+OURS = re.compile(
+    r"(model|average|best|optimizer)\.safetensors|(config|state)\.json|table-\d{4,}-of-\d{4,}\.[a-z0-9]+\.npy"
+)
+NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
+
+
+@dataclass(frozen=True)
+class EpochProgress:
+    """How far a run has come within an epoch: everything but the weights that the epoch's record will need."""
+
+    step: int  # optimizer steps done
+    position: Mapping[str, int | str]  # of the loader, with its fingerprint (`Loader.state_dict`)
+    sums: tuple[tuple[float, ...], ...]  # each position's, in their order
+    spent: Mapping[str, float]  # what rank 0 has measured so far
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Where a run stands."""
+
+    next_epoch: int
+    best_epoch: int
+    best_score: float | None  # None: not validated yet
+    identity: Mapping[str, Any]  # what a run may not change between its parts: data, split, metric, scoring, seed
+    model_config: Mapping[str, Any]  # what the model was built from, as plain values
+    part: EpochProgress | None = None  # of the epoch `next_epoch`; None: none of it is done
+    since_best: int = 0  # validations since the best one, by which training may end early
+    table_step: int = 0  # optimizer steps that the embedding table has, where there is one
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(epoch, step) that comes next."""
+        return self.next_epoch, 0 if self.part is None else self.part.step
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name; names sort by position."""
+        return f"epoch-{self.next_epoch:06d}" + ("" if self.part is None else f"-step-{self.part.step:08d}")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint in memory: training may go on while it is written."""
+
+    state: TrainState
+    model: Mapping[str, torch.Tensor]
+    best: Mapping[str, torch.Tensor]
+    moments: Mapping[str, torch.Tensor]
+    average: Mapping[str, torch.Tensor] | None = field(default=None)
+    table: Path | None = None  # a folder with the owners' files of an embedding table, which are moved
+
+
+def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """An optimizer's state by parameter index and name; the tensors are its own."""
+    states = optimizer.state_dict()["state"].items()
+    return {f"{index}.{name}": value for index, values in states for name, value in values.items()}
+
+
+def save_checkpoint(directory: Path, snapshot: Snapshot) -> None:
+    """Writes a checkpoint to a directory that does not exist yet. Raises OSError where that fails; then it still does not exist."""
+    staged = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        staged.mkdir(parents=True)
+        write_files(staged, snapshot)
+        os.rename(staged, directory)
+        sync_file(directory.parent)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def file_names() -> tuple[str, ...]:
+    """Of a checkpoint; some may not be there."""
+    return (*(f"{file}.safetensors" for file in ("model", "average", "best", "optimizer")), "config.json", "state.json")
+
+
+def write_files(directory: Path, snapshot: Snapshot) -> None:
+    """Writes a checkpoint's files to an empty folder, synced. Raises OSError where that fails, StageError where a table's files are missing."""
+    state = snapshot.state
+    files = (
+        ("model", snapshot.model),
+        ("average", snapshot.average),
+        ("best", snapshot.best),
+        ("optimizer", snapshot.moments),
+    )
+    for file, tensors in files:
+        if tensors is not None:
+            whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            try:
+                save_file(whole, directory / f"{file}.safetensors")
+            except SafetensorError as error:  # a full disk, among others, as text
+                raise OSError(f"{directory / file}.safetensors: {error}") from error
+    (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
+    if snapshot.table is not None:
+        _move_table(snapshot.table, directory)
+    digests = {}
+    for path in sorted(directory.iterdir()):
+        sync_file(path)
+        digests[path.name] = file_digest(path)
+    body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, "sha256": digests, **asdict(state)}
+    _write_body(directory, body)
+
+
+def _move_table(table: Path, directory: Path) -> None:
+    """Raises StageError where the files of some owners are not there."""
+    try:
+        for _ in saved_shards(table):
+            pass
+    except FormatError as error:
+        raise StageError(
+            f"{error}; all hosts must write the run's directory, each owner its files: set --run.dir to a shared folder"
+        ) from None
+    for path in sorted(table.glob("table-*.npy")):
+        path.rename(directory / path.name)
+    shutil.rmtree(table, ignore_errors=True)
+
+
+def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
+    """Writes state.json with its own digest, so that a changed number in it is noticed."""
+    plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
+    path = directory / "state.json"
+    path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")
+    sync_file(path)
+
+
+def _body_digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(body), sort_keys=True).encode()).hexdigest()
+
+
+def keep_best(checkpoint: Path, best: Path) -> None:
+    """Replaces the folder `best` by a checkpoint's best weights, as `model.safetensors`."""
+    verify_checkpoint(checkpoint)
+    staged, old = best.with_name(f".{best.name}.tmp"), best.with_name(f".{best.name}.old")
+    shutil.rmtree(staged, ignore_errors=True)
+    if old.exists() and not best.exists():  # a kill came between the two names
+        old.rename(best)
+    _retire(old, best)
+    staged.mkdir()
+    shutil.copy(checkpoint / "best.safetensors", staged / "model.safetensors")
+    names = ["model.safetensors"]
+    if (checkpoint / "config.json").exists():  # checkpoints of version 1 may have none
+        shutil.copy(checkpoint / "config.json", staged / "config.json")
+        names.append("config.json")
+    for path in (*checkpoint.glob("table-*.ids.npy"), *checkpoint.glob("table-*.best.npy")):
+        shutil.copy(path, staged / path.name)
+        names.append(path.name)
+    digests = {}
+    for name in names:
+        sync_file(staged / name)
+        digests[name] = file_digest(staged / name)
+    _write_body(staged, _state_body(checkpoint) | {"format_version": CHECKPOINT_VERSION, "sha256": digests})
+    if best.exists():
+        best.rename(old)
+    staged.rename(best)
+    sync_file(best.parent)
+    _retire(old, best)
+
+
+def _retire(old: Path, best: Path) -> None:
+    """Removes earlier best weights; what others put beside them moves on to the new ones' folder."""
+    if old.is_dir():
+        for path in [path for path in old.iterdir() if not OURS.fullmatch(path.name)]:
+            path.rename(best / path.name)
+        remove_ours(old, OURS)
+
+
+def verify_checkpoint(directory: Path) -> None:
+    """Raises FormatError naming the file where one is not as it was saved. Checkpoints of version 1 hold no digests."""
+    body = _state_body(directory)
+    digests = body.get("sha256", {} if body["format_version"] == 1 else None)
+    if not isinstance(digests, dict):
+        raise FormatError(f"{directory / 'state.json'}: expected a digest for every file, got {type(digests).__name__}")
+    for name, digest in digests.items():
+        if Path(name).name != name:
+            raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
+        try:
+            here = file_digest(directory / name)
+        except (OSError, ValueError) as error:  # ValueError: no name of a file, as one with a zero byte
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise FormatError(
+                f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {reason}"
+            ) from None
+        if here != digest:
+            raise FormatError(
+                f"{directory / name}: expected the bytes that were saved (SHA-256 {str(digest)[:12]}), found others "
+                f"({here[:12]}); the file is damaged"
+            )
+
+
+def load_state(directory: Path) -> TrainState:
+    """The checkpoint's state. Raises FormatError where it is missing, broken or of another version."""
+    return _checked_state(_state_body(directory), str(directory / "state.json"))
+
+
+def parse_state(content: bytes, path: str) -> TrainState:
+    """The state that the content of a state.json says. Raises FormatError where it is broken or of another version."""
+    return _checked_state(_parse_body(content, path), path)
+
+
+def _checked_state(body: Mapping[str, Any], path: str) -> TrainState:
+    try:
+        return TypeAdapter(TrainState).validate_python(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(name) for name in first["loc"])
+        raise FormatError(f"{path}: expected a training state, got {where}: {first['msg']}") from None
+
+
+def _state_body(directory: Path) -> dict[str, Any]:
+    path = directory / "state.json"
+    try:
+        return _parse_body(read_small(path), str(path))
+    except FileNotFoundError:
+        raise FormatError(
+            f"{path}: expected a checkpoint, found none; was the run stopped before its first one?"
+        ) from None
+
+
+def _parse_body(content: bytes, path: str) -> dict[str, Any]:
+    body = parse_object(content, path, "the file is damaged")
+    if body.get("format") != "graphmill-checkpoint":
+        raise FormatError(f"{path}: expected a Graphmill checkpoint, found something else")
+    if body.get("format_version") not in (1, CHECKPOINT_VERSION):
+        raise FormatError(f"{path}: expected format_version {CHECKPOINT_VERSION}, got {body.get('format_version')!r}")
+    digest = body.pop("digest", None)
+    if digest is not None and digest != _body_digest(body):
+        raise FormatError(f"{path}: expected the text that was saved, found another; the file is damaged")
+    return body
+
+
+def _folders(train: Path) -> list[Path]:
+    """All that bear a checkpoint's name, newest first; what has another name is not ours."""
+    return sorted((path for path in train.glob("epoch-*") if NAME.fullmatch(path.name)), reverse=True)
+
+
+def written(train: Path) -> Iterator[Path]:
+    """Those of them that were written to the end, whatever has happened to them since."""
+    return (folder for folder in _folders(train) if (folder / "state.json").exists())
+
+
+def newest_whole(train: Path, damaged: list[str], latest: tuple[int, int] | None = None) -> Path | None:
+    """The newest checkpoint in a run's folder of them that is as it was saved; None where there is none.
+
+    What is wrong with newer ones goes to `damaged`. `latest`: an (epoch, step) that it may not lie behind.
+    """
+    for directory in written(train):
+        try:
+            verify_checkpoint(directory)
+            state = load_state(directory)
+            if latest is None or state.position <= latest:
+                return directory
+        except FormatError as error:
+            damaged.append(str(error))
+    return None
+
+
+def sweep(train: Path, keep: int) -> None:
+    """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones; nobody may be writing."""
+    for path in train.glob(".epoch-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+    num_kept = 0
+    for path in _folders(train):
+        if num_kept >= keep:
+            _remove(path)
+        elif _is_whole(path):
+            num_kept += 1
+        elif num_kept:  # nobody comes to a damaged one that is older
+            _remove(path)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Removes a checkpoint's files, state.json first, without which it is none; others' files stay in its folder."""
+    with contextlib.suppress(OSError):
+        (checkpoint / "state.json").unlink(missing_ok=True)
+        remove_ours(checkpoint, OURS)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        verify_checkpoint(checkpoint)
+    except FormatError:
+        return False
+    return True
+
+
+def unused_name(folder: Path, name: str) -> str:
+    """`name`, or `name+1` …: no name is given twice, so that none is written to while another process may read it."""
+    taken, number = name, 0
+    while (folder / taken).exists():
+        number += 1
+        taken = f"{name}+{number}"
+    return taken
+
+
+def check_continues(
+    state: TrainState, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int, where: str
+) -> None:
+    """Raises ConfigError naming what differs where a checkpoint is not of the run that is asked for."""
+    for kind, theirs, ours, later in (
+        ("another architecture", state.model_config, model_config, _LATER_IN_MODEL),
+        ("another run", state.identity, identity, _LATER_IN_RUN),
+    ):
+        expected = json.loads(json.dumps(dict(ours), default=str))
+        keys = (expected.keys() | theirs.keys()) - {
+            name for name in later if name not in theirs or name not in expected
+        }
+        differing = sorted(key for key in keys if expected.get(key) != theirs.get(key))
+        if differing:
+            differences = ", ".join(
+                f"{key}: {theirs.get(key)!r} there, {expected.get(key)!r} here" for key in differing[:4]
+            )
+            raise ConfigError(
+                f"{where}: this checkpoint is of {kind} ({differences}); resume with its options, or start another run"
+            )
+    if epochs < state.next_epoch:
+        raise ConfigError(
+            f"{where}: {state.next_epoch} epochs are done, got --fit.epochs {epochs}; ask for at least as many"
+        )
+
+
+def load_weights(path: Path, model: torch.nn.Module) -> None:
+    """Loads a safetensors file into `model`. Raises FormatError where names or shapes do not match."""
+    _set_weights(model, _load_file(path), str(path))
+
+
+def parse_weights(content: bytes, path: str, model: torch.nn.Module) -> None:
+    """Loads the content of a safetensors file into `model`, as `load_weights`."""
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise FormatError(f"{path}: expected a safetensors file, found damage ({error})") from None
+    _set_weights(model, tensors, path)
+
+
+def _set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: str) -> None:
+    try:
+        set_weights(model, tensors)
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}; this checkpoint is of another architecture") from None
+
+
+def set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Loads the tensors into `model`. Raises ValueError where names or shapes do not match."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != shapes:
+        names = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
+        first = names[0]
+        shape = f"expected {first} of shape {expected.get(first)}, found {shapes.get(first)}"
+        raise ValueError(f"{shape} ({len(names)} tensors differ)")
+    model.load_state_dict(tensors)
+
+
+def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Loads AdamW's moments written by `save_checkpoint`. Raises FormatError where they are not of this optimizer's parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    shapes = {
+        f"{index}.{name}": () if name == "step" else tuple(parameter.shape)
+        for index, parameter in enumerate(parameters)
+        for name in _MOMENTS
+    }
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in _load_file(path).items():
+        if key not in shapes:
+            raise FormatError(f"{path}: expected {', '.join(_MOMENTS)} of {len(parameters)} parameters, found {key!r}")
+        if tuple(value.shape) != shapes[key]:
+            raise FormatError(f"{path}: expected {key!r} of shape {shapes[key]}, found {tuple(value.shape)}")
+        position, _, name = key.partition(".")
+        state.setdefault(int(position), {})[name] = value
+    for index, moments in state.items():
+        lacking = [name for name in _MOMENTS if name not in moments]
+        if lacking:
+            raise FormatError(f"{path}: expected {index}.{lacking[0]} beside the other moments, found none")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _load_file(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise FormatError(f"{path}: expected a safetensors file, found none") from None
+    except SafetensorError as error:
+        raise FormatError(f"{path}: expected a safetensors file, found damage ({error})") from None

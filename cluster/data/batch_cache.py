@@ -1,0 +1,36 @@
+"""The batches of an evaluation, which are the same every time: read once and kept, where there is room for all of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from graphmill.samplers.batches.device_copy import tensor_bytes
+from graphmill.samplers.loading.loader import Loader
+
+
+class BatchCache:
+    """A rank's batches of a loader whose epochs are all alike. They stay on the device where all of them take at most `max_bytes`."""
+
+    def __init__(self, loader: Loader, max_bytes: int) -> None:
+        self._loader, self._max_bytes = loader, max_bytes
+        self._kept: list[Any] | None = None
+
+    @property
+    def positions(self) -> range:
+        return self._loader.positions
+
+    def epoch(self, epoch: int) -> Iterator[Any]:
+        """As the loader's. Raises what that raises; then nothing is kept."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        batches: list[Any] = []
+        left = self._max_bytes
+        for batch in self._loader.epoch(epoch):
+            left -= tensor_bytes(batch)
+            if left >= 0:
+                batches.append(batch)
+            else:
+                batches.clear()
+            yield batch
+        if left >= 0:
+            self._kept = batches

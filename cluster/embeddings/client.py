@@ -1,0 +1,323 @@
+"""A worker's side of an embedding table: it reads rows, sends gradients, and keeps what owners that die will need again.
+
+An owner has only its memory. A worker keeps what it has sent since the checkpoint before the newest one; when an owner tells another life than the one that was sent it, the
+worker tells it the checkpoint to begin at and sends all of it again, in order. Every worker does, from a thread too, since the others may wait for an owner that waits for this
+worker's part. `docs/decisions/0073` has the protocol.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from graphmill.cluster.embeddings.owner import TableOwner
+from graphmill.cluster.embeddings.rows import SparseRows, TableConfig, owner_of
+from graphmill.cluster.reduction.position_tree import Node
+from graphmill.cluster.transport.embedding_messages import (
+    FIRST_LIFE,
+    KEEP_BEST,
+    PUSH,
+    SAVE,
+    BeginTable,
+    MarkTable,
+    PushRows,
+    ReadRows,
+    TableReply,
+    TableRequest,
+    TableRows,
+    TableStatus,
+    event_number,
+)
+from graphmill.core.errors import DeadlineError, GraphmillError, StageError
+
+_LOOK_S = 1.0  # between two looks of the thread at the owners
+READ_BYTES = 1 << 20  # of an owner's reply to one worker; a batch of more is read in several requests
+
+
+class PendingReply(Protocol):
+    """An answer under way."""
+
+    def result(self) -> TableReply:
+        """Waits for it. Raises what the owner raised, or DeadlineError."""
+        ...
+
+
+class AsksOwner(Protocol):
+    """An owner as a worker sees it, in this process or another one."""
+
+    def submit(self, request: TableRequest) -> PendingReply: ...
+
+
+@dataclass(frozen=True)
+class _Answered:
+    reply: TableReply
+
+    def result(self) -> TableReply:
+        return self.reply
+
+
+class OwnerHere:
+    """An owner in this process."""
+
+    def __init__(self, owner: TableOwner) -> None:
+        self._owner = owner
+
+    def submit(self, request: TableRequest) -> PendingReply:
+        return _Answered(self._owner.answer(request))
+
+
+@dataclass(frozen=True)
+class SavedAt:
+    """A checkpoint that has the table."""
+
+    step: int
+    folder: str  # empty: nothing is saved yet
+
+
+class OwnerLink:
+    """One owner, and what it was sent. Whoever uses it holds its lock."""
+
+    def __init__(self, owner: AsksOwner, attempt: int, base: SavedAt) -> None:
+        self.lock = threading.Lock()
+        self._owner, self._attempt, self._base = owner, attempt, base
+        self._life = FIRST_LIFE
+        self._log: list[tuple[int, PushRows | MarkTable]] = []  # with their numbers, ascending
+
+    def keep(self, number: int, request: PushRows | MarkTable) -> None:
+        """For an owner that dies."""
+        self._log.append((number, request))
+
+    def forget(self, base: SavedAt) -> None:
+        """What a checkpoint has that is published."""
+        self._base = base
+        self._log = [entry for entry in self._log if entry[0] > event_number(base.step, SAVE)]
+
+    def forget_folder(self, number: int) -> None:
+        """Of a SAVE whose files are written: an owner that comes back leaves them, as they may be on their way into the checkpoint."""
+        self._log = [
+            (n, replace(request, folder="") if n == number and isinstance(request, MarkTable) else request)
+            for n, request in self._log
+        ]
+
+    def submit(self, request: TableRequest) -> PendingReply:
+        return self._owner.submit(self._addressed(request))
+
+    def accept(self, reply: TableReply) -> TableReply | None:
+        """The reply, where it is one; None: the request is to be sent again."""
+        if not isinstance(reply, TableStatus) or reply.is_done:
+            return reply
+        if (reply.attempt, reply.life) != (self._attempt, self._life):
+            self.look()
+        return None
+
+    def look(self) -> None:
+        """Sends the owner all that it lacks, where it has another life than it had."""
+        status = self._owner.submit(BeginTable(self._attempt, self._base.step, self._base.folder)).result()
+        assert isinstance(status, TableStatus)
+        if status.life == self._life:
+            return
+        self._life = status.life
+        for number, request in list(self._log):
+            if number >= event_number(status.step, KEEP_BEST):
+                reply = self.submit(request).result()
+                if isinstance(reply, TableStatus) and reply.life != self._life:
+                    return  # it died again: the next reply tells
+
+    def _addressed(self, request: TableRequest) -> TableRequest:
+        return request if isinstance(request, BeginTable) else replace(request, life=self._life)
+
+
+class Exchange:
+    """Requests to several owners, until each has its reply."""
+
+    def __init__(self, links: Sequence[OwnerLink], requests: Mapping[int, TableRequest]) -> None:
+        self._links, self._left = links, dict(requests)
+        self.replies: dict[int, TableReply] = {}
+
+    def poll(self) -> bool:
+        """Sends those that have no reply yet, all at once; whether all have one then. Raises what an owner raises."""
+        held = [self._links[number] for number in sorted(self._left)]
+        for link in held:
+            link.lock.acquire()
+        try:
+            pending = {number: self._links[number].submit(request) for number, request in self._left.items()}
+            for number, one in pending.items():
+                reply = self._links[number].accept(one.result())
+                if reply is not None:
+                    self.replies[number] = reply
+                    del self._left[number]
+        finally:
+            for link in held:
+                link.lock.release()
+        return not self._left
+
+    def finish(self, deadline_s: float) -> dict[int, TableReply]:
+        """The replies by owner. Raises DeadlineError where some do not come."""
+        until = time.monotonic() + deadline_s
+        while not self.poll():
+            if time.monotonic() > until:
+                raise DeadlineError(
+                    f"embedding table: owners {sorted(self._left)} have not what they need within {deadline_s:g} s; see `ray list actors`"
+                )
+        return self.replies
+
+
+class TableClient:
+    """One worker's view of the table within one attempt. `step` counts the steps whose gradients it has sent."""
+
+    def __init__(
+        self,
+        owners: Sequence[AsksOwner],
+        config: TableConfig,
+        attempt: int,
+        base: SavedAt,
+        deadline_s: float,
+        *,
+        keeps_log: bool,
+    ) -> None:
+        """`keeps_log`: whether an owner may die alone."""
+        self._config, self._deadline_s, self._attempt, self._keeps_log = config, deadline_s, attempt, keeps_log
+        self._links = [OwnerLink(owner, attempt, base) for owner in owners]
+        self._newest = base
+        self._last_mark = event_number(base.step, SAVE)
+        self.step = base.step
+        self.log_bytes = 0
+        """Of gradients that were sent since the newest checkpoint."""
+
+    def read(self, ids: np.ndarray, *, best: bool = False) -> np.ndarray:
+        """float32 [n, width] of distinct ids, ascending: the rows after `step` steps."""
+        rows, most = np.empty((len(ids), self._config.width), np.float32), self._rows_at_once
+        for first in range(0, len(ids), most):
+            some = ids[first : first + most]
+            exchange, at = self.reading(some, best=best)
+            exchange.finish(self._deadline_s)
+            rows[first : first + most] = self.joined(exchange, at, len(some))
+        return rows
+
+    @property
+    def _rows_at_once(self) -> int:
+        """So many that an owner's reply, which is a copy, has about `READ_BYTES`: ids are spread evenly."""
+        return len(self._links) * max(1, READ_BYTES // (4 * self._config.width))
+
+    def reading(self, ids: np.ndarray, *, best: bool = False) -> tuple[Exchange, Mapping[int, np.ndarray]]:
+        """The exchange of `read`, and where the rows of each owner go."""
+        at = self._split(ids)
+        at = {number: rows for number, rows in at.items() if len(rows)}
+        ask: Callable[[np.ndarray], ReadRows] = lambda rows: ReadRows(  # noqa: E731
+            self._attempt, FIRST_LIFE, self.step, best, ids[rows]
+        )
+        return Exchange(self._links, {number: ask(rows) for number, rows in at.items()}), at
+
+    def joined(self, exchange: Exchange, at: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
+        """The rows of a `reading` that is finished."""
+        rows = np.empty((num_rows, self._config.width), np.float32)
+        for number, reply in exchange.replies.items():
+            if not isinstance(reply, TableRows):
+                raise StageError(f"embedding table: expected rows of owner {number}, got {type(reply).__name__}")
+            rows[at[number]] = reply.rows
+        return rows
+
+    def push(self, rate: float, nodes: Sequence[Node[SparseRows]]) -> None:
+        """Ends a step: sends the gradients of this worker's part of the step's tree, and counts it."""
+        self.pushing(rate, nodes).finish(self._deadline_s)
+
+    def pushing(self, rate: float, nodes: Sequence[Node[SparseRows]]) -> Exchange:
+        owners = [self._split(node.value.ids) for node in nodes]
+        requests: dict[int, TableRequest] = {}
+        for number, link in enumerate(self._links):
+            parts = [node.value.take(at[number]) for node, at in zip(nodes, owners, strict=True)]
+            request = PushRows(
+                attempt=self._attempt,
+                life=FIRST_LIFE,
+                step=self.step,
+                after=self._last_mark,
+                rate=rate,
+                start=tuple(node.start for node in nodes),
+                stop=tuple(node.stop for node in nodes),
+                count=tuple(len(part.ids) for part in parts),
+                ids=np.concatenate([part.ids for part in parts]),
+                gradient=np.concatenate([part.values for part in parts]),
+            )
+            requests[number] = request
+            self._keep(link, event_number(self.step, PUSH), request)
+        self.step += 1
+        return Exchange(self._links, requests)
+
+    def keep_best(self) -> None:
+        """The best weights are those of now."""
+        self.marking(KEEP_BEST).finish(self._deadline_s)
+
+    def save(self, folder: str) -> None:
+        """Every owner writes its files there. All workers call it with the same folder."""
+        self.marking(SAVE, folder).finish(self._deadline_s)
+        self.written()
+
+    def marking(self, kind: int, folder: str = "") -> Exchange:
+        mark = MarkTable(self._attempt, FIRST_LIFE, self.step, kind, self._last_mark, folder)
+        self._last_mark = event_number(self.step, kind)
+        for link in self._links:
+            self._keep(link, self._last_mark, mark)
+        return Exchange(self._links, dict.fromkeys(range(len(self._links)), mark))
+
+    def written(self) -> None:
+        """All owners have written their files of the last SAVE."""
+        for link in self._links:
+            with link.lock:
+                link.forget_folder(self._last_mark)
+
+    def saved(self, folder: str) -> None:
+        """A checkpoint of now will be published in this folder, and the one before it is: what it has is forgotten."""
+        for link in self._links:
+            with link.lock:
+                link.forget(self._newest)
+        self._newest, self.log_bytes = SavedAt(self.step, folder), 0
+
+    def look(self) -> None:
+        """Sends owners that have begun another life what they lack."""
+        for link in self._links:
+            with link.lock:
+                link.look()
+
+    def _keep(self, link: OwnerLink, number: int, request: PushRows | MarkTable) -> None:
+        if not self._keeps_log:
+            return
+        with link.lock:
+            link.keep(number, request)
+        if isinstance(request, PushRows):
+            self.log_bytes += request.gradient.nbytes + request.ids.nbytes
+
+    def _split(self, ids: np.ndarray) -> dict[int, np.ndarray]:
+        """For each owner where its ids are, ascending."""
+        if len(self._links) == 1:
+            return {0: np.arange(len(ids))}
+        owner = owner_of(ids, len(self._links))
+        return {number: np.flatnonzero(owner == number) for number in range(len(self._links))}
+
+
+def next_attempt(owners: Sequence[AsksOwner]) -> int:
+    """A number above that of every attempt that an owner knows, and of those that had begun before now by this clock."""
+    known = [owner.submit(ReadRows(1 << 62, FIRST_LIFE, 0, False, np.empty(0, np.int64))).result() for owner in owners]
+    return max([int(1000 * time.time())] + [reply.attempt + 1 for reply in known if isinstance(reply, TableStatus)])
+
+
+class Watch:
+    """Looks at the owners from a thread, until `stop`: this worker may wait for another one that waits for an owner."""
+
+    def __init__(self, client: TableClient) -> None:
+        self._client, self._ending = client, threading.Event()
+        self.error: GraphmillError | None = None
+        self._thread = threading.Thread(target=self._run, name="graphmill-table", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+
+    def _run(self) -> None:
+        while not self._ending.wait(_LOOK_S):
+            try:
+                self._client.look()
+            except GraphmillError as error:  # the worker's own next request meets it, too
+                self.error = error

@@ -1,0 +1,265 @@
+"""Ingests molecules into Arrow shards, featurised chunk by chunk in this process or by Ray tasks; what is interrupted goes on.
+
+Life of a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
+When all pieces are there, they are joined to shards in the order of the source, a snapshot is published, and the pieces go.
+A chunk is a function of source and chunk size alone: so the bytes do not depend on the workers, and a piece that is there already,
+from a run that was killed, is used. The fingerprint keeps pieces of another source, chunk size or RDKit apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.memory import MemoryFileSystem
+
+from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
+from graphmill.cluster.ray.session import ray_session
+from graphmill.core.errors import ConfigError, ConflictError, DeadlineError, FormatError
+from graphmill.storage.filesystem.fsync import remove_if_empty
+from graphmill.storage.filesystem.urls import is_local, split_url
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest, Reject
+from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+from graphmill.storage.molecules.featurised_chunks import list_pieces, read_piece, remove_damaged, write_piece
+from graphmill.storage.molecules.molecule_source import MoleculeRows, MoleculeSource
+from graphmill.storage.molecules.smiles_features import ATOMS, BONDS, INDEX_DTYPE, Featuriser, chemistry_versions
+from graphmill.storage.snapshots.garbage import remove_files
+from graphmill.storage.snapshots.journal import Lease
+from graphmill.storage.snapshots.snapshot_writer import check_destination
+from graphmill.storage.snapshots.snapshots import PIECES, last_number
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+_PIECES_VERSION = 1
+_STOP_S = (
+    10.0  # longest wait for chunks that an error left on their way to be done, and for those that hang to be killed
+)
+Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
+
+
+def ingest_molecules(
+    source: MoleculeSource,
+    url: str,
+    options: MoleculeIngestOptions | None = None,
+    session: SessionOptions | None = None,
+    progress: Progress | None = None,
+) -> GraphSetManifest:
+    """Writes the molecules of `source` under `url` and returns the manifest. `session` says how to reach Ray, where it is needed.
+
+    Raises ConfigError where `url` cannot be used, DataError where the source cannot be read or has no molecule, StageError where a
+    chunk's workers died one after another, DeadlineError where no chunk came in time, FormatError where writing fails. The pieces
+    stay then, and the next call with the same source and url goes on from them. ConflictError where another process published at `url`
+    meanwhile: of one source both use the same pieces, which the first to publish removes.
+    """
+    options = options or MoleculeIngestOptions()
+    report = progress or (lambda *_: None)
+    filesystem, path = split_url(url)
+    if options.workers > 1 and isinstance(filesystem, MemoryFileSystem):
+        raise ConfigError(f"{url}: memory:// is not shared by workers; choose another url, or --workers 1")
+    check_destination(url, overwrite=options.overwrite)
+    identity = (_PIECES_VERSION, source.info.identity, options.chunk_rows, chemistry_versions())
+    fingerprint = hashlib.sha256(repr(identity).encode())
+    relative = f"{PIECES}/{fingerprint.hexdigest()[:16]}"
+    folder = f"{path}/{relative}"
+    base = last_number(filesystem, path)
+    lease = Lease(filesystem, folder)
+    lease.begin()
+    try:
+        manifest = _ingest_pieces(
+            source, url, options, session, report, _Pieces(source, options.chunk_rows, filesystem, folder)
+        )
+    except FormatError as error:
+        newest = last_number(filesystem, path)
+        if newest == base:
+            raise
+        raise ConflictError(
+            f"{url}: another ingestion published snapshot {newest} meanwhile and removed the pieces that both used; that snapshot is "
+            "whole, and nothing of this one was published; use it, or run again with --overwrite"
+        ) from error
+    finally:
+        lease.release()
+    remove_files(filesystem, path, relative)
+    if is_local(filesystem):
+        remove_if_empty(f"{path}/{PIECES}")
+    return manifest
+
+
+def _ingest_pieces(
+    source: MoleculeSource,
+    url: str,
+    options: MoleculeIngestOptions,
+    session: SessionOptions | None,
+    report: Progress,
+    pieces: _Pieces,
+) -> GraphSetManifest:
+    info, versions = source.info, chemistry_versions()
+    pieces.remove_damaged()
+    _featurise_missing(pieces, options, session, report)
+    rejects: list[Reject] = []
+    return write_graphs(
+        url,
+        GraphSetInfo(
+            name=info.name,
+            node=ATOMS,
+            edge=BONDS,
+            index_dtype=INDEX_DTYPE,
+            target_names=info.target_names,
+            split_names=info.split_names,
+            provenance={**info.provenance, **versions, "features": "ogb.utils.mol.smiles2graph"},
+        ),
+        pieces.shards(options.shard_rows // options.chunk_rows, rejects, report),
+        rejects,
+        overwrite=options.overwrite,
+        scratch=options.scratch,
+    )
+
+
+class _Pieces:
+    """The chunks of a source: those that are missing, and all of them joined."""
+
+    def __init__(
+        self, source: MoleculeSource, chunk_rows: int, filesystem: fsspec.AbstractFileSystem, folder: str
+    ) -> None:
+        self._source, self._chunk_rows, self._filesystem, self.folder = source, chunk_rows, filesystem, folder
+        self._num_chunks = 0
+        self.num_rows = source.info.num_rows
+
+    @property
+    def url(self) -> str:
+        """The folder for processes elsewhere."""
+        return str(self._filesystem.unstrip_protocol(self.folder))
+
+    def remove_damaged(self) -> None:
+        """Of an interrupted run."""
+        remove_damaged(self._filesystem, self.folder)
+
+    def missing(self) -> Iterator[MoleculeRows]:
+        """Chunks of which no piece is there; the source is read to its end."""
+        there = list_pieces(self._filesystem, self.folder)
+        for rows in self._source.chunks(self._chunk_rows):
+            self._num_chunks = rows.index + 1
+            if rows.index not in there:
+                yield rows
+
+    def shards(self, chunks_per_shard: int, rejects: list[Reject], progress: Progress) -> Iterator[pa.RecordBatch]:
+        """Pieces joined in order; what they rejected is appended to `rejects`. Call it after `missing` has ended."""
+        names = list_pieces(self._filesystem, self.folder)
+        for start in range(0, self._num_chunks, chunks_per_shard):
+            batches = []
+            for index in range(start, min(start + chunks_per_shard, self._num_chunks)):
+                if index not in names:
+                    raise FormatError(
+                        f"{self.url}: expected a piece for each of {self._num_chunks} chunks, found none for chunk {index}; "
+                        "all nodes must see this folder: choose a url on storage that they share"
+                    )
+                batch, refused = read_piece(self._filesystem, self.folder, names[index])
+                batches.append(batch)
+                rejects += refused
+            yield pa.concat_batches(batches)
+            progress("join", min(start + chunks_per_shard, self._num_chunks), self._num_chunks)
+
+
+def _featurise_missing(
+    pieces: _Pieces, options: MoleculeIngestOptions, session: SessionOptions | None, progress: Progress
+) -> None:
+    missing = pieces.missing()
+    if options.workers == 1:
+        for rows in missing:
+            featurise_piece(rows, pieces.url)
+            progress("featurise", (rows.index + 1) * options.chunk_rows, pieces.num_rows)
+        return
+    first = next(missing, None)
+    if first is None:  # all there from an earlier run: Ray has nothing to do
+        return
+    session = session or SessionOptions()
+    if session.num_cpus is None:
+        session = replace(session, num_cpus=options.workers)
+    with ray_session(session) as ray_of_tasks:
+        tasks = _Tasks(pieces.url, options)
+        try:
+            tasks.start(first)
+            for rows in missing:
+                if tasks.num_running >= 2 * options.workers:
+                    progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
+                tasks.start(rows)
+            while tasks.num_running:
+                progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
+        finally:
+            if not ray_of_tasks.is_ours:  # else its end ends them
+                tasks.stop()
+
+
+def featurise_piece(rows: MoleculeRows, folder_url: str) -> str:
+    """Featurises one chunk and writes its piece; returns the file's name."""
+    filesystem, folder = split_url(folder_url)
+    return write_piece(filesystem, folder, rows.index, _featuriser().featurise(rows))
+
+
+@functools.lru_cache(maxsize=1)
+def _featuriser() -> Featuriser:
+    """One for all chunks of this process: it remembers rows, and importing RDKit takes a while."""
+    return Featuriser()
+
+
+class _Tasks:
+    """Chunks on their way through Ray tasks. Every wait has a deadline, every chunk a bounded number of retries."""
+
+    def __init__(self, folder_url: str, options: MoleculeIngestOptions) -> None:
+        import ray
+
+        self._options, self._folder_url, self._num_done = options, folder_url, 0
+        self._running: dict[ObjectRef, MoleculeRows] = {}
+        # Ray itself gives a dead worker's task to another; what the task raises is final.
+        self._task: Any = ray.remote(num_cpus=1, max_retries=options.retries, retry_exceptions=False)(featurise_piece)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def start(self, rows: MoleculeRows) -> None:
+        self._running[self._task.remote(rows, self._folder_url)] = rows
+
+    def stop(self) -> None:
+        """Waits for what an error left running, so that its pieces serve the next call, and kills what hangs."""
+        import ray
+
+        # Where a task ends while Ray kills its worker, the worker may get another task, which dies with it: so none is killed that may end.
+        hanging, timeout_s = list(self._running), min(_STOP_S, self._options.deadline_s)
+        if hanging:
+            _, hanging = ray.wait(hanging, num_returns=len(hanging), timeout=timeout_s)
+        for ref in hanging:
+            ray.cancel(ref, force=True)
+        if hanging:
+            ray.wait(hanging, num_returns=len(hanging), timeout=_STOP_S)
+        self._running.clear()
+
+    def wait(self) -> int:
+        """Waits for one of the tasks; returns how many have ended so far."""
+        import ray
+
+        from graphmill.cluster.process.answers import answer
+
+        deadline_s = self._options.deadline_s
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=deadline_s)
+        if not ready:
+            waiting = sorted(_first_line(rows) for rows in self._running.values())
+            raise DeadlineError(
+                f"featurising: expected a finished chunk within {deadline_s:g} s, got none of {len(waiting)} from line {waiting[0]} on; "
+                "the cluster has no free CPU, or a molecule takes too long: raise --deadline_s, or run again to go on"
+            )
+        rows = self._running.pop(ready[0])
+        died = f"the worker died {self._options.retries + 1} times"
+        advice = "a molecule may crash RDKit, or memory is short"
+        answer(ready[0], f"featurising the rows from line {_first_line(rows)} on", deadline_s, died, advice)
+        self._num_done += 1
+        return self._num_done
+
+
+def _first_line(rows: MoleculeRows) -> int:
+    return int(rows.line[0]) if len(rows.line) else rows.rejects[0].line

@@ -1,0 +1,179 @@
+"""Scores of numbers, answers and pairs over all ranks: errors in the target's own unit, ROC-AUC and average precision per task, F1, ranks."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphmill.cluster.metrics.class_scores import all_reduce_sum, gather_rows, parts_sum, roc_auc, whole_parts
+
+
+def average_precision(score: Tensor, positive: Tensor) -> float:
+    """Σ (recall_k - recall_{k-1}) · precision_k over distinct thresholds, as scikit-learn has it; NaN without positives."""
+    order = torch.argsort(score.double(), descending=True, stable=True)
+    ordered, positive = score.double()[order], positive[order].double()
+    num_positive = float(positive.sum())
+    if num_positive == 0:
+        return float("nan")
+    _, count = torch.unique_consecutive(ordered, return_counts=True)
+    last = torch.cumsum(count, 0)
+    hits = torch.cumsum(positive, 0)[last - 1]
+    gained = torch.diff(hits, prepend=hits.new_zeros(1))
+    return float((gained * hits / last.double()).sum()) / num_positive
+
+
+class RegressionScores:
+    """MAE and RMSE per known target, in its own unit; "loss" is the MAE of standardised targets."""
+
+    def __init__(self, device: torch.device, mean: Sequence[float], scale: Sequence[float]) -> None:
+        self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
+        self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
+        # A row for each part: known targets, |error|, error², |error| / scale.
+        self._sums = torch.zeros(1, 4, dtype=torch.float64, device=device)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets] with NaN where not known."""
+        target = target.double().reshape(prediction.shape)
+        known = ~target.isnan()
+        error = torch.where(known, prediction.double() * self._scale + self._mean - target, 0.0)
+        self._sums[0] += torch.stack(
+            [known.sum().double(), error.abs().sum(), error.square().sum(), (error / self._scale).abs().sum()]
+        )
+
+    def add(self, other: "RegressionScores") -> None:
+        """Takes in the part of positions after this one's."""
+        self._sums = torch.cat([self._sums, other._sums])
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "mae", "rmse", "loss"} over all ranks; the count alone where no target is known."""
+        count, absolute, squared, standard = gather_rows(self._sums).sum(dim=0).tolist()
+        if not count:
+            return {"count": 0.0}
+        return {"count": count, "mae": absolute / count, "rmse": (squared / count) ** 0.5, "loss": standard / count}
+
+
+class BinaryScores:
+    """ROC-AUC and average precision, means over the tasks that have both answers (as OGB scores its molecules)."""
+
+    def __init__(self, device: torch.device, num_tasks: int) -> None:
+        self._device, self._num_tasks = device, num_tasks
+        self._rows: list[Tensor] = []
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds graphs: logits and targets [g, num_tasks], NaN where the answer is not known."""
+        target = target.double().reshape(prediction.shape)
+        self._rows.append(torch.stack([prediction.double(), target], dim=2))
+
+    def add(self, other: "BinaryScores") -> None:
+        """Takes in the part of positions after this one's."""
+        self._rows += other._rows
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks.
+
+        Without the areas where no task has both answers; the count alone where no answer is known.
+        """
+        empty = torch.empty((0, self._num_tasks, 2), dtype=torch.float64, device=self._device)
+        logit, target = gather_rows(torch.cat([empty, *self._rows])).unbind(dim=2)
+        known = ~target.isnan()
+        count = int(known.sum())
+        areas, precisions = [], []
+        for task in range(self._num_tasks):
+            score, positive = logit[known[:, task], task], target[known[:, task], task] > 0
+            if positive.any() and not positive.all():
+                areas.append(roc_auc(score, positive))
+                precisions.append(average_precision(score, positive))
+        if not count:
+            return {"count": 0.0}
+        means = {"rocauc": sum(areas) / len(areas), "ap": sum(precisions) / len(precisions)} if areas else {}
+        return {
+            "count": float(count),
+            **means,
+            "accuracy": float(((logit > 0) == (target > 0))[known].double().mean()),
+            "loss": float(functional.binary_cross_entropy_with_logits(logit[known], target[known])),
+        }
+
+
+class AnswerCounts:
+    """F1 of yes-or-no answers, which are yes where the logit is positive; all sums are of whole numbers."""
+
+    def __init__(self, device: torch.device, num_tasks: int) -> None:
+        self._sums = torch.zeros(
+            4, dtype=torch.int64, device=device
+        )  # known answers, right ones, losses: units and parts
+        # By task: answers that are yes, that are said to be, and both.
+        self._by_task = torch.zeros(3, num_tasks, dtype=torch.int64, device=device)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds graphs or roots: logits and targets [g, num_tasks], NaN where the answer is not known."""
+        logit, target = prediction.double(), target.double().reshape(prediction.shape)
+        known, yes, said = ~target.isnan(), target > 0, logit > 0
+        loss = functional.binary_cross_entropy_with_logits(logit[known], target[known], reduction="none")
+        counted = (known, (said == yes) & known, *whole_parts(loss))
+        self._sums += torch.stack([values.sum() for values in counted])
+        self._by_task += torch.stack([(of & known).sum(dim=0) for of in (yes, said, yes & said)])
+
+    def add(self, other: "AnswerCounts") -> None:
+        """Takes in the graphs or roots of positions after this one's."""
+        self._sums += other._sums
+        self._by_task += other._by_task
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks; the count alone where no answer is known.
+
+        F1 is 2 · both / (yes + said), of all tasks' counts together, or the mean over all tasks; 0 where no answer is or is said to be yes
+        (scikit-learn's).
+        """
+        count, right, units, parts = all_reduce_sum(self._sums.clone()).tolist()
+        by_task = all_reduce_sum(self._by_task.clone()).double().cpu()
+        if not count:
+            return {"count": 0.0}
+        (yes, said, both), (all_yes, all_said, all_both) = by_task, by_task.sum(dim=1)
+        return {
+            "count": float(count),
+            "accuracy": right / count,
+            "loss": parts_sum(units, parts) / count,
+            "micro_f1": float(2 * all_both / (all_yes + all_said).clamp_min(1)),
+            "macro_f1": float((2 * both / (yes + said).clamp_min(1)).mean()),
+        }
+
+
+class PairScores:
+    """Mean reciprocal rank of true pairs, first over a graph's, then over the graphs that have any; all sums are of whole numbers.
+
+    A pair's rank is 1 + nodes with a higher score + half of those with the same (OGB's `Evaluator` for links counts ties so).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(
+            6, dtype=torch.int64, device=device
+        )  # pairs, losses (two), graphs, reciprocal ranks (two)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds pairs, all those of their graphs: predictions [p, 3], targets int64 [p, 2] (`PairClassification`)."""
+        if not len(target):
+            return
+        logit, higher, same = prediction.double().unbind(dim=1)
+        true = target[:, 0] == 1
+        loss = functional.binary_cross_entropy_with_logits(logit, target[:, 0].double(), reduction="none")
+        _, graph = torch.unique(target[true, 1], return_inverse=True)
+        counts = torch.bincount(graph)
+        reciprocal = 1 / (1 + higher + same / 2)[true]
+        means = torch.zeros_like(counts, dtype=torch.float64).index_add(0, graph, reciprocal) / counts
+        counted = (torch.ones_like(target[:, 0]), *whole_parts(loss), torch.ones_like(counts), *whole_parts(means))
+        self._sums += torch.stack([values.sum() for values in counted])
+
+    def add(self, other: "PairScores") -> None:
+        """Takes in the pairs of positions after this one's."""
+        self._sums += other._sums
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "loss", "mrr"} over all ranks; the count alone where there is no pair, and no rank without a true one."""
+        count, *loss, graphs, units, parts = all_reduce_sum(self._sums.clone()).tolist()
+        result = {"count": float(count)}
+        if count:
+            result["loss"] = parts_sum(*loss) / count
+        if graphs:
+            result["mrr"] = parts_sum(units, parts) / graphs
+        return result

@@ -1,0 +1,71 @@
+"""Scores of links over all ranks, as OGB's `Evaluator` for links takes them: MRR, Hits@K, ROC-AUC.
+
+A link has rivals of its own (stored, drawn, or all nodes), or the split has pairs that are no links, which are the rivals of all of its links.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphmill.cluster.metrics.class_scores import gather_rows, roc_auc
+
+HITS = (1, 3, 10, 20, 50, 100)
+
+
+class LinkScores:
+    """Of one split: rows (is it a link?, score, rivals with a higher score, with the same, the first rival's score)."""
+
+    def __init__(self, device: torch.device, own_rivals: bool) -> None:
+        """`own_rivals`: whether links have some, and are not ranked against the pairs of the split."""
+        self._device, self._own_rivals = device, own_rivals
+        self._rows: list[Tensor] = []
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds links, and pairs that are none: float64 [m, 4] as `LinkModel` returns it, and 1 or 0 [m]."""
+        self._rows.append(torch.cat([target.double()[:, None], prediction.double()], dim=1))
+
+    def add(self, other: Any) -> None:
+        """Takes in the part of positions after this one's."""
+        self._rows += other._rows
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "loss", "mrr", "hits_1" …, "auc"} over all ranks, the same whatever their number; the count alone without links.
+
+        The rank of a link is 1 + rivals with a higher score + half of those with the same. Hits@K is the share of links with a rank of at most K;
+        where the rivals are the split's, of those with a higher score than the K-th best rival. ROC-AUC compares the links with as many rivals,
+        the first of each, or with all those of the split. A collective call.
+        """
+        empty = torch.empty((0, 5), dtype=torch.float64, device=self._device)
+        rows = gather_rows(torch.cat([empty, *self._rows])).cpu()
+        rows = rows[_order(rows)]  # sums over floating-point numbers then have one order
+        links, pairs = rows[rows[:, 0] == 1], rows[rows[:, 0] == 0]
+        if not len(links):
+            return {"count": 0.0}
+        score, higher, same, first = links[:, 1:].T.contiguous()
+        rivals = first
+        if not self._own_rivals:
+            rivals = pairs[:, 1]
+            in_order = rivals.sort().values
+            above = len(rivals) - torch.searchsorted(in_order, score, right=True)
+            higher, same = above.double(), (len(rivals) - torch.searchsorted(in_order, score) - above).double()
+        rank = 1 + higher + same / 2
+        # OGB: with less than K rivals every link is a hit; a tie with the K-th best is none.
+        hit = {K: rank <= K if self._own_rivals else (higher + same < K) | torch.tensor(len(rivals) < K) for K in HITS}
+        both, truth = torch.cat([score, rivals]), torch.cat([torch.ones_like(score), torch.zeros_like(rivals)])
+        return {
+            "count": float(len(links)),
+            "loss": float(functional.binary_cross_entropy_with_logits(both, truth)),
+            "mrr": float((1 / rank).mean()),
+            **{f"hits_{K}": float(is_hit.double().mean()) for K, is_hit in hit.items()},
+            **({"auc": roc_auc(both, truth > 0)} if len(rivals) else {}),
+        }
+
+
+def _order(rows: Tensor) -> Tensor:
+    """int64: the rows in ascending order of their columns."""
+    order = torch.arange(len(rows))
+    for column in range(rows.shape[1] - 1, -1, -1):
+        order = order[rows[order, column].argsort(stable=True)]
+    return order

@@ -1,0 +1,128 @@
+"""A finished run's predictions for every node of a graph, or every graph of a set: restartable, out as Parquet in id order.
+
+A crew predicts the pieces that are missing (cluster/prediction/predictor.py): this process alone, or Ray actors (cluster/prediction/prediction_actors.py). Then the
+scores are taken batch by batch, as the ranks did, so that they are the run's own, and the crew joins the pieces to parts.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from graphmill.cluster.prediction.prediction_columns import rows_of_column
+from graphmill.cluster.prediction.predictor import Piece, PredictionSpec, Predictor, plan_passes
+from graphmill.cluster.tasks import Scores
+from graphmill.core.errors import FormatError
+from graphmill.storage.predictions import PredictionFolder, part_name
+
+Progress = Callable[[str, int, int], None]  # stage, units done, units in all
+
+
+class Crew(Protocol):
+    """Predictors of one prediction, wherever they run."""
+
+    def predict(self, pieces: Sequence[Piece], missing: Sequence[Piece], progress: Progress) -> None:
+        """Writes the missing pieces of these."""
+
+    def join(self, parts: Sequence[int], pieces: Sequence[Piece], progress: Progress) -> None:
+        """Writes these parts of what the pieces hold."""
+
+
+# Begins a crew for these parts: `bounds`, int64 [num_parts], is the first id of each.
+OpenCrew = Callable[[PredictionSpec, PredictionFolder, np.ndarray], AbstractContextManager[Crew]]
+
+
+class CrewHere:
+    """This process is the one predictor."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+
+    @classmethod
+    @contextmanager
+    def on(
+        cls, device: str, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray
+    ) -> "Iterator[CrewHere]":
+        yield cls(Predictor(spec, folder, bounds, device))
+
+    def predict(self, pieces: Sequence[Piece], missing: Sequence[Piece], progress: Progress) -> None:
+        passes = plan_passes(missing, self._predictor.spec.splits)
+        for done, together in enumerate(passes, 1):
+            self._predictor.predict(*together)
+            progress("predict", done, len(passes))
+
+    def join(self, parts: Sequence[int], pieces: Sequence[Piece], progress: Progress) -> None:
+        for done, index in enumerate(parts, 1):
+            self._predictor.join(index, pieces)
+            progress("join", done, len(parts))
+
+
+def split_scores(
+    folder: PredictionFolder, spec: PredictionSpec, pieces: Sequence[Piece]
+) -> dict[str, dict[str, float]]:
+    """Scores by split, each taken as the run's positions did: every one batch by batch, then their sum. Splits without targets have none.
+
+    Equal to the run's own to the last bit on the same kind of device.
+    """
+    scores = {}
+    for number, split in enumerate(spec.splits if spec.has_targets else ()):
+        positions = [spec.task.scores(torch.device("cpu")) for _ in range(split.num_positions)]
+        for piece in pieces:
+            if piece.split == number:
+                _feed(positions, folder.read_piece(piece.name, ("batch", "row", "prediction", "target")))
+        for other in positions[1:]:
+            positions[0].add(other)
+        values = positions[0].compute()
+        if values["count"]:
+            scores[split.name] = values
+    return scores
+
+
+def _feed(positions: Sequence[Scores], table: pa.Table) -> None:
+    if not table.num_rows:
+        return
+    table = table.sort_by([("batch", "ascending"), ("row", "ascending")])
+    batch = rows_of_column(table["batch"])
+    prediction, target = rows_of_column(table["prediction"]), rows_of_column(table["target"])
+    ends = np.flatnonzero(np.diff(batch, append=-1)) + 1
+    for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        position = positions[int(batch[start]) % len(positions)]
+        position.update(torch.tensor(prediction[start:end]), torch.tensor(target[start:end]))
+
+
+def predict_all(
+    spec: PredictionSpec,
+    folder: PredictionFolder,
+    settings: Mapping[str, Any],
+    plan: tuple[Sequence[Piece], np.ndarray],
+    crew: OpenCrew,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Makes what is missing of the folder; returns the summary, which is then there too.
+
+    `plan`: the pieces, and the ids of all that they hold, ascending, of which every `settings["shard_rows"]`th begins a part.
+    Raises what the crew raises; what is finished stays, and the same call goes on from there.
+    """
+    pieces, ids = plan
+    bounds = ids[:: settings["shard_rows"]]
+    folder.begin(settings)
+    with crew(spec, folder, bounds) as predictors:
+        there = folder.piece_names()
+        if missing := [piece for piece in pieces if piece.name not in there]:
+            predictors.predict(pieces, missing, progress)
+        lost = sorted({piece.name for piece in pieces} - folder.piece_names())
+        if lost:
+            raise FormatError(
+                f"{folder.url}: expected {len(pieces)} pieces, found none named {lost[0]}; all nodes must see this folder: choose one on "
+                "storage that they share"
+            )
+        scores = split_scores(folder, spec, pieces)
+        there = folder.part_names()
+        predictors.join([index for index in range(len(bounds)) if part_name(index) not in there], pieces, progress)
+    named = {"scores": scores} if spec.estimate is None else {"estimates": scores, "estimate": spec.estimate}
+    summary = {"rows": len(ids), "parts": len(bounds), "metric": spec.task.metric, **named}
+    folder.finish(summary)
+    return summary

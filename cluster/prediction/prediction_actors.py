@@ -1,0 +1,167 @@
+"""Predictors in processes of their own: Ray actors, each of which takes the next pieces when it is free, and is started again where it died.
+
+Where the run was scored on the whole graph, its nodes spread over the workers, so is the prediction: a piece is a worker's part of a split,
+all workers predict at once, and the bits are the run's with as many workers.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayActorError
+
+from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S
+from graphmill.cluster.prediction.prediction import Progress
+from graphmill.cluster.prediction.predictor import Piece, PredictionSpec, Predictor, plan_passes
+from graphmill.cluster.process.answers import answer
+from graphmill.cluster.ray.process_group import Point, meet, meeting_point
+from graphmill.core.errors import DeadlineError, GraphmillError, StageError
+from graphmill.storage.predictions import PredictionFolder
+
+_OTHERS_S = 5.0  # after one worker has failed, for the others to say why
+Worker = Callable[..., ray.ObjectRef]  # begins a call: the method's name, its arguments
+
+
+class MeetingPredictor(Predictor):
+    """One that may share the full graph with others: those call `meet` first, and `predict` is a collective call then."""
+
+    def meeting_point(self) -> Point:
+        """Where this process, which will be rank 0, meets the others."""
+        return meeting_point()
+
+    def meet(self, point: Point, rank: int, num_ranks: int) -> None:
+        """Joins the group that meets there; a collective call."""
+        meet(point, rank, num_ranks, "nccl" if self.device.type == "cuda" else "gloo")
+
+
+class PredictorActor:
+    """A predictor in a process of its own, made by its first call.
+
+    Each call brings what all predictors share, as a reference. The constructor has none: Ray prints an error for an actor that may be
+    restarted and whose constructor needs the object store, since it cannot know that this driver keeps the object until the end.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._predictor: MeetingPredictor | None = None
+
+    def call(self, shared: Sequence[ray.ObjectRef], method: str, *arguments: Any) -> Any:
+        """What the predictor's method returns."""
+        if self._predictor is None:
+            spec, folder, bounds = ray.get(shared[0], timeout=COLLECTIVE_TIMEOUT_S)
+            self._predictor = MeetingPredictor(spec, folder, bounds, self._device)
+        return getattr(self._predictor, method)(*arguments)
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """The workers."""
+
+    num_workers: int
+    use_gpu: bool
+    restarts: int  # of each worker
+    deadline_s: float  # longest wait for the next finished piece or part
+    together: bool = False  # all share the full graph and predict at once, each its own pieces; none is started again
+
+
+class ActorCrew:
+    """Raises what a worker raised on purpose, StageError where one failed or died too often, DeadlineError where nothing came in time."""
+
+    def __init__(self, workers: Sequence[Worker], spec: PredictionSpec, pool: PoolOptions) -> None:
+        self._workers, self._spec, self._pool = workers, spec, pool
+
+    @classmethod
+    @contextmanager
+    def of(
+        cls, pool: PoolOptions, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray
+    ) -> "Iterator[ActorCrew]":
+        """Inside a Ray session."""
+        restarts = 0 if pool.together else pool.restarts
+        actor: Any = ray.remote(
+            num_cpus=1, num_gpus=1 if pool.use_gpu else 0, max_restarts=restarts, max_task_retries=restarts
+        )(PredictorActor)
+        shared = ray.put((spec, folder, bounds))
+        actors = [actor.remote("cuda" if pool.use_gpu else "cpu") for _ in range(pool.num_workers)]
+        try:
+            yield cls([partial(one.call.remote, [shared]) for one in actors], spec, pool)
+        finally:
+            for one in actors:
+                ray.kill(one, no_restart=True)
+
+    def predict(self, pieces: Sequence[Piece], missing: Sequence[Piece], progress: Progress) -> None:
+        if self._pool.together:
+            self._predict_together(pieces, {piece.split for piece in missing}, progress)
+        else:
+            self._run("predict", plan_passes(missing, self._spec.splits), progress)
+
+    def join(self, parts: Sequence[int], pieces: Sequence[Piece], progress: Progress) -> None:
+        self._run("join", [(index, pieces) for index in parts], progress)
+
+    def _predict_together(self, pieces: Sequence[Piece], splits: Set[int], progress: Progress) -> None:
+        """These splits by all the workers at once: worker i predicts batch i of all that the same batches make."""
+        workers = self._workers
+        # All of them: who met would wait for the rest with torch's patience and words.
+        points = [worker("meeting_point") for worker in workers]
+        _wait(points, "start", self._pool)
+        point = ray.get(points[0], timeout=self._pool.deadline_s)
+        _wait([worker("meet", point, rank, len(workers)) for rank, worker in enumerate(workers)], "meet", self._pool)
+        passes = plan_passes([piece for piece in pieces if piece.split in splits], self._spec.splits)
+        done = sum(piece.split not in splits for piece in pieces)
+        for first in dict.fromkeys(together[0].split for together in passes):
+            at_once = [together for together in passes if together[0].split == first]
+            _wait([workers[together[0].start]("predict", *together) for together in at_once], "predict", self._pool)
+            done += sum(map(len, at_once))
+            progress("predict", done, len(pieces))
+
+    def _run(self, method: str, calls: Sequence[tuple], progress: Progress) -> None:
+        """Makes these calls, each by the next worker that is free; ends at the first that fails."""
+        pool, waiting, running, done = self._pool, iter(calls), {}, 0
+        for worker, call in zip(self._workers, waiting):
+            running[worker(method, *call)] = worker
+        while running:
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=pool.deadline_s)
+            if not ready:
+                raise DeadlineError(
+                    f"{method}: expected a finished piece within {pool.deadline_s:g} s, got none; has the cluster a free CPU (or GPU) per worker? "
+                    "Lower --workers or raise --deadline_s; run again to go on"
+                )
+            worker = running.pop(ready[0])
+            _result(ready[0], method, pool)
+            done += 1
+            progress(method, done, len(calls))
+            for call in islice(waiting, 1):
+                running[worker(method, *call)] = worker
+
+
+def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
+    """Waits for all, or until one fails: then raises the error that says most; the others' may be that they miss that worker."""
+    failed: list[GraphmillError] = []
+    waiting, deadline = list(references), time.monotonic() + pool.deadline_s
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
+        for reference in done:
+            try:
+                _result(reference, method, pool)
+            except GraphmillError as error:
+                if not failed:
+                    deadline = min(deadline, time.monotonic() + _OTHERS_S)
+                failed.append(error)
+    if failed:
+        told = [one for one in failed if not isinstance(one, StageError) or isinstance(one.__cause__, RayActorError)]
+        raise (told or failed)[0]
+    if waiting:
+        raise DeadlineError(
+            f"{method}: expected all workers within {pool.deadline_s:g} s, {len(waiting)} of {len(references)} are late; has the cluster a "
+            "free CPU per worker? Lower --workers or raise --deadline_s; run again to go on"
+        )
+
+
+def _result(reference: Any, method: str, pool: PoolOptions) -> None:
+    times = "" if pool.together else f" {pool.restarts + 1} times"
+    answer(reference, method, pool.deadline_s, f"a worker died{times}", "is memory short? Lower --workers")

@@ -1,0 +1,103 @@
+"""Columns of predictions: those of a piece, batch by batch, and those that users read, by the task."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from graphmill.cluster.tasks import (
+    BinaryClassification,
+    Classification,
+    LinkPrediction,
+    PairClassification,
+    Regression,
+    Task,
+)
+from graphmill.core.offsets import pointers
+from graphmill.storage.format.arrow_files import array_from_numpy
+from graphmill.storage.graph import SourceIds
+
+
+def batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | None, states: Tensor | None) -> pa.Table:
+    """A batch's rows: whose, in which batch at which place, what was predicted, what is true."""
+    count = len(ids)
+    columns = {
+        "id": _array(ids),
+        "batch": pa.array(np.full(count, index, np.int64)),
+        "row": pa.array(np.arange(count)),
+        "prediction": _array(two_axes(prediction if prediction.dtype == torch.float64 else prediction.float())),
+    }
+    if target is not None:
+        columns["target"] = _array(target if target.dtype == torch.int64 else two_axes(target.float()))
+    if states is not None:
+        columns["embedding"] = _array(states.float())
+    return pa.table(columns)
+
+
+def two_axes(rows: Tensor) -> Tensor:
+    """[n, width], also of no rows: a chunk of a random partition may hold nothing to predict."""
+    return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
+
+
+def _array(tensor: Tensor) -> pa.Array:
+    return array_from_numpy(np.ascontiguousarray(tensor.detach().cpu().numpy()))
+
+
+def rows_of_column(column: pa.ChunkedArray) -> np.ndarray:
+    """[n] of numbers, [n, width] of fixed-size lists."""
+    kind = column.type
+    if not pa.types.is_fixed_size_list(kind):
+        return column.to_numpy()
+    return column.combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, kind.list_size)
+
+
+def _lists(answer: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
+    """Answers [n, L] as lists of 1 and 0, null where they are not known."""
+    flat = pa.array((answer > 0).reshape(-1).astype(np.int8), mask=None if known is None else ~known.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, answer.shape[1])
+
+
+def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[str, Any]:
+    """What the parts hold of targets and predictions; unknown targets are null."""
+    predicted = rows_of_column(table["prediction"])
+    true = rows_of_column(table["target"]) if "target" in table.column_names else None
+    if isinstance(task, Classification):
+        known = {} if true is None else {"target": pa.array(true, mask=true < 0)}
+        said = (predicted[:, 0] > 0).astype(np.int64) if predicted.shape[1] == 1 else predicted.argmax(axis=1)
+        return {**known, "prediction": pa.array(said), "logits": table["prediction"]}
+    if isinstance(task, PairClassification):
+        known = {} if true is None else {"target": pa.array(true[:, 0])}
+        return {
+            **known,
+            "logit": pa.array(predicted[:, 0]),
+            "rank": pa.array(1 + predicted[:, 1] + predicted[:, 2] / 2),
+        }
+    if isinstance(task, LinkPrediction):
+        return _best_links(predicted)
+    if isinstance(task, BinaryClassification) and not names:  # of nodes, whose labels have no names
+        known = {} if true is None else {"target": _lists(true, ~np.isnan(true))}
+        return {**known, "prediction": _lists(predicted > 0), "logits": table["prediction"]}
+    columns: dict[str, Any] = {}
+    if true is not None:
+        columns |= {f"target_{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
+    if isinstance(task, Regression):  # as it is scored, in the target's own unit
+        predicted = predicted.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
+        return columns | {f"prediction_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
+    return columns | {f"logit_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
+
+
+def _best_links(predicted: np.ndarray) -> dict[str, Any]:
+    """Lists of destinations and their scores, from `LinkModel`'s [n, 2 · top_k]; shorter ones of nodes that have less left."""
+    destination, score = np.hsplit(predicted, 2)
+    found = destination >= 0
+    ptr = pa.array(pointers(found.sum(axis=1)).astype(np.int32))
+    of_all: dict[str, np.ndarray] = {"destination": destination.astype(np.int64), "score": score.astype(np.float32)}
+    return {name: pa.ListArray.from_arrays(ptr, pa.array(values[found])) for name, values in of_all.items()}
+
+
+def named_by(lists: pa.ListArray, source_ids: SourceIds) -> pa.ListArray:
+    """Lists of nodes by the strings that are their ids."""
+    return pa.ListArray.from_arrays(lists.offsets, source_ids.of(lists.values.to_numpy()))

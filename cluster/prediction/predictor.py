@@ -1,0 +1,243 @@
+"""Predicts a finished run's batches and writes them as pieces; joins pieces to parts in order of id.
+
+The batches are those by which the run's splits were scored: the same samplers for the same number of ranks. So every prediction has the
+bits that the run saw. A piece is a few batches in a row of one split; splits that the run scored by the same batches are predicted by one
+pass over them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+
+from graphmill.cluster.data.training_data import OpenData, TrainingData
+from graphmill.cluster.embeddings.embeddings import embedded
+from graphmill.cluster.embeddings.rows import SavedTable
+from graphmill.cluster.prediction.prediction_columns import batch_table, named_by, public_columns, two_axes
+from graphmill.cluster.process.subnormals import flushed_subnormals
+from graphmill.cluster.tasks import Task
+from graphmill.cluster.training.evaluation import deal_split, predictions, rows_of
+from graphmill.core.errors import DataError
+from graphmill.samplers.drawing.protocol import Batch, Sampler
+from graphmill.samplers.loading.loader import Loader
+from graphmill.samplers.vocabulary.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions
+from graphmill.storage.format.source import SPLIT_NONE, SPLITS
+from graphmill.storage.graph import SourceIds
+from graphmill.storage.predictions import PredictionFolder
+
+_PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
+UNSPLIT = "none"
+
+
+def with_unsplit(samplers: Mapping[str, Any]) -> dict[str, Any]:
+    """The samplers' options by split, and those by which the nodes in no split are reached as those of a split are.
+
+    Which rank predicts a node of the full graph does not depend on the roots: one pass is for all of them.
+    """
+    options = samplers["train"]
+    if isinstance(options, FullGraphOptions):
+        return dict.fromkeys([*samplers, UNSPLIT], replace(options, root_splits=(*options.root_splits, SPLIT_NONE)))
+    if isinstance(options, RandomPartitionOptions):
+        return {**samplers, UNSPLIT: replace(options, root_splits=(SPLIT_NONE,))}
+    return {**samplers, UNSPLIT: replace(options, root_split=SPLIT_NONE)}
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """One split, and how it is cut into batches."""
+
+    name: str  # UNSPLIT: what is in no split
+    sampler: Any  # its options
+    micro_batches: int  # of a step of the run
+    num_positions: int  # at which the run scored them, by `deal_split`
+
+    @property
+    def code(self) -> int:
+        return SPLITS.get(self.name, SPLIT_NONE)
+
+
+@dataclass(frozen=True)
+class PredictionSpec:
+    """Everything a worker needs."""
+
+    data: TrainingData
+    build_model: Callable[[], torch.nn.Module]
+    weights: bytes  # a safetensors file
+    task: Task
+    target_names: tuple[str, ...]  # of a task with columns
+    has_targets: bool
+    splits: tuple[SplitPlan, ...]
+    embeddings: bool  # what the model's `head` reads, the rows that its `predicted_rows(states, batch)` chooses
+    precision: str
+    seed: int
+    loader: LoaderOptions
+    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
+    estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
+    # Further columns that say what ids mean which are not the source's own; None: there are none.
+    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
+    source_ids: SourceIds | None = None  # of nodes whose ids are strings
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Batches [start, stop) of a split."""
+
+    split: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.split:03d}-{self.start:08d}.parquet"
+
+
+def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
+    """Pieces of at most `most` batches, by split and batch. A function of its arguments alone: any number of workers has the same."""
+    pieces = []
+    for split, count in enumerate(num_batches):
+        size = max(1, min(most, -(-count // _PIECES_PER_SPLIT)))
+        pieces += [Piece(split, start, min(start + size, count)) for start in range(0, count, size)]
+    return pieces
+
+
+def plan_passes(pieces: Sequence[Piece], splits: Sequence[SplitPlan]) -> list[tuple[Piece, ...]]:
+    """The pieces that the same batches make, together."""
+    batches = [(split.sampler, split.micro_batches) for split in splits]
+    passes: dict[tuple[int, int, int], list[Piece]] = {}
+    for piece in pieces:
+        first = batches.index(batches[piece.split])  # of the splits with these batches
+        passes.setdefault((first, piece.start, piece.stop), []).append(piece)
+    return [tuple(together) for together in passes.values()]
+
+
+class _BatchRange:
+    """Some consecutive batches of a sampler, under their own numbers, as a sampler."""
+
+    def __init__(self, sampler: Sampler, start: int, stop: int) -> None:
+        self._sampler, self._start, self._stop = sampler, start, stop
+
+    @property
+    def options(self) -> Any:
+        return self._sampler.options
+
+    @property
+    def content_hash(self) -> str:
+        return self._sampler.content_hash
+
+    @property
+    def num_batches(self) -> int:
+        return self._stop - self._start
+
+    def sample(self, epoch: int, batch: int) -> Batch:
+        return self._sampler.sample(epoch, self._start + batch)
+
+
+class Predictor:
+    """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them."""
+
+    def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
+        """`bounds`: int64 [num_parts], the first id of each part."""
+        self.spec, self._folder, self._bounds, self.device = spec, folder, bounds, torch.device(device)
+        self._opened: tuple[OpenData, torch.nn.Module] | None = None
+        self._samplers: dict[int, Sampler] = {}
+        self._table: SavedTable | None = None
+
+    @flushed_subnormals()
+    def predict(self, *pieces: Piece) -> None:
+        """Writes pieces that the same batches make. Raises DataError where a prediction is not finite, FormatError where a file of the data was
+        changed meanwhile."""
+        spec, first = self.spec, pieces[0]
+        data, model = self._open()
+        if first.split not in self._samplers:
+            split = spec.splits[first.split]
+            dealt, _ = deal_split(data, split.sampler, split.micro_batches, split.num_positions)
+            self._samplers[first.split] = dealt
+        rows: dict[Piece, list[pa.Table]] = {piece: [] for piece in pieces}
+        sampler = _BatchRange(self._samplers[first.split], first.start, first.stop)
+        states: list[Tensor] = []
+        with (
+            _capture(model, states) if spec.embeddings else nullcontext(),
+            Loader(sampler, replace(spec.loader, cache_bytes=0), device=self.device, collate=data.collate) as loader,
+        ):
+            for batch, prediction in predictions(model, self._batches(loader), self.device, spec.precision):
+                ids = data.ids(batch)
+                rows_of_head = model.predicted_rows(states.pop(), batch) if spec.embeddings else None  # type: ignore[operator]
+                target = data.target(batch) if spec.has_targets else None
+                for piece in pieces:
+                    split = spec.splits[piece.split]
+                    own = rows_of(split.code, data, batch)
+                    found = ids[own], prediction[own]
+                    self._check_finite(batch, *found, split.name)
+                    more = [None if column is None else column[own] for column in (target, rows_of_head)]
+                    rows[piece].append(batch_table(batch.index, *found, *more))
+        data.check()  # nothing that comes from a changed file is kept
+        for piece in pieces:
+            self._folder.write_piece(piece.name, pa.concat_tables(rows[piece]), self._bounds)
+
+    def _batches(self, loader: Loader) -> Iterator[Any]:
+        """With the rows of the run's embeddings, where it has some."""
+        if self.spec.table is None:
+            return loader.epoch(0)
+        if self._table is None:
+            self._table = self.spec.table()
+        return embedded(loader.epoch(0), self._table.read)
+
+    def join(self, index: int, pieces: Sequence[Piece]) -> None:
+        """Writes one part of what these pieces hold."""
+        spec, limit = self.spec, np.iinfo(np.int64).max
+        start = int(self._bounds[index])
+        stop = int(self._bounds[index + 1]) if index + 1 < len(self._bounds) else limit
+        tables = []
+        for piece in pieces:
+            name = spec.splits[piece.split].name
+            table = self._folder.read_piece(piece.name, of=(start, stop))
+            split = pa.array([None if name == UNSPLIT else name] * table.num_rows, pa.string())
+            tables.append(table.append_column("split", split))
+        table = pa.concat_tables(tables).sort_by("id")
+        places = {} if spec.places is None else spec.places(table["id"].to_numpy())
+        named = {"id": table["id"]}
+        if spec.source_ids is not None:
+            named = {"id": spec.source_ids.of(table["id"].to_numpy()), "row": table["id"]}
+        columns = {
+            **named,
+            **places,
+            "split": table["split"],
+            **public_columns(table, spec.task, spec.target_names),
+        }
+        if spec.source_ids is not None and "destination" in columns:
+            columns["destination"] = named_by(columns["destination"], spec.source_ids)
+        if spec.embeddings:
+            columns["embedding"] = table["embedding"]
+        self._folder.write_part(index, pa.table(columns))
+
+    def _open(self) -> tuple[OpenData, torch.nn.Module]:
+        if self._opened is None:
+            torch.manual_seed(self.spec.seed)  # as the trainer does: what a model draws when it is built is the run's
+            model = self.spec.build_model()
+            model.load_state_dict(load_tensors(self.spec.weights))
+            self._opened = self.spec.data.open(), model.to(self.device)
+        return self._opened
+
+    def _check_finite(self, batch: Any, ids: Tensor, prediction: Tensor, split: str) -> None:
+        finite = torch.isfinite(two_axes(prediction)).all(dim=1)
+        if not bool(finite.all()):
+            bad = int(ids[~finite.to(ids.device)][0])
+            raise DataError(
+                f"split {split}, batch {batch.index}: the prediction for id {bad} is not finite; check its features, or the run's weights"
+            )
+
+
+@contextmanager
+def _capture(model: Any, states: list[Tensor]) -> Iterator[None]:
+    """Every forward pass inside the block appends what the model's head reads."""
+    handle = model.head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+    try:
+        yield
+    finally:
+        handle.remove()

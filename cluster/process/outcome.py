@@ -1,0 +1,50 @@
+"""How an attempt to train ends: one of three values."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from graphmill.core.errors import GraphmillError
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All epochs are done."""
+
+    summary: Mapping[str, Any]  # final scores, the epoch whose weights were kept, number of parameters, device
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A checkpoint was saved and the workers ended, because the driver asked for it."""
+
+    where: str  # "epoch 3, step 5"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A stage failed."""
+
+    stage: str
+    owner: str  # whose stage: "rank 1", "Ray Train's controller"
+    cause: GraphmillError
+    is_final: bool = True  # another attempt would fail in the same way
+
+    def error(self, given_up: str | None = None) -> GraphmillError:
+        """What the user is shown: one line with stage, owner, cause and, where attempts were counted, why none is left."""
+        line = str(self.cause.at(self.stage, self.owner))
+        return type(self.cause)(line if given_up is None else f"{line}; given up after {given_up}")
+
+
+Outcome = Finished | Stopped | Failed
+
+
+@contextmanager
+def located(stage: str, owner: str = "") -> Iterator[None]:
+    """Gives a GraphmillError from inside this stage and owner, unless the error knows them already."""
+    try:
+        yield
+    except GraphmillError as error:
+        error.at(stage, owner)
+        raise

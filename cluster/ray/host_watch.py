@@ -1,0 +1,233 @@
+"""Tells within seconds that a host of the cluster does not answer, and when it is back; ends a run whose cluster has lost its head.
+
+Ray gives a host up after about a minute (`RAY_health_check_failure_threshold` times `RAY_health_check_timeout_ms`), and until then shows
+nothing. Here each host's Ray is knocked at every two seconds. This only looks and tells; what to do about it is Ray's and the trainer's.
+
+The head is different. A process that asks a head that is gone waits without bound or is aborted by Ray: after a minute, or as soon as
+another head answers at the same address. So the run is ended before that happens.
+"""
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+
+import ray
+from ray.exceptions import RayError
+
+from graphmill.cluster.process.graceful_stop import interrupt_main
+from graphmill.core.errors import ClusterLostError
+
+_PERIOD_S = 2.0
+_KNOCK_S = 2.0  # longest wait for an answer
+_SILENT_S = 4.0  # how long a host has not answered when the user is told
+_HEAD_PERIOD_S = 0.5
+_CLOSED_S = 1.5  # how long nothing has listened at the head's port when the head is lost: less than Ray takes to start
+_RAYS_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # Ray's variable, and what holds where it is not set
+_KEPT_BY = (
+    "RAY_REDIS_ADDRESS",
+    "RAY_gcs_storage",
+)  # Ray's variables by which a head that starts again knows its cluster
+
+Address = tuple[str, int]
+
+
+@dataclass
+class _Seen:
+    name: str
+    answered_s: float  # when it answered last
+    is_told: bool = False
+    is_given_up: bool = False
+
+
+class HostStates:
+    """What is known of each host, by its IP address; times are seconds of a clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def update(self, now: float, live: Mapping[str, str], answered: Collection[str]) -> list[str]:
+        """What to tell the user. `live`: names of the hosts that Ray counts on; `answered`: those that have answered just now."""
+        told = []
+        for address, name in live.items():
+            self._seen.setdefault(address, _Seen(name, now))
+        for address, seen in self._seen.items():
+            host, silent_s = f"{seen.name} ({address})", now - seen.answered_s
+            if address in live and address in answered:
+                if seen.is_told:
+                    told.append(f"{host} answers again, after {silent_s:.0f} s")
+                seen.answered_s, seen.is_told, seen.is_given_up = now, False, False
+                continue
+            if silent_s >= _SILENT_S and not seen.is_told:
+                told.append(
+                    f"{host} has not answered for {silent_s:.0f} s; the run goes on when it is back, or without it"
+                )
+                seen.is_told = True
+            if address not in live and not seen.is_given_up:
+                told.append(f"Ray has given up {host}, {silent_s:.0f} s after its last answer")
+                seen.is_told = seen.is_given_up = True
+        return told
+
+    def lost(self, now: float) -> str:
+        """The hosts that do not answer, for people; empty where all do."""
+        hosts = [
+            f"{seen.name} ({address}) has not answered for {now - seen.answered_s:.0f} s"
+            for address, seen in self._seen.items()
+            if seen.is_told
+        ]
+        return "; ".join(hosts)
+
+
+class Knock(Enum):
+    """What comes of knocking at a port."""
+
+    ANSWERS = "answers"
+    CLOSED = "closed"  # the host is there, and nothing listens
+    SILENT = "silent"
+
+
+class HeadState:
+    """What is known of the cluster's head; times are seconds of a clock that never goes back."""
+
+    def __init__(self, now: float, patience_s: float, is_kept: bool) -> None:
+        """`patience_s`: how long a silent head may come back; `is_kept`: one that is closed may, too, since its state outlives it."""
+        self._answered_s, self._patience_s, self._is_kept = now, patience_s, is_kept
+        self._closed_s: float | None = None
+        self._is_told = False
+
+    def update(self, now: float, knock: Knock) -> tuple[str | None, str | None]:
+        """What to tell the user, and why the head is lost for good, where it is."""
+        if knock is Knock.ANSWERS:
+            told = f"the head answers again, after {now - self._answered_s:.0f} s" if self._is_told else None
+            self._answered_s, self._closed_s, self._is_told = now, None, False
+            return told, None
+        silent_s = now - self._answered_s
+        self._closed_s = (self._closed_s or now) if knock is Knock.CLOSED else None
+        if self._closed_s is not None and now - self._closed_s >= _CLOSED_S and not self._is_kept:
+            return None, "nothing listens at its port any more"
+        if silent_s >= self._patience_s:
+            return None, f"it has not answered for {silent_s:.0f} s"
+        if silent_s >= _SILENT_S and not self._is_told:
+            self._is_told = True
+            return (
+                f"the head has not answered for {silent_s:.0f} s; the run ends if it is not back within {self._patience_s:.0f} s",
+                None,
+            )
+        return None, None
+
+
+class HostWatch:
+    """A thread that looks at the connected cluster's hosts, this one apart, and at its head."""
+
+    def __init__(self, tell: Callable[[str], None], end_now: Callable[[], None]) -> None:
+        """`end_now` makes the main thread raise KeyboardInterrupt: the head is lost, and `head_lost` says why."""
+        self._tell, self._end_now, self._states, self._ended = tell, end_now, HostStates(), threading.Event()
+        self._lock = threading.Lock()
+        address = ray.get_runtime_context().gcs_address
+        host, _, port = address.rpartition(":")
+        self._head: Address = (host.strip("[]"), int(port))
+        names = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in ray.nodes()}
+        self._head_name = f"{names.get(self._head[0], 'the host')} ({self._head[0]})"
+        self.head_lost: str | None = None
+        self._head_answers = True
+
+    def lost(self) -> str:
+        with self._lock:
+            return self._states.lost(time.monotonic())
+
+    def run_head(self) -> None:
+        """Until `end`, or the head is lost."""
+        patience_s = 2 / 3 * float(os.environ.get(*_RAYS_PATIENCE))
+        state = HeadState(time.monotonic(), patience_s, any(map(os.environ.get, _KEPT_BY)))
+        while not self._ended.wait(_HEAD_PERIOD_S):
+            now_knock = _knock_at(self._head, _KNOCK_S)
+            self._head_answers = now_knock is Knock.ANSWERS
+            told, lost = state.update(time.monotonic(), now_knock)
+            if told is not None:
+                self._tell(f"{self._head_name}: {told}")
+            if lost is not None:
+                self.head_lost = (
+                    f"{self._head_name}, port {self._head[1]}: the head of the Ray cluster is lost: {lost}; Ray keeps the cluster's state "
+                    "there alone, so the run ends; start Ray on all hosts again"
+                )
+                self._end_now()
+                return
+
+    def run(self) -> None:
+        """Until `end`."""
+        here = ray.get_runtime_context().get_node_id()
+        while not self._ended.wait(_PERIOD_S):
+            if not self._head_answers:
+                continue
+            with suppress(RayError, RuntimeError):  # the cluster's head does not answer, which ends the run elsewhere
+                nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+                live = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in nodes}
+                doors = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in nodes]
+                answered = {address for address, _ in knock(doors, _KNOCK_S)}
+                with self._lock:
+                    told = self._states.update(time.monotonic(), live, answered)
+                for what in told:
+                    self._tell(what)
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+@contextmanager
+def watched_hosts(tell: Callable[[str], None], end_now: Callable[[], None] = interrupt_main) -> Iterator[HostWatch]:
+    """Watches during the block; `tell` is called from threads, and must not wait.
+
+    Raises ClusterLostError in place of the KeyboardInterrupt by which `end_now` ends the block where the head is lost.
+    """
+    watch = HostWatch(tell, end_now)
+    threads = [threading.Thread(target=run, name="graphmill-hosts", daemon=True) for run in (watch.run, watch.run_head)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield watch
+    except KeyboardInterrupt:
+        if watch.head_lost is not None:
+            raise ClusterLostError(watch.head_lost) from None
+        raise
+    finally:
+        watch.end()
+        if watch.head_lost is None:  # else the other thread may be waiting for it
+            for thread in threads:
+                thread.join(timeout=_PERIOD_S + _KNOCK_S)
+
+
+def _knock_at(door: Address, timeout_s: float) -> Knock:
+    try:
+        socket.create_connection(door, timeout=timeout_s).close()
+    except ConnectionRefusedError:
+        return Knock.CLOSED
+    except OSError:
+        return Knock.SILENT
+    return Knock.ANSWERS
+
+
+def knock(doors: Collection[Address], timeout_s: float) -> set[Address]:
+    """Those of these TCP ports that take a connection within the time; all are tried at once."""
+    answered: set[Address] = set()
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        for door in doors:
+            family = socket.AF_INET6 if ":" in door[0] else socket.AF_INET
+            connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            connection.connect_ex(door)
+            selector.register(connection, selectors.EVENT_WRITE, door)
+        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                connection = key.fileobj  # type: ignore[assignment]
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    answered.add(key.data)
+                selector.unregister(connection)
+                connection.close()
+        for key in list(selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+    return answered

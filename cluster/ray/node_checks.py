@@ -1,0 +1,119 @@
+"""Asks every node of a Ray cluster what it has: versions that must agree, its clock, its memory, whether it sees a path. Looks for open sockets.
+
+One task per node, pinned there, with a deadline for all of them together: a node that does not answer is one of the results.
+"""
+
+import platform
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+import psutil
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from graphmill.core.errors import GraphmillError
+
+# What must be the same everywhere: weights, batches and messages pass between nodes.
+SHARED_PACKAGES = ("torch", "ray", "numpy", "pyarrow")
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What one node said; `error` where it did not."""
+
+    address: str
+    versions: dict[str, str]
+    clock_s: float = 0.0  # ahead of the driver's, up to half a round trip
+    round_trip_s: float = 0.0
+    free_memory_bytes: int = 0
+    path_problem: str | None = None  # why the path cannot be read there
+    error: str | None = None
+
+
+def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
+    """A report of every alive node, by address. Needs a Ray session. `path`: a stored graph that each shall see."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    ask = ray.remote(num_cpus=0, max_retries=0)(_describe_node)
+    until = time.monotonic() + deadline_s
+    asked = {
+        node["NodeManagerAddress"] + f":{node['NodeManagerPort']}": ask.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        )
+        for node in nodes
+    }
+    # The first call of a node starts its worker process; the clock is read in a second one.
+    first = {address: task.remote(path) for address, task in asked.items()}
+    reports = []
+    for address, reference in sorted(first.items()):
+        try:
+            told = ray.get(reference, timeout=max(0.1, until - time.monotonic()))
+            began = time.time()
+            later = ray.get(asked[address].remote(None), timeout=max(0.1, until - time.monotonic()))
+            ended = time.time()
+        except (RayError, TimeoutError) as error:
+            reason = str(error).strip().splitlines()
+            reports.append(NodeReport(address, {}, error=reason[0] if reason else type(error).__name__))
+            continue
+        reports.append(
+            NodeReport(
+                address,
+                told["versions"],
+                clock_s=later["time"] - (began + ended) / 2,
+                round_trip_s=ended - began,
+                free_memory_bytes=told["free"],
+                path_problem=told["path_problem"],
+            )
+        )
+    return reports
+
+
+def local_versions() -> dict[str, str]:
+    """Python and the packages that must be the same on all nodes."""
+    versions = {"python": platform.python_version()}
+    for name in SHARED_PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "missing"
+    return versions
+
+
+def open_beyond_loopback(process: psutil.Process) -> list[str]:
+    """The TCP sockets of a process and of all below it on which other machines can connect, as `0.0.0.0:8080 (its process's name)`."""
+    found = set()
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            name, sockets = each.name(), each.net_connections("tcp")
+            listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
+            found |= {f"{ip}:{port} ({name})" for ip, port in listening if not _is_loopback(ip)}
+    return sorted(found)
+
+
+def _is_loopback(address: str) -> bool:
+    ip = ip_address(address)
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def _describe_node(path: str | None) -> dict[str, Any]:
+    return {
+        "time": time.time(),
+        "versions": local_versions(),
+        "free": psutil.virtual_memory().available,
+        "path_problem": None if path is None else _path_problem(path),
+    }
+
+
+def _path_problem(url: str) -> str | None:
+    from graphmill.storage.snapshots.snapshots import has_graph
+
+    try:
+        there = has_graph(url)
+    except GraphmillError as error:
+        return str(error)
+    return None if there else f"{url}: no stored graph there"

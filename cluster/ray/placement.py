@@ -1,0 +1,200 @@
+"""Where training runs: how many workers, on which devices, by what was asked for and what the cluster has.
+
+`resolve` decides, from numbers alone: a run, its `--plan`, a prediction and a sweep of trials all ask it. How many workers, the first
+that holds:
+
+    1. --workers N              N; on GPUs no more than there are, unless --workers.device gpu insists
+    2. GPUs                     one worker for each, each with its CPUs
+    3. no cluster to join, and
+       data that fit a process  one, which is this process
+    4. several hosts with CPUs  one worker for each host, as far as CPUs reach, at least two
+    5. one host                 two
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from graphmill.cluster.options import WorkerOptions
+from graphmill.cluster.ray.session import may_grow
+from graphmill.core.errors import ConfigError, DeadlineError
+from graphmill.core.summaries import counted
+
+_SAY_AFTER_S, _SAY_AGAIN_S = 5.0, 60.0  # workers that have failed leave their places within seconds
+_SHARE = 0.25  # of free memory, that a graph may take of one process: its batches and the model come on top
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a cluster has in all, in use or not; or this machine, where no cluster is there to be joined."""
+
+    cpus: int
+    gpus: int
+    free_bytes: int | None = None
+    """This machine's free memory; None: a cluster, or not looked at."""
+    hosts: int = 1
+    """That have CPUs."""
+
+    def __str__(self) -> str:
+        return f"{counted(self.cpus, 'CPU')} and {counted(self.gpus, 'GPU')}"
+
+
+def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = None) -> tuple[WorkerOptions, str | None]:
+    """The options with a number of workers, a device and a launcher, and what there is to say of that choice, in one line.
+
+    GPUs that are there are used, except where CPUs were asked for. A worker takes its CPUs, and one GPU where it computes on one. Where
+    GPUs, or CPUs beside them, are fewer than the workers asked for, fewer workers train; only `device="gpu"` insists. On CPUs one process
+    trains on data of `data_bytes` that fits it, where no number was asked for. One worker is this process, unless a cluster is there or Ray
+    was asked for. Resolved options stay what they are. Raises ConfigError where the cluster lacks what was asked for.
+    """
+    alone = asked.launcher == "process" or (
+        asked.launcher == "auto" and there.free_bytes is not None and asked.min_workers is None
+    )
+    resolved, note = _number(
+        asked, there, one_is_enough=alone and (asked.launcher == "process" or _fits(there, data_bytes))
+    )
+    alone = alone and resolved.num_workers == 1
+    if alone and asked.num_workers is None and resolved.device == "cpu":
+        hint = "" if asked.launcher == "process" else " (--workers 2 starts it)"
+        note = f"the data fits this process: this is the one worker, without Ray{hint}"
+    return replace(resolved, launcher="process" if alone else "ray"), note
+
+
+def _fits(there: Resources, data_bytes: int | None) -> bool:
+    return there.free_bytes is not None and data_bytes is not None and data_bytes <= _SHARE * there.free_bytes
+
+
+def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> tuple[WorkerOptions, str | None]:
+    """The options with a number of workers and a device, and what differs from the number asked for."""
+    slots = there.cpus // asked.cpus_per_worker
+    if asked.device == "cpu" or (asked.device == "auto" and there.gpus == 0):
+        if one_is_enough and asked.num_workers is None:
+            asked = replace(asked, num_workers=1)
+        by_hosts = 0 if asked.num_workers else min(there.hosts, slots)
+        most = max(asked.most, by_hosts)
+        _check_cpus(asked, asked.min_workers or most, there)
+        note = f"training on {most} workers: one for each host" if most == by_hosts > asked.most else None
+        return replace(asked, num_workers=most, device="cpu"), note
+    if asked.launcher == "process":  # one, of the GPUs that there may be
+        asked = replace(asked, num_workers=1)
+    usable, needed, is_elastic = min(there.gpus, slots), asked.fewest, asked.min_workers is not None
+    if there.gpus < needed and asked.device == "gpu":
+        raise ConfigError(
+            f"expected {counted(needed, 'GPU')}, the cluster has {there.gpus}; "
+            + ("lower --workers or set device to cpu" if there.gpus else "set device to cpu")
+        )
+    _check_cpus(asked, needed if asked.device == "gpu" else 1, there)
+    fewest = min(needed, usable)
+    most = asked.num_workers or usable
+    if not is_elastic:  # an elastic run takes more where they join
+        most = min(most, usable)
+    resolved = replace(asked, num_workers=most, min_workers=fewest if is_elastic else None, device="gpu")
+    if fewest == needed:
+        return resolved, None
+    lacking, why = counted(there.gpus, "GPU"), "set device to cpu to use CPUs"
+    if slots < there.gpus:
+        lacking, why = str(there), f"each takes {_cpus(asked)} and a GPU"
+    return resolved, f"{counted(needed, 'worker')} asked for, {lacking}: training on {counted(fewest, 'worker')}; {why}"
+
+
+def _check_cpus(asked: WorkerOptions, workers: int, there: Resources) -> None:
+    needed = workers * asked.cpus_per_worker
+    if there.cpus < needed:
+        raise ConfigError(
+            f"expected {_cpus(asked)} per worker ({needed}), there are {there.cpus}; lower --workers, "
+            f"or start a Ray that counts more (ray start --head --num-cpus {needed}) and set --ray.address auto"
+        )
+
+
+def _cpus(asked: WorkerOptions) -> str:
+    return "a CPU" if asked.cpus_per_worker == 1 else f"{asked.cpus_per_worker} CPUs"
+
+
+def place(asked: WorkerOptions, there: Resources | None = None, data_bytes: int | None = None) -> WorkerOptions:
+    """`resolve` with these resources, or those of the connected cluster; prints what differs from what was asked for.
+
+    Raises ConfigError where they lack what was asked for; of a cluster, after `cluster_resources` has waited for it.
+    """
+    resolved, note = resolve(asked, cluster_resources(asked) if there is None else there, data_bytes)
+    if note is not None:
+        print(note, flush=True)
+    return resolved
+
+
+def cluster_resources(asked: WorkerOptions) -> Resources:
+    """What the connected cluster has. Waits up to `asked.wait_s` for nodes that are joining, where it lacks what was asked for."""
+    deadline = time.monotonic() + asked.wait_s
+    is_told = False
+    while True:
+        there = resources_now()
+        try:
+            resolve(asked, there)
+        except ConfigError:
+            if not may_grow() or time.monotonic() > deadline:
+                return there
+            if not is_told:
+                print(f"the cluster has {there}: waiting up to {asked.wait_s:g} s for more", flush=True)
+                is_told = True
+            time.sleep(0.5)  # Ray offers no call that waits for a node to join
+        else:
+            return there
+
+
+def resources_now() -> Resources:
+    """What the connected cluster has."""
+    import ray
+
+    total = ray.cluster_resources()
+    hosts = sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in ray.nodes())
+    return Resources(int(total.get("CPU", 0)), int(total.get("GPU", 0)), hosts=max(1, hosts))
+
+
+def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Callable[[], str]) -> None:
+    """Returns once the connected cluster has room for the fewest workers at once, and says what it waits for until then.
+
+    Ray's autoscaler sees the demand. `lost`: the hosts that do not answer, for people. Raises DeadlineError after `workers.wait_s`.
+    """
+    if not may_grow():
+        return
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    room = placement_group(
+        [workers.bundle] * workers.fewest,
+        "SPREAD" if workers.spread else "PACK",
+        bundle_label_selector=[workers.labels] * workers.fewest if workers.labels else None,
+    )
+    begun = said_s = time.monotonic()
+    said = ""
+    try:
+        while not room.wait(1):
+            free, now = ray.available_resources(), time.monotonic()
+            lacking = lacking_room(
+                workers, resources_now(), Resources(int(free.get("CPU", 0)), int(free.get("GPU", 0)))
+            )
+            missing = "; ".join(filter(None, (lacking, lost())))
+            if now - begun > workers.wait_s:
+                raise DeadlineError(f"{missing}; waited {workers.wait_s:g} s for it (--workers.wait_s)")
+            if now - begun > _SAY_AFTER_S and (lacking != said or now - said_s > _SAY_AGAIN_S):
+                say(f"{missing}; waiting up to {workers.wait_s - (now - begun):.0f} s more")
+                said, said_s = lacking, now
+        if said:
+            say(f"there is room for {counted(workers.fewest, 'worker')}, after {time.monotonic() - begun:.0f} s")
+    finally:
+        remove_placement_group(room)
+
+
+def lacking_room(workers: WorkerOptions, total: Resources, free: Resources) -> str:
+    """Why the workers have no room, for people."""
+    needed = Resources(workers.cpus_per_worker * workers.fewest, workers.fewest if workers.device == "gpu" else 0)
+    wanted = f"{counted(workers.fewest, 'worker')} of {_each(workers)}"
+    if total.cpus < needed.cpus or total.gpus < needed.gpus:
+        return f"expected room for {wanted}, the cluster has {total}"
+    if free.cpus < needed.cpus or free.gpus < needed.gpus:
+        return f"expected room for {wanted}, of {total} in the cluster {free} are free, the rest is in use"
+    labels = f" with the labels {' '.join(workers.label_selector)}" if workers.label_selector else ""
+    return f"expected room for {wanted}, {free} are free, but not together on hosts{labels}"
+
+
+def _each(workers: WorkerOptions) -> str:
+    return counted(workers.cpus_per_worker, "CPU") + (" and 1 GPU" if workers.device == "gpu" else "")

@@ -1,0 +1,439 @@
+"""One Ray session per job: connect to the cluster this process belongs to, or start a local Ray and stop it again.
+
+Invariants: a Ray that we did not start is never stopped; of a Ray that we did start, no process outlives the `with` block,
+however the block ends (normally, by an exception, Ctrl-C or SIGTERM). A Ray that we start is out of other users' reach: its files lie in a folder
+that only this user can enter, it has a token of its own, and it listens on the loopback address alone.
+
+Ray is imported inside the functions: a job parses its options, and answers `--help`, before it pays for that import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
+from graphmill.cluster.ray.upload import warn_of_large_upload
+from graphmill.core.errors import ClusterLostError, ConfigError
+from graphmill.storage.filesystem.temporary_folder import check_private, owned, remove_orphans
+
+# Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
+# them. What the user has set wins.
+RAY_ENVIRONMENT: Mapping[str, str] = {
+    # The barrier inside `ray.train.report` has no deadline by default.
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": str(COLLECTIVE_TIMEOUT_S),
+    # Train workers would change into a session folder, where a relative path means something else than in the job.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # `uv run` would make Ray start each worker through uv again.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+# And these where the Ray is ours.
+LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
+    # Ray's GCS remembers the latest 100,000 tasks, at 3 KB each: Ray Train's questions to its workers could let it grow by 300 MB.
+    "RAY_task_events_max_num_task_in_gcs": "5000",
+    # A local machine is taken back by SIGTERM, with no announcement to watch for: this saves a process.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+}
+
+# And these whatever the user has set. Without the first, Ray takes a loopback address for the machine's own, in the processes that connect too.
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LOOPBACK_ENVIRONMENT: Mapping[str, str] = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "GLOO_SOCKET_IFNAME": _LOOPBACK,
+    "NCCL_SOCKET_IFNAME": _LOOPBACK,
+}
+
+_started_here = False
+# Ray gives its processes 30 s to come up. A loaded machine can miss that while their files are still to be read from its disk.
+_STARTS = 3
+_TOO_LATE = "timed out during startup"
+_TEMP_PREFIX = "graphmill-"
+_RAYS = "r"  # Ray's own folder, which it opens to all users, within ours
+# The longest name that Ray appends to our folder (process ids have up to seven digits).
+_SOCKET_SUFFIX_BYTES = len(f"/{_RAYS}/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
+_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+
+
+@dataclass(frozen=True)
+class Session:
+    """A live connection to Ray."""
+
+    address: str
+    """The cluster's `host:port`."""
+
+    is_ours: bool
+    """Whether this process started the cluster, and will stop it."""
+
+    dashboard_url: str | None
+
+
+def joins_a_cluster(options: SessionOptions) -> bool:
+    """Whether `ray_session` with these options would use a Ray that runs already."""
+    ray = sys.modules.get("ray")
+    return (ray is not None and ray.is_initialized()) or _address(options) is not None
+
+
+def may_grow() -> bool:
+    """Whether nodes may still join the Ray that this process is connected to: one that `ray_session` started has all it will have."""
+    return not _started_here
+
+
+@contextlib.contextmanager
+def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
+    """Connects to Ray, or starts one, for the length of a `with` block.
+
+    A Ray that is connected already in this process is used as it is. Otherwise `options.address`, else RAY_ADDRESS, names a
+    cluster to connect to; where neither is given, a local Ray starts.
+
+    Ray installs its own SIGTERM handler, and Ray Train one for SIGINT; here the block sees KeyboardInterrupt and SystemExit
+    (143), and the previous handlers are back afterwards.
+
+    Raises:
+        ConfigError: the address cannot be reached or used, the token does not fit, the port is taken, or another user could read the token
+            or replace Ray's folder.
+    """
+    options = options or SessionOptions()
+    with _termination() as handle_termination, environment_defaults(RAY_ENVIRONMENT):
+        import ray
+
+        if ray.is_initialized():
+            yield Session(ray.get_runtime_context().gcs_address, is_ours=False, dashboard_url=None)
+        elif (address := _address(options)) is not None:
+            with _connected(address, options) as session:
+                handle_termination()
+                yield session
+        else:
+            with _started(options) as session:
+                handle_termination()
+                yield session
+
+
+def _address(options: SessionOptions) -> str | None:
+    """The cluster to connect to, or None where a local Ray is to be started."""
+    address = options.address or os.environ.get("RAY_ADDRESS") or None
+    if address is None or address == "local":
+        return None
+    if "://" in address:
+        raise ConfigError(
+            f"RAY_ADDRESS must be a cluster's host:port, got {address}; a URL is for `ray job submit --address {address}`, "
+            "which runs the job on the cluster itself"
+        )
+    return address
+
+
+@contextlib.contextmanager
+def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
+    import ray
+
+    if (token := token_file()) is not None:
+        check_private(token)
+    if address != "auto":
+        _check_reachable(address, options.start_timeout_s)
+    _read_token_anew()
+    with _one_line_errors(f"connect to the Ray cluster at {address}"), _addresses_as_given():
+        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        warn_of_large_upload(ray.get_runtime_context().runtime_env.get("working_dir"))
+        yield _describe(context, is_ours=False)
+    except ClusterLostError:  # disconnecting waits for the head
+        raise
+    except BaseException:
+        ray.shutdown()
+        raise
+    ray.shutdown()  # disconnects only
+
+
+@contextlib.contextmanager
+def _started(options: SessionOptions) -> Iterator[Session]:
+    global _started_here
+    import psutil
+    import ray
+
+    if options.dashboard_port is not None:
+        _check_port_free("127.0.0.1", options.dashboard_port)
+    this_process = psutil.Process()
+    before = set(this_process.children())
+    daemons: list[psutil.Process] = []
+    with environment_defaults(LOCAL_RAY_ENVIRONMENT), _private_folder(options) as folder, _own_token(folder):
+        try:
+            for further in reversed(range(_STARTS)):
+                try:
+                    with _one_line_errors("start a local Ray"), _addresses_as_given():
+                        context = ray.init(
+                            address="local",
+                            num_cpus=options.num_cpus,
+                            num_gpus=options.num_gpus,
+                            object_store_memory=int(options.object_store_gb * 2**30),
+                            include_dashboard=options.dashboard or options.dashboard_port is not None,
+                            dashboard_host="127.0.0.1",
+                            dashboard_port=options.dashboard_port,
+                            log_to_driver=False,
+                            logging_level=logging.ERROR,
+                            _temp_dir=str(folder / _RAYS),
+                        )
+                    break
+                except ConfigError as error:
+                    if _TOO_LATE not in str(error):
+                        raise
+                    if not further:
+                        raise ConfigError(
+                            f"Ray gives its processes 30 s to come up, a limit of its own, and {_STARTS} starts did not; free this machine's "
+                            f"cores and try again ({error})"
+                        ) from error
+                finally:
+                    # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
+                    daemons = [child for child in this_process.children() if child not in before]
+                _stop(daemons, options.stop_timeout_s)
+            check_private(folder)  # once more: Ray changes modes
+            _started_here = True
+            yield _describe(context, is_ours=True)
+        finally:
+            _started_here = False
+            _stop(daemons, options.stop_timeout_s)
+
+
+def _describe(context: Any, is_ours: bool) -> Session:
+    url = context.dashboard_url
+    return Session(context.address_info["gcs_address"], is_ours, dashboard_url=f"http://{url}" if url else None)
+
+
+def _stop(daemons: list[Any], timeout_s: float) -> None:
+    """Stops a local Ray within `timeout_s` and a second: it is asked first, then what is left of it is killed."""
+    import psutil
+    import ray
+
+    deadline = time.monotonic() + timeout_s
+    processes = list(daemons)
+    for daemon in daemons:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes += daemon.children(recursive=True)  # the workers are the raylet's children
+    # A shutdown that hangs waits for one of these processes, so that killing them ends it.
+    watchdog = threading.Timer(timeout_s, _kill, args=(processes,))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        ray.shutdown()
+        psutil.wait_procs(processes, timeout=max(0.0, deadline - time.monotonic()))
+    finally:  # also where a second Ctrl-C ends the wait
+        watchdog.cancel()
+        _kill(processes)
+
+
+def _kill(processes: list[Any]) -> None:
+    import psutil
+
+    for process in processes:
+        # psutil compares start times: a process id that was given away again is not touched.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=1.0)
+
+
+@contextlib.contextmanager
+def _private_folder(options: SessionOptions) -> Iterator[Path]:
+    """A folder that only this user can enter, within which Ray's own will lie."""
+    longest = _SOCKET_PATH_BYTES - _SOCKET_SUFFIX_BYTES
+    if options.temp_dir is not None:
+        folder = options.temp_dir.resolve()
+        if len(os.fsencode(folder)) > longest:
+            raise ConfigError(f"temp_dir holds Unix sockets, so its path has at most {longest} bytes, got {folder}")
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"temp_dir {folder} cannot be made: {error.strerror}") from error
+        check_private(folder)
+        yield folder
+        return
+    for parent in (Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve()):
+        if len(os.fsencode(parent)) + len(f"/{_TEMP_PREFIX}12345678") <= longest and os.access(parent, os.W_OK):
+            break
+    else:
+        raise ConfigError(
+            f"a local Ray needs a folder with a short path (at most {longest} bytes) in /tmp or TMPDIR; set temp_dir"
+        )
+    remove_orphans(parent, _TEMP_PREFIX)  # of a process that was killed
+    folder = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
+    try:
+        check_private(folder)
+        with owned(folder):
+            yield folder
+    finally:
+        # A worker that dies late may still write a log line into a folder that is going away.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _own_token(folder: Path) -> Iterator[None]:
+    """A token for this Ray alone: its processes, and what the block starts, find it by the environment, which is as before afterwards."""
+    number, name = tempfile.mkstemp(prefix="token-", dir=folder)  # mode 0600
+    try:
+        with open(number, "w") as stream:
+            stream.write(secrets.token_hex(32))
+        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": name, "RAY_AUTH_TOKEN": None}
+        with _environment({**_LOOPBACK_ENVIRONMENT, **own}):
+            _read_token_anew()
+            yield
+    finally:
+        _read_token_anew()
+        Path(name).unlink(missing_ok=True)
+
+
+def _read_token_anew() -> None:
+    """Ray keeps the mode that it finds when it is imported, and the first token that it reads."""
+    from ray import _raylet
+
+    raylet: Any = _raylet  # a compiled module
+    raylet.Config.initialize("")
+    # A thread of a Ray that ends may still ask for the token, and Ray aborts the process where there is none.
+    if os.environ.get("RAY_AUTH_MODE") != "token" or os.environ.get("RAY_AUTH_TOKEN") or token_file() is not None:
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def token_file() -> Path | None:
+    """The file with the token of the cluster that this user's sessions and `ray` commands would join; None where there is none."""
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return None
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
+    return Path(file) if os.path.exists(file) else None
+
+
+@contextlib.contextmanager
+def _addresses_as_given() -> Iterator[None]:
+    """Inside, Ray leaves a loopback address what it is, as it does on macOS; else it takes the machine's own in its place."""
+    from ray._private import ray_constants
+
+    constants: Any = ray_constants
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _check_port_free(host: str, port: int) -> None:
+    """Ray itself moves to another port in silence, or ends with the log of a dead process."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"dashboard_port {port} cannot be used on {host} ({error.strerror}); choose another or leave it out"
+            ) from error
+
+
+def _check_reachable(address: str, timeout_s: float) -> None:
+    """Ray would try for a minute, and its log says only that a node timed out."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise ConfigError(f"address must be host:port, auto or local, got {address!r}")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}); is `ray start --head` running there?"
+        ) from error
+
+
+@contextlib.contextmanager
+def _one_line_errors(action: str) -> Iterator[None]:
+    """Turns what Ray raises while it starts into one line; a bug in our own call (TypeError …) stays what it is."""
+    from ray.exceptions import AuthenticationError
+
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, AuthenticationError) as error:  # ConnectionError is an OSError
+        reason = _first_line(error)
+        # The reason for "failed to connect" hides in the text of its cause, because Ray tries for 20 s and then gives up.
+        if isinstance(error, AuthenticationError) or "AuthenticationError" in str(error.__cause__):
+            reason = (
+                "the token is missing or not the cluster's; give it by RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "
+                f"(or ~/.ray/auth_token), as docs/cluster.md shows; Ray says: {reason}"
+            )
+        raise ConfigError(f"cannot {action}: {reason}") from error
+    except Exception as error:
+        # A node that does not come up in time is a bare Exception of Ray's; a subclass is something else.
+        if type(error) is not Exception:
+            raise
+        raise ConfigError(f"cannot {action}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+@contextlib.contextmanager
+def environment_defaults(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Sets those variables that are not set; afterwards they are gone again."""
+    with _environment({name: value for name, value in defaults.items() if name not in os.environ}):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets these variables, and removes those with None; afterwards they are as before."""
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _termination() -> Iterator[Callable[[], None]]:
+    """Makes SIGTERM raise SystemExit(143), and puts the handlers of SIGINT and SIGTERM back afterwards.
+
+    Yields a function that installs the handler once more: `ray.init` installs one that prints a C++ stack first. Outside
+    the main thread, where Python allows no handlers, all of this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    is_terminated = False
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        raise SystemExit(128 + signum)
+
+    def install() -> None:
+        signal.signal(signal.SIGTERM, terminate)
+
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    install()
+    try:
+        yield install
+    except SystemExit:
+        if is_terminated:  # on its way through `ray.get` it has become SystemExit(1)
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        for signum, handler in before.items():
+            # None stands for a handler that was not installed from Python and cannot be put back from here.
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,82 @@
+"""Buffers that a forward pass changes (BatchNorm's running statistics), as the mean over a step's micro-batches.
+
+Every position starts from the step's buffers. The step ends with the mean of what the positions made of them, added along the tree
+(`graphmill.cluster.reduction.gradient_tree`), so that any number of ranks has the same bits. Sums are taken in float64: there the mean of equal float32 numbers is
+that number.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.cluster.reduction.gradient_tree import TreeSum
+from graphmill.cluster.reduction.position_tree import Seat, leaf
+
+
+class BufferMean:
+    """Of the buffers that a checkpoint holds. With one position there is nothing to do.
+
+    buffers.begin_step()
+    for position in own_positions:
+        buffers.begin_position(); …forward…; changed = buffers.look(); …backward…; buffers.keep(position)
+    buffers.end(changed by any position)
+    """
+
+    def __init__(self, model: nn.Module, seat: Seat, device: torch.device) -> None:
+        parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        tensors = {name for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+        self._names = [] if seat.num_positions == 1 else sorted(tensors - parameters)
+        self._model, self._seat = model, seat
+        self._changed = torch.zeros(len(self._names), dtype=torch.float64, device=device)
+        self._start: dict[str, Tensor] = {}
+        self._kept: list[tuple[int, dict[str, Tensor]]] = []
+
+    def begin_step(self) -> None:
+        self._start, self._kept = self._copies(), []
+        self._changed.zero_()
+
+    def begin_position(self) -> None:
+        """Before a forward pass: the step's buffers."""
+        if self._kept and self._names:
+            self._load(self._start)
+
+    def look(self) -> Tensor:
+        """After a forward pass: float64 [buffers], above 0 where this rank's positions have changed a buffer."""
+        if self._names:
+            state = self._model.state_dict()
+            self._changed += torch.stack([(state[name] != self._start[name]).any() for name in self._names])
+        return self._changed
+
+    def keep(self, position: int) -> None:
+        """After the backward pass, in which recomputed layers may change them again."""
+        self._kept.append((position, self._copies()))
+
+    def end(self, changed: Sequence[float]) -> None:
+        """Sets the mean of the buffers that any position has changed. A collective call, where there are such."""
+        names = [name for name, count in zip(self._names, changed, strict=True) if count]
+        if not names:
+            return
+        leaves = [leaf(position, self._row([kept[name] for name in names])) for position, kept in self._kept]
+        total = TreeSum(self._seat, self._seat.fold(leaves, Tensor.add_))
+        total.share()
+        mean, start = total.end() / self._seat.num_positions, 0
+        means = {}
+        for name in names:
+            old = self._start[name]
+            means[name] = mean[start : start + old.numel()].view(old.shape).to(old.dtype)
+            start += old.numel()
+        self._load(means)
+
+    def _row(self, tensors: Sequence[Tensor]) -> Tensor:
+        """All numbers, and zeros up to a multiple of the number of ranks."""
+        row = torch.cat([tensor.flatten().double() for tensor in tensors])
+        return nn.functional.pad(row, (0, -len(row) % self._seat.num_ranks))
+
+    def _copies(self) -> dict[str, Tensor]:
+        state = self._model.state_dict() if self._names else {}
+        return {name: state[name].clone() for name in self._names}
+
+    def _load(self, buffers: dict[str, Tensor]) -> None:
+        """By the model's own way, since a module may have to know (FavorAttention counts its calls)."""
+        self._model.load_state_dict(buffers, strict=False)

@@ -1,0 +1,210 @@
+"""One run's directory, owned by the driver.
+
+config.json        the resolved configuration
+environment.json   versions and machine, as the latest part of the run found them
+metrics.jsonl      one line per epoch
+events.jsonl       one line per beginning, start of the workers (after a failure: once more), failure, epoch's traffic and end, with its UTC time
+tensorboard/       the same as TensorBoard events
+train/             Ray Train's own state and checkpoints
+attempts/          what the workers of an attempt that has not ended report (cluster/runs/local_records.py)
+best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
+summary.json       final scores, baselines, throughput
+report.html        all of this for people
+baselines/         runs of classic models beside this one, trained before it, where they were asked for
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphmill.cluster.runs.run_lease import HOLDERS, RunLease
+from graphmill.cluster.runs.run_url import BASELINES, CONFIG, FILES, RunUrl, fetch
+from graphmill.cluster.runs.tensorboard_file import EventFile
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.files.json_object import parse_object
+from graphmill.storage.filesystem.fsync import write_durably
+from graphmill.storage.filesystem.outputs import check_output, names_there
+
+if TYPE_CHECKING:
+    import fsspec
+
+# What TensorBoard shows of an epoch, and in which group; scores of the validation are "valid/…".
+_SCALARS = {
+    "train_loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "roots_per_s": "speed/roots_per_s",
+    "nodes_per_s": "speed/nodes_per_s",
+    "edges_per_s": "speed/edges_per_s",
+    "train_s": "time/train_s",
+    "wait_s": "time/wait_s",
+    "eval_s": "time/eval_s",
+}
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replaces a file's text; readers see the old or the new one."""
+    # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
+    write_durably(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def check_free(run: Path | RunUrl) -> None:
+    """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins, or
+    who was about to begin one."""
+    place = RunUrl.of(run)
+    if place.holds_run:
+        raise ConfigError(
+            f"{place}: expected no run here, found one; pass --run.resume {place} to continue it, or another --run.dir"
+        )
+    where = place.folder if place.store is None else place.url
+    check_output(where, "a run", _strangers, advice="choose another --run.dir")
+
+
+def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
+    return [name for name in names_there(filesystem, path) if name not in (BASELINES, HOLDERS)]
+
+
+def make_folder(place: RunUrl) -> None:
+    """Raises ConfigError where the folder cannot be made."""
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{place.folder}: cannot make the run directory ({error.strerror}); choose another --run.dir"
+        ) from None
+
+
+class RunDirectory:
+    """Writes a run's files. Create with `create` or `resume`."""
+
+    def __init__(self, run: Path | RunUrl) -> None:
+        self.place = RunUrl.of(run)
+        self.path = self.place.folder
+        self.settle: Callable[[], None] = lambda: None  # returns when the place has all that is written
+        self.hold: RunLease | None = None  # of a run on a store, once its driver has it
+        self.has_report = False  # whether the page of this training was written
+        self._metrics = self.path / "metrics.jsonl"
+        self._events: EventFile | None = None
+        self._new_config: Mapping[str, Any] | None = None  # until the workers of a continued run accept it
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another driver has taken the run over."""
+        return self.hold is not None and self.hold.is_lost
+
+    @classmethod
+    def create(cls, run: Path | RunUrl, config: Mapping[str, Any]) -> "RunDirectory":
+        """A new run. Raises ConfigError where the directory already holds something."""
+        place = RunUrl.of(run)
+        check_free(place)
+        make_folder(place)
+        write_atomic(place.folder / CONFIG, json.dumps(config, indent=1) + "\n")
+        return cls(place)
+
+    @classmethod
+    def resume(cls, run: Path | RunUrl, config: Mapping[str, Any]) -> "RunDirectory":
+        """An earlier run, continued. Its configuration is replaced by the one now in force when it starts, not where that is refused."""
+        place = RunUrl.of(run)
+        load_config(place)
+        if place.store is not None:
+            fetch(place.store, place.folder, FILES)
+        continued = cls(place)
+        continued._new_config = config
+        return continued
+
+    def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
+        """Says which epoch is recorded next, and after which of its steps: later ones, recorded before, are forgotten."""
+        if self._new_config is not None:
+            write_atomic(self.path / "config.json", json.dumps(self._new_config, indent=1) + "\n")
+            self._new_config = None
+        recorded = self._complete_lines()
+        lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
+        if self._metrics.exists():
+            write_atomic(self._metrics, "".join(lines))
+        self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
+        self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
+        self._events.write_options(
+            self.path.name, flat(parse_object((self.path / "config.json").read_bytes(), "config.json"))
+        )
+
+    def make_up(self, reports: Iterable[Mapping[str, Any]], next_epoch: int) -> None:
+        """Records epochs before `next_epoch` that were reported to a driver that was killed before it recorded them."""
+        recorded = {epoch["epoch"] for epoch in self.metrics()}
+        for report in reports:
+            if report["kind"] == "epoch" and report["epoch"] < next_epoch and report["epoch"] not in recorded:
+                self.take(report)
+
+    def take(self, report: Mapping[str, Any]) -> None:
+        """Records what rank 0 reports: a start of the workers, the planned steps, an epoch, traffic, a damaged checkpoint; not a step."""
+        values = {name: value for name, value in report.items() if name != "kind"}
+        if report["kind"] == "epoch":
+            self.record(values)
+        elif report["kind"] == "start":
+            self.start(int(report["epoch"]), int(report["step"]), int(report["workers"]))
+        elif report["kind"] != "step":
+            self.note(report["kind"], **values)
+
+    def note(self, kind: str, **values: Any) -> None:
+        """Appends an event to events.jsonl: "begin", "start", "damage" of a checkpoint, "planned" steps, "traffic" of an epoch, "failure" of the
+        workers, "saved", "finish" or "fail"."""
+        event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
+        with open(self.path / "events.jsonl", "ab+") as stream:
+            cut = False  # a line that a kill cut short is ended, so that only it is lost
+            if stream.seek(0, os.SEEK_END):
+                stream.seek(-1, os.SEEK_END)
+                cut = stream.read(1) != b"\n"
+            stream.write((b"\n" if cut else b"") + json.dumps(event).encode() + b"\n")
+
+    def record(self, epoch_record: Mapping[str, Any]) -> None:
+        """Appends one epoch's metrics to metrics.jsonl and TensorBoard."""
+        if self._events is None:
+            self.start(int(epoch_record["epoch"]))
+        assert self._events is not None
+        with open(self._metrics, "a") as stream:
+            stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())  # a checkpoint that a loss of power spares must not follow an epoch that it took
+        scalars = {
+            _SCALARS.get(name) or name.replace("_", "/", 1): value
+            for name, value in epoch_record.items()
+            if name in _SCALARS or name.startswith("valid_")
+        }
+        self._events.write(int(epoch_record["epoch"]), scalars)
+        for listen in self.listeners:
+            listen(epoch_record)
+
+    def _complete_lines(self) -> list[str]:
+        """Lines of metrics.jsonl but for one that an interruption cut short."""
+        if not self._metrics.exists():
+            return []
+        return [line for line in self._metrics.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All recorded epochs."""
+        return [json.loads(line) for line in self._complete_lines()]
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1, allow_nan=False) + "\n")
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"fit": {"epochs": 3}} → {"fit.epochs": 3}"""
+    options: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            options |= flat(value, f"{prefix}{name}.")
+        else:
+            options[prefix + name] = value
+    return options
+
+
+def load_config(run: Path | RunUrl, advice: str = "start one without --run.resume") -> dict[str, Any]:
+    """The configuration saved with a run. Raises FormatError where there is none."""
+    place = RunUrl.of(run)
+    content = place.read(CONFIG)
+    if content is None:
+        raise FormatError(f"{place}: expected a run directory (config.json), found none; {advice}")
+    return parse_object(content, place.below(CONFIG))

@@ -1,0 +1,395 @@
+"""One Ray actor per partition: read-only, so that a restart is a re-map of unchanged files.
+
+The actor says where its server is, and Ray restarts it; the server answers requests over TCP (`graphmill.cluster.transport.message_server`).
+Requests are idempotent and may be retried; every wait has a deadline.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util import get_node_ip_address
+
+from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
+from graphmill.cluster.transport.connection import Endpoint
+from graphmill.cluster.transport.message_server import MessageServer
+from graphmill.cluster.transport.remote_owner import RemoteOwner
+from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.access.router import Owner, Router
+from graphmill.samplers.access.typed_owner import PartsOwner, open_parts, warm_up_parts
+from graphmill.samplers.access.typed_router import TypedRouter, whole_router
+from graphmill.samplers.access.warm_up import warm_up
+from graphmill.storage.filesystem.disk_space import full_disk
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.filesystem.urls import absolute_url, is_local
+from graphmill.storage.graph import PinnedGraph, StoredGraph
+from graphmill.storage.replicas.copied_files import CopiedPartition, copy_partition
+from graphmill.storage.replicas.copy_cache import COPY_BYTES_PER_S
+from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps, unseen_stamps
+from graphmill.storage.typed_graph import PinnedTypedGraph, TypedGraph
+
+_VERIFY_BYTES_PER_S = 50e6  # a slow disk's
+_LOOK_AGAIN_S = 3.0
+_DISKS_S = 5.0  # longest wait for the hosts' word on their disks
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """Where a server lives."""
+
+    partition: int
+    node_id: str
+    pid: int
+    stamps: FileStamps  # of the partition's files on that node, as it opened them
+
+
+class PartitionServer:
+    """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
+
+    def __init__(
+        self, graph: PinnedGraph | PinnedTypedGraph, partition: int, stamps: FileStamps, options: ServerOptions
+    ) -> None:
+        """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
+        self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
+        self._server: MessageServer | None = None
+        self._held = ExitStack()  # for as long as the process lives
+
+    def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
+        """`is_asked`: whether anybody will send requests, for whose answers loops are compiled now."""
+        if self._server is None:
+            self._start(verify, is_asked)
+        return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
+
+    def check(self) -> None:
+        """Raises FormatError naming a file that was changed since it was opened."""
+        self._started()
+        self._stamps.check_untouched()
+
+    def endpoint(self) -> Endpoint:
+        """Where to ask. Whoever can call the actor may ask the server: the token is told here alone."""
+        return self._started().endpoint
+
+    def full_disks(self) -> list[str]:
+        """The full ones of this host's disks on which Ray or the graph lies, for people."""
+        node: Any = ray._private.worker.global_worker.node
+        folders = [Path(node.get_session_dir_path())]
+        if is_local(self._graph.open().filesystem):
+            folders.append(Path(self._graph.url))
+        return [said for said in map(full_disk, folders) if said is not None]
+
+    def _started(self) -> MessageServer:
+        if self._server is None:  # after a restart: the files were verified when the run began
+            self._start(verify=False, is_asked=False)
+        assert self._server is not None
+        return self._server
+
+    def _start(self, verify: bool, is_asked: bool) -> None:
+        graph = self._graph.open()
+        if (
+            isinstance(graph, StoredGraph) and graph.manifest.origin is not None
+        ):  # what this host lacks is copied, and verified once
+            self._stamps, verify = self._stamps.renewed(self._copied(graph).verified), False
+        elif verify:
+            self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
+        else:
+            self._stamps = self._stamps.renewed()
+        # After a restart, files that are not local are read anew, so they are verified anew.
+        verified, options = verify or not self._stamps.stamps, self._options
+        owner: PartitionOwner | PartsOwner
+        if isinstance(graph, TypedGraph):
+            owner = open_parts(graph, self._index, verify=verified)
+            if is_asked:
+                warm_up_parts(owner, graph)
+        else:
+            partition = graph.partition(self._index, verify=verified)
+            if verify and self._stamps.stamps:
+                dict(partition.encodings)  # maps them, and verifies them with the other files
+            owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
+            if is_asked:
+                warm_up(owner, graph.manifest)
+        self._server = MessageServer(
+            owner.answer, get_node_ip_address(), options.ports, options.work_threads, tls=options.tls
+        )
+
+    def _copied(self, graph: StoredGraph) -> CopiedPartition:
+        cache = self._options.disk_cache
+        if cache is None or not cache.has(graph):
+            return copy_partition(graph, self._index)
+        return self._held.enter_context(cache.holding(graph, [self._index]))[0]
+
+
+@dataclass(frozen=True)
+class PartitionServers:
+    """Handles of all servers of one graph, plain or typed; small, and safe to send to workers."""
+
+    graph: PinnedGraph | PinnedTypedGraph
+    handles: tuple[Any, ...]
+    infos: tuple[ServerInfo, ...]
+    options: ServerOptions
+
+    def near(self) -> tuple[int, ...]:
+        """The partitions that this process reads itself."""
+        if not self.options.local_reads:
+            return ()
+        here = ray.get_runtime_context().get_node_id()
+        return tuple(info.partition for info in self.infos if info.node_id == here and info.stamps.stamps)
+
+
+class ServedFiles:
+    """The files that a process's batches come from: it looks at those that it reads itself, and asks the other partitions' servers."""
+
+    def __init__(self, servers: PartitionServers) -> None:
+        """Raises FormatError naming a file that this process would read and that is not as its server opened it."""
+        self._servers = servers
+        self._near = {partition: servers.infos[partition].stamps.renewed() for partition in servers.near()}
+
+    def check(self, rank: int, num_ranks: int) -> None:
+        """Raises FormatError naming a file that was changed since it was opened. Each server is asked by one rank."""
+        servers = self._servers
+        asked = [
+            (servers.handles[partition].check.remote(), partition)
+            for partition in range(rank, len(servers.handles), num_ranks)
+            if partition not in self._near
+        ]
+        for stamps in self._near.values():
+            stamps.check_untouched()
+        for reference, partition in asked:
+            actor_answer(reference, servers.options.timeout_s, _name(partition), "raise --servers.timeout_s")
+
+
+def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
+    """Asks the server of this actor, which tells its endpoint; `who` names it in errors."""
+
+    def find(within_s: float) -> Endpoint:
+        return actor_answer(handle.endpoint.remote(), within_s, who, "raise --servers.timeout_s")
+
+    return RemoteOwner(find, who, timeout_s)
+
+
+def _name(partition: int) -> str:
+    return f"partition server {partition}"
+
+
+def actor_answer(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free its machine") -> Any:
+    """The value, or an error of ours that names who failed and why."""
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except GetTimeoutError:
+        raise DeadlineError(f"{who}: no answer within {timeout_s:g} s; see `ray list actors`, or {more}") from None
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, GraphmillError):
+            raise type(cause)(f"{who}: {cause}") from error
+        raise StageError(f"{who}: {type(cause).__name__}: {cause}") from error
+    except RayActorError as error:
+        raise StageError(f"{who}: the server is gone: {' '.join(str(error).split())[:300]}") from error
+    except RayError as error:  # a lost object, a node out of memory …
+        raise StageError(f"{who}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+
+
+class ServerGroup:
+    """The driver's side: one server per partition, each on a host that has its files, the same number on each host as far as they allow."""
+
+    def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
+        """Starts no server yet. Raises ConfigError where other processes cannot read the graph, or not by range as the options want."""
+        if graph.url.startswith("memory://"):
+            raise ConfigError(
+                f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
+            )
+        self._graph = graph
+        if options.disk_cache is not None and isinstance(graph, StoredGraph):
+            self._graph = options.disk_cache.copy_of(graph)
+        if options.range_reads and isinstance(graph, StoredGraph):
+            self._graph = graph.features_by_range()
+        self._options = options
+        self._hosts: tuple[Host, ...] = ()
+        self._handles: list[Any] = [None] * graph.num_partitions
+        self._infos: list[ServerInfo | None] = [None] * graph.num_partitions
+        # No CPU: servers wait for memory and disk; the trainers' CPUs must stay free for the trainers.
+        actor_options: dict[str, Any] = {
+            "num_cpus": 0,
+            # A byte: Ray places an actor that reserves nothing at random, by soft affinity too.
+            "memory": 1,
+            "max_restarts": -1,
+            "max_task_retries": -1,
+        }
+        self._actor: Any = ray.remote(**actor_options)(PartitionServer)
+
+    def running(self, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> PartitionServers:
+        """The servers, after those that no live host serves, or another one should, were started on their hosts of now.
+
+        Waits for hosts that have what no other has, and says so. Raises FormatError naming a damaged file, or the partitions whose files
+        no host has; DeadlineError where a server does not start in time.
+        """
+        hosts, graph, options = live_hosts(), self._graph, self._options
+        if hosts != self._hosts:
+            files = [graph.partition_files(partition) for partition in range(graph.num_partitions)]
+            now = [None if info is None else info.node_id for info in self._infos]
+            deadline, told = time.monotonic() + wait_s, list[int]()
+            while True:
+                seen = self._look(hosts, files)
+                chosen = assign(hosts, seen, now, can_fetch=self._can_fetch)
+                missing = [partition for partition, host in enumerate(chosen) if host is None]
+                if not missing:
+                    break
+                if time.monotonic() > deadline:
+                    raise FormatError(self._not_found(missing, hosts))
+                if missing != told:
+                    say(f"{self._not_found(missing, hosts)}; waiting up to {wait_s:g} s for them")
+                    told = missing
+                time.sleep(_LOOK_AGAIN_S)  # Ray offers no call that waits for a node to join
+                hosts = live_hosts()
+            moved = [
+                partition for partition, host in enumerate(chosen) if host is None or host.node_id != now[partition]
+            ]
+            for partition in moved:
+                host = chosen[partition]
+                assert host is not None
+                stamps = seen[partition].get(host.node_id) or unseen_stamps(graph.url, files[partition])
+                self._start(partition, host, stamps)
+            try:
+                self._open(moved, is_alone=len(hosts) == 1)
+            except (DeadlineError, StageError) as error:
+                full = self.full_disks()
+                if not full:
+                    raise
+                raise type(error)(f"{full}; {error}") from error
+            self._hosts = hosts
+        infos = tuple(info for info in self._infos if info is not None)
+        return PartitionServers(graph.pin(), tuple(self._handles), infos, options)
+
+    def where(self) -> str:
+        """How many servers each host has, for people; empty where there is one host."""
+        if len(self._hosts) == 1:
+            return ""
+        nodes = [info.node_id for info in self._infos if info is not None]
+        counts = {host: nodes.count(host.node_id) for host in self._hosts}
+        return ", ".join(f"{count} on {host}" for host, count in counts.items() if count)
+
+    def full_disks(self) -> str:
+        """The full disks of the hosts that serve partitions, for people; empty where there are none. Hosts that do not answer are left out.
+
+        On a host whose disk is full Ray starts no process, and says only that it died.
+        """
+        if len(self._hosts) == 1:
+            return ""
+        asked = [handle.full_disks.remote() for handle in self._handles if handle is not None]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_DISKS_S)
+        told: dict[str, None] = {}
+        for answer in answered:
+            with suppress(RayError):
+                told.update(dict.fromkeys(ray.get(answer, timeout=0)))
+        return "; ".join(told)
+
+    @property
+    def _can_fetch(self) -> bool:
+        """Whether a host that lacks a partition's files can get them."""
+        return not is_local(self._graph.filesystem) or self._graph.manifest.origin is not None
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            if handle is not None:
+                ray.kill(handle, no_restart=True)
+
+    def _look(self, hosts: Sequence[Host], files: list[list[FileEntry]]) -> list[Mapping[str, FileStamps]]:
+        """By partition, how its files look on the hosts that have them."""
+        url = self._graph.url
+        if not is_local(self._graph.filesystem):
+            return [{} for _ in files]
+        if len(hosts) == 1 and not self._can_fetch:  # this one
+            return [{hosts[0].node_id: take_stamps(url, entries)} for entries in files]
+        return look_for_files(hosts, absolute_url(url), files)
+
+    def _not_found(self, missing: Sequence[int], hosts: Sequence[Host]) -> str:
+        """What to say of partitions that no host can serve."""
+        before = {host.node_id: str(host) for host in self._hosts}
+        lay = sorted({before[info.node_id] for p in missing if (info := self._infos[p]) and info.node_id in before})
+        lost = f"; they lay on {', '.join(lay)}, which is gone" if lay else ""
+        return (
+            f"{self._graph.url}: expected the files of partitions {_listed(missing)} on a host of the cluster, found none on "
+            f"{_listed(hosts)}{lost}; start Ray on the hosts that have them, or put the graph where all hosts read it"
+        )
+
+    def _start(self, partition: int, host: Host, stamps: FileStamps) -> None:
+        """In place of the partition's server, where there is one."""
+        if self._handles[partition] is not None:
+            ray.kill(self._handles[partition], no_restart=True)
+        where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
+        self._handles[partition] = where.remote(self._graph.pin(), partition, stamps, self._options)
+
+    def _open(self, partitions: Sequence[int], *, is_alone: bool) -> None:
+        """`is_alone`: all processes of the cluster are on one host."""
+        graph, options = self._graph, self._options
+        is_asked = not (is_alone and options.local_reads and is_local(graph.filesystem))
+        answers = [self._handles[partition].open.remote(options.verify, is_asked) for partition in partitions]
+        stored = sum(entry.num_bytes for partition in partitions for entry in graph.partition_files(partition))
+        copies = graph.manifest.origin is not None
+        rate = COPY_BYTES_PER_S if copies else _VERIFY_BYTES_PER_S if options.verify else math.inf
+        start_s = options.start_timeout_s + stored / rate
+        for partition, answer in zip(partitions, answers, strict=True):
+            self._infos[partition] = actor_answer(
+                answer, start_s, _name(partition), "leave out its checksums: --servers.verify no"
+            )
+
+
+@contextmanager
+def server_group(graph: StoredGraph | TypedGraph, options: ServerOptions | None = None) -> Iterator[ServerGroup]:
+    """Servers of all partitions, running; they end with the block. Raises as `ServerGroup.running`."""
+    group = ServerGroup(graph, options or ServerOptions())
+    try:
+        group.running()
+        yield group
+    except ClusterLostError:  # nobody is there who could end them, and asking would wait without bound
+        raise
+    except BaseException:
+        group.stop()
+        raise
+    group.stop()
+
+
+@contextmanager
+def partition_servers(
+    graph: StoredGraph | TypedGraph, options: ServerOptions | None = None
+) -> Iterator[PartitionServers]:
+    """The same for work that ends where a host is lost."""
+    with server_group(graph, options) as group:
+        yield group.running()
+
+
+def _listed(things: Sequence[object]) -> str:
+    return ", ".join(map(str, things[:20])) + (" …" if len(things) > 20 else "")
+
+
+def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner) -> Router:
+    """The router of this process to a plain graph; as `connect_any`."""
+    router = connect_any(servers, watch)
+    assert isinstance(router, Router)
+    return router
+
+
+def connect_any(
+    servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner
+) -> Router | TypedRouter:
+    """The router of this process: partitions on this node are read in process, the others asked for.
+
+    `watch` may put something around the owner of each partition, a `LocalOwner` or a `RemoteOwner`, that sees its messages
+    (`graphmill.samplers.access.traffic.Traffic`).
+    """
+    graph, far = servers.graph.open(), dict[int, Owner]()
+    for info, handle in zip(servers.infos, servers.handles, strict=True):
+        if info.partition in servers.near():
+            info.stamps.renewed()
+        else:
+            asked = remote_owner(handle, _name(info.partition), servers.options.timeout_s)
+            far[info.partition] = watch(asked, info.partition)
+    return whole_router(graph, watch=watch, far=far)

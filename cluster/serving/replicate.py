@@ -1,0 +1,126 @@
+"""Puts a copy of each partition of a graph on the disk of the host that will serve it, or of a set of graphs on that of every host:
+`jobs/ingest.py ORIGIN URL --place hosts`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
+from graphmill.core.errors import ConfigError, DeadlineError, GraphmillError, StageError
+from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_graph_set_manifest
+from graphmill.storage.graph import PinnedGraph, StoredGraph, copy_of, open_graph
+from graphmill.storage.replicas.copied_files import check_copy, copy_graphs, copy_manifest, copy_partition
+from graphmill.storage.replicas.copy_cache import COPY_BYTES_PER_S
+from graphmill.storage.snapshots.snapshots import read_manifest
+
+_START_S = 120.0
+
+
+@dataclass(frozen=True)
+class PlacedHost:
+    """What one host has."""
+
+    host: Host
+    partitions: tuple[int, ...]
+    num_bytes: int  # that were copied just now
+
+
+def place_graph(
+    origin: str, url: str, report: Callable[[str, int, int | None], None]
+) -> tuple[StoredGraph, list[PlacedHost]]:
+    """Copies the newest snapshot of the graph at `origin` to `url`, a path on each host's own disk; each host gets its partitions.
+
+    A host that has a partition's files keeps it, and nothing is read or copied twice. Needs a Ray session. Raises ConfigError where `url` is no
+    path or another graph is there, FormatError where the origin is damaged or a disk is full, DeadlineError after the time that a link of
+    5 MB/s would take.
+    """
+    graph, url = open_graph(origin), _own_path(origin, url)
+    copy = copy_of(graph, url)
+    hosts = live_hosts()
+    files = [copy.partition_files(partition) for partition in range(copy.num_partitions)]
+    seen = look_for_files(hosts, url, files)
+    chosen = assign(hosts, seen, [None] * len(files), can_fetch=True)
+    task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
+    place: Any = ray.remote(**task_options)(_place_here)
+    asked = {}
+    for host in hosts:  # also those without a partition: workers there open the manifest
+        partitions = [partition for partition, each in enumerate(chosen) if each == host]
+        pinned = PinnedGraph(absolute_url(origin), graph.manifest.snapshot, graph.manifest.content_hash)
+        where = place.options(scheduling_strategy=on_host(host, or_elsewhere=False))
+        asked[where.remote(pinned, url, partitions)] = host, tuple(partitions)
+    return copy, _placed(asked, sum(entry.num_bytes for entries in files for entry in entries), report)
+
+
+def place_graphs(
+    origin: str, url: str, report: Callable[[str, int, int | None], None]
+) -> tuple[GraphSetManifest, list[PlacedHost]]:
+    """Copies the newest snapshot of a set of graphs to `url` on every host's own disk, since any worker may draw any graph.
+
+    Needs a Ray session. Raises as `place_graph`.
+    """
+    filesystem, path = split_url(origin)
+    manifest = parse_graph_set_manifest(
+        *read_manifest(filesystem, path, origin, None, "python jobs/ingest.py <source>")
+    )
+    url = _own_path(origin, url)
+    task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
+    place: Any = ray.remote(**task_options)(copy_graphs)
+    asked = {}
+    for host in live_hosts():
+        where = place.options(scheduling_strategy=on_host(host, or_elsewhere=False))
+        asked[where.remote(absolute_url(origin), manifest.snapshot, url)] = host, ()
+    return manifest, _placed(asked, sum(entry.num_bytes for entry in manifest.files.values()), report)
+
+
+def _own_path(origin: str, url: str) -> str:
+    if not is_local(split_url(url)[0]):
+        raise ConfigError(
+            f"{url}: expected a path on the hosts' own disks, got a URL; all hosts read the graph at {origin}"
+        )
+    url = absolute_url(url)
+    if url == absolute_url(origin):
+        raise ConfigError(f"{url}: expected another path than the origin's")
+    return url
+
+
+def _placed(
+    asked: Mapping[Any, tuple[Host, tuple[int, ...]]], num_bytes: int, report: Callable[[str, int, int | None], None]
+) -> list[PlacedHost]:
+    """What each host has copied, in the order in which they were asked."""
+    waiting, placed = list(asked), []
+    while waiting:
+        done, waiting = ray.wait(waiting, timeout=_START_S + num_bytes / COPY_BYTES_PER_S)
+        if not done:
+            raise DeadlineError(
+                f"{', '.join(str(asked[each][0]) for each in waiting)}: no copy in time; see `ray status`"
+            )
+        host, theirs = asked[done[0]]
+        placed.append(PlacedHost(host, theirs, _copied(done[0], host)))
+        report("hosts", len(placed), len(asked))
+    hosts = [host for host, _ in asked.values()]
+    return sorted(placed, key=lambda each: hosts.index(each.host))
+
+
+def _copied(answer: Any, host: Host) -> int:
+    """Bytes that a host has copied, or its error by its name."""
+    try:
+        return int(ray.get(answer, timeout=0))
+    except RayTaskError as error:
+        if isinstance(error.cause, GraphmillError):
+            raise type(error.cause)(f"{host}: {error.cause}") from error
+        raise StageError(f"{host}: {type(error.cause).__name__}: {error.cause}") from error
+    except RayError as error:
+        raise StageError(f"{host}: lost while it copied: {' '.join(str(error).split())[:300]}") from error
+
+
+def _place_here(origin: PinnedGraph, url: str, partitions: Sequence[int]) -> int:
+    """Bytes copied to this host."""
+    check_copy(url)
+    copy = copy_of(origin.open(), url)
+    copy_manifest(copy)
+    return sum(copy_partition(copy, partition).num_bytes for partition in partitions)

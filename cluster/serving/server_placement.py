@@ -1,0 +1,118 @@
+"""On which host each partition is served: where its files lie, and evenly where several hosts have them.
+
+`assign` decides, from what was seen. Ray's own SPREAD places actors that reserve no CPU at random.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from graphmill.core.errors import FormatError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
+
+_LOOK_S = 60.0  # longest wait for the hosts' word on their files
+
+
+@dataclass(frozen=True)
+class Host:
+    """A live node of the cluster."""
+
+    node_id: str
+    name: str
+    address: str
+    has_gpus: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+
+def live_hosts() -> tuple[Host, ...]:
+    """The cluster's nodes, in an order that does not change while they live."""
+    hosts = [
+        Host(
+            node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], node["Resources"].get("GPU", 0) > 0
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return tuple(sorted(hosts, key=lambda host: (host.address, host.node_id)))
+
+
+def on_host(host: Host, *, or_elsewhere: bool) -> NodeAffinitySchedulingStrategy:
+    """Ray's strategy for this host; `or_elsewhere`: on another one once it is gone."""
+    return NodeAffinitySchedulingStrategy(host.node_id, soft=or_elsewhere)
+
+
+def assign(
+    hosts: Sequence[Host], holders: Sequence[Collection[str]], now: Sequence[str | None], *, can_fetch: bool
+) -> tuple[Host | None, ...]:
+    """The host of each partition; None where no host can have it.
+
+    `holders`: by partition, the node ids of the hosts that have its files; `now`: by partition, the node that serves it already, which it
+    keeps where that is as even. `can_fetch`: a host that lacks the files can get them. Hosts with GPUs serve only what no other host can. Where
+    several can, a host gets partitions that follow each other: those of a graph with locality groups are near each other.
+    """
+    plain = [host for host in hosts if not host.has_gpus] or list(hosts)
+    choices = []
+    for held in holders:
+        there = [host for host in hosts if host.node_id in held]
+        choices.append([host for host in there if host in plain] or there or (plain if can_fetch else []))
+    load = dict.fromkeys(hosts, 0)
+    chosen: list[Host | None] = [None] * len(holders)
+    fewest_choices_first = sorted(range(len(holders)), key=lambda partition: len(choices[partition]))
+    for partition in fewest_choices_first:
+        stay = next((host for host in choices[partition] if host.node_id == now[partition]), None)
+        if stay is not None and load[stay] < len(holders) // len(plain):
+            chosen[partition] = stay
+            load[stay] += 1
+    wanted = [plain[partition * len(plain) // len(holders)] for partition in range(len(holders))] if plain else []
+    for partition, host in sorted(enumerate(wanted), key=lambda each: len(choices[each[0]])):
+        is_served = now[partition] in {each.node_id for each in choices[partition]}
+        if not is_served and host in choices[partition] and load[host] < wanted.count(host):
+            chosen[partition] = host
+            load[host] += 1
+    for partition in fewest_choices_first:
+        if chosen[partition] is None and choices[partition]:
+            host = min(choices[partition], key=lambda host: (load[host], host.node_id != now[partition]))
+            chosen[partition] = host
+            load[host] += 1
+    return tuple(chosen)
+
+
+def look_for_files(
+    hosts: Sequence[Host], url: str, files: Sequence[Sequence[FileEntry]]
+) -> list[Mapping[str, FileStamps]]:
+    """By partition: how its `files` look on each host that has all of them, by node id.
+
+    A host that is lost meanwhile has none. Nothing is read.
+    """
+    task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
+    look: Any = ray.remote(**task_options)(_stamps_here)
+    asked = [look.options(scheduling_strategy=on_host(host, or_elsewhere=False)).remote(url, files) for host in hosts]
+    ray.wait(asked, num_returns=len(asked), timeout=_LOOK_S)
+    seen: list[dict[str, FileStamps]] = [{} for _ in files]
+    for host, answer in zip(hosts, asked, strict=True):
+        try:
+            stamps = ray.get(answer, timeout=0)
+        except (GetTimeoutError, RayError):
+            continue
+        for partition, each in enumerate(stamps):
+            if each is not None:
+                seen[partition][host.node_id] = each
+    return list(seen)
+
+
+def _stamps_here(url: str, files: Sequence[Sequence[FileEntry]]) -> list[FileStamps | None]:
+    """By partition, its files' stamps on this host; None where one is missing."""
+    stamps: list[FileStamps | None] = []
+    for entries in files:
+        try:
+            stamps.append(take_stamps(url, entries))
+        except FormatError:
+            stamps.append(None)
+    return stamps

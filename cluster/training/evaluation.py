@@ -1,0 +1,62 @@
+"""The forward pass of evaluation, which validation, test and prediction share, and which splits share a pass."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmill.cluster.data.training_data import OpenData
+from graphmill.cluster.tasks import Scores, step_output
+from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.vocabulary.options import FullGraphOptions, RandomPartitionOptions
+from graphmill.storage.format.source import SPLITS
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context of every forward pass of a run; `precision`: "float32" or "bfloat16"."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def deal_split(data: OpenData, options: Any, micro_batches: int, workers: int) -> tuple[Sampler, int]:
+    """(the sampler of a split's batches, at how many positions they are scored).
+
+    Roots are dealt as in training. Every chunk of a graph is a batch and a position of its own, so that none is computed for a part of its
+    roots; so are all links of the full graph. Of the full graph's nodes each worker has a shard.
+    """
+    if isinstance(options, FullGraphOptions):
+        return data.sampler(options, workers), workers
+    if isinstance(getattr(options, "around", options), RandomPartitionOptions):
+        sampler = data.sampler(options, 1)
+        return sampler, sampler.num_batches
+    return data.sampler(options, micro_batches), micro_batches
+
+
+def predictions(
+    model: torch.nn.Module, batches: Iterable[Any], device: torch.device, precision: str
+) -> Iterator[tuple[Any, Tensor]]:
+    """Each batch with the model's predictions for it, in evaluation mode and without gradients."""
+    model.eval()
+    for batch in batches:
+        with torch.no_grad(), autocast(device, precision):
+            prediction = step_output(model(batch)).prediction
+        yield batch, prediction
+
+
+def scored_with(split: str, evaluation: Mapping[str, Any]) -> tuple[str, ...]:
+    """The splits that one pass scores with this one: those whose samplers have the same options. `evaluation`: options by split."""
+    return tuple(name for name, options in evaluation.items() if options == evaluation[split])
+
+
+def rows_of(split_code: int, data: OpenData, batch: Any) -> Tensor | slice:
+    """Which of a batch's predictions are of this split."""
+    codes = data.split_codes(batch)
+    return slice(None) if codes is None else codes == split_code
+
+
+def update_scores(scores: Mapping[str, Scores], data: OpenData, batch: Any, prediction: Tensor) -> None:
+    """Adds a batch to the scores of its splits."""
+    target = data.target(batch)
+    for split, of_split in scores.items():
+        rows = rows_of(SPLITS[split], data, batch) if len(scores) > 1 else slice(None)
+        of_split.update(prediction[rows], target[rows])

@@ -1,0 +1,239 @@
+"""Ray Train starts a run's workers, one CPU or GPU each, and gives each its session."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow.fs
+import ray.train
+import torch
+from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.train import CheckpointUploadMode
+from ray.train import TrainingFailedError as RayTrainingFailedError
+from ray.train.torch import TorchTrainer, get_device
+from ray.util import get_node_ip_address
+
+from graphmill.cluster.checkpoints.checkpoint_store import TRAIN, Checkpoints, checkpoints_of
+from graphmill.cluster.data.training_data import TrainingData
+from graphmill.cluster.metrics.prometheus import LiveMetrics
+from graphmill.cluster.options import WorkerOptions
+from graphmill.cluster.process.outcome import Failed, Outcome
+from graphmill.cluster.ray.host_watch import watched_hosts
+from graphmill.cluster.ray.placement import place, wait_for_room
+from graphmill.cluster.ray.process_group import MeetingConfig
+from graphmill.cluster.ray.session import environment_defaults
+from graphmill.cluster.runs.local_records import Record, RecorderEnd, Records
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.training.train_loop import train_worker
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.core.daemon_threads import begin
+from graphmill.core.errors import DamageError, GraphmillError, StageError
+
+_RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
+_RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
+
+# After a node is lost, Ray Train first asks for as many workers as before, of nodes that it has not yet seen go, and waits this long
+# (60 s by default) before it takes fewer.
+_ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
+_STARTS_PER_LOSS = 3
+_POLLS_PER_S = 500.0  # of single workers: a poll of one costs the controller a few tenths of a millisecond
+_SHORTEST_POLL_S = 0.1
+
+# Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
+_ray_train: Any = ray.train
+
+
+@dataclass(frozen=True)
+class RayTrainSession:
+    """A worker's."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    host: str
+    checkpoints: Checkpoints
+    reporter: RecorderEnd
+    keep_checkpoints: int
+
+    def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
+        """A collective call, which does not wait for `write`: Ray's thread calls it, and registers the checkpoint when that is done."""
+        options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
+        if write is not None:
+
+            def upload(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
+                write()
+                self.checkpoints.sweep(self.keep_checkpoints)
+                return checkpoint
+
+            options |= {
+                "checkpoint": self._rays(name),
+                "checkpoint_upload_fn": upload,
+                "delete_local_checkpoint_after_upload": False,
+            }
+        ray.train.report({"epoch": epoch}, checkpoint_dir_name=name, **options)
+
+    def _rays(self, name: str) -> ray.train.Checkpoint:
+        storage = ray.train.get_context().get_storage()
+        return ray.train.Checkpoint(f"{storage.experiment_fs_path}/{name}", storage.storage_filesystem)
+
+
+def _worker(config: dict[str, Any]) -> Outcome:
+    """Entry point of a Ray Train worker; `config` holds the TrainSpec, the run's place and the attempt's reports."""
+    context = ray.train.get_context()
+    torch.set_num_threads(config["threads"])
+    rank = context.get_world_rank()
+    reporter = config["reports"].reporter()
+    session = RayTrainSession(
+        rank,
+        context.get_world_size(),
+        get_device(),
+        f"{socket.gethostname()} ({get_node_ip_address()})",
+        checkpoints_of(RunUrl(config["run"])),
+        reporter,
+        config["keep_checkpoints"],
+    )
+    try:
+        return train_worker(config["spec"], session)
+    finally:
+        reporter.close()
+
+
+class RayTrainLauncher:
+    """Starts workers in the connected cluster."""
+
+    def __init__(
+        self,
+        workers: WorkerOptions,
+        run: Path | RunUrl,
+        renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
+        full_disks: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`renewed(wait_s, say)`: the data by the hosts that the cluster has now, asked for before each attempt. `full_disks`: of its hosts,
+        for people, asked for after a failure.
+
+        Raises ConfigError where the cluster lacks what the options ask for.
+        """
+        self.workers, self._renewed, self._full_disks = place(workers), renewed, full_disks
+        self._say: Callable[[str], None] = lambda _: None
+        self._lost: Callable[[], str] = lambda: ""
+        self._run = RunUrl.of(run)
+        self._live = LiveMetrics(self._run.name)
+
+    @contextmanager
+    def watching(self, say: Callable[[str], None], end_now: Callable[[], None]) -> Iterator[Callable[[], str]]:
+        with watched_hosts(say, end_now) as watch:
+            self._say, self._lost = say, watch.lost
+            yield watch.lost
+
+    def watch(self, record: Record) -> None:
+        self._live.update(record)
+
+    def attempt(self, spec: TrainSpec, reports: Records) -> Outcome:
+        """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure.
+
+        Waits for room in the cluster, and for hosts that have the data. Raises DeadlineError or FormatError where they do not come.
+        """
+        # In a thread: what waits inside Ray for a head that is gone hears no signal, and in the main thread Ray would replace the handler of
+        # Ctrl-C by one that waits without bound.
+        return begin(lambda: self._attempt(spec, reports), "attempt").result()
+
+    def _attempt(self, spec: TrainSpec, reports: Records) -> Outcome:
+        log = self._run.folder / "failure.log"
+        # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
+        for name in _RAYS_LISTS:
+            if self._run.store is None:
+                (self._run.folder / TRAIN / name).unlink(missing_ok=True)
+            else:
+                self._run.store.remove([f"{TRAIN}/{name}"])
+        wait_for_room(self.workers, self._say, self._lost)
+        if self._renewed is not None:
+            spec = replace(spec, data=self._renewed(self.workers.wait_s, self._say))
+        is_elastic, threads = self.workers.min_workers is not None, self.workers.cpus_per_worker
+        config = {
+            "spec": spec,
+            "run": self._run.absolute,
+            "reports": reports,
+            "threads": threads,
+            "keep_checkpoints": self.workers.keep_checkpoints,
+        }
+        trainer = _trainer(config, self.workers, self._run)
+        try:
+            polled = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": f"{poll_interval_s(self.workers.most):g}"}
+            with environment_defaults(polled | (_ELASTIC_ENVIRONMENT if is_elastic else {})):
+                return cast(Outcome, trainer.fit().return_value)
+        except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
+            with suppress(OSError), log.open("a") as stream:  # a full disk, which the driver tells
+                stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
+            failed, full = _failure(error, log), self._full_disks()
+            return replace(failed, cause=type(failed.cause)(f"{full}; {failed.cause}")) if full else failed
+
+
+def poll_interval_s(workers: int) -> float:
+    """How often Ray Train's controller asks its workers how they are: as often as their number allows.
+
+    `ray.train.report`, which ends a checkpoint, waits for the next poll. Ray's own interval is 2 s.
+    """
+    return max(_SHORTEST_POLL_S, workers / _POLLS_PER_S)
+
+
+def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunUrl) -> Any:
+    storage: dict[str, Any] = {"storage_path": run.absolute}
+    if run.store is not None:  # through fsspec, as all else: its options and credentials hold
+        through = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(run.store.filesystem))
+        storage = {"storage_path": run.store.path, "storage_filesystem": through}
+    is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"
+    return TorchTrainer(
+        cast(Any, _worker),
+        train_loop_config=config,
+        torch_config=MeetingConfig(),
+        scaling_config=_ray_train.ScalingConfig(
+            num_workers=(workers.min_workers, workers.num_workers) if is_elastic else workers.num_workers,
+            elastic_resize_monitor_interval_s=_RESIZE_S,
+            use_gpu=use_gpu,
+            resources_per_worker=workers.bundle,
+            placement_strategy="SPREAD" if workers.spread else "PACK",
+            label_selector=workers.labels or None,
+        ),
+        run_config=_ray_train.RunConfig(
+            name=TRAIN,
+            **storage,
+            failure_config=_ray_train.FailureConfig(
+                max_failures=0,
+                # A start with nodes that are gone is the controller's failure, and one lost node may cost several.
+                controller_failure_limit=_STARTS_PER_LOSS,
+                max_preemption_failures=0,
+            ),
+            checkpoint_config=_ray_train.CheckpointConfig(),  # rank 0 removes old ones itself
+            logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
+        ),
+    )
+
+
+def _failure(error: Exception, log: Path) -> Failed:
+    """What to say of Ray's error: what a worker raised on purpose where one did, else the first failure by name."""
+    failures = dict(getattr(error, "worker_failures", {}) or {})
+    for rank, failure in sorted(failures.items()):
+        if isinstance(failure, GraphmillError):
+            return Failed(
+                failure.stage or "training",
+                failure.owner or f"rank {rank}",
+                failure,
+                is_final=isinstance(failure, DamageError),
+            )
+    controller = getattr(error, "controller_failure", None)
+    rank, first = next(iter(sorted(failures.items())), (None, controller or error))
+    lines = str(first).strip().splitlines()
+    if isinstance(first, OutOfMemoryError):  # the figures come first, advice last
+        text = (
+            f"out of memory: {lines[0][:400]}; set fewer --workers or smaller batches, or stop what else uses the node's memory "
+            f"(its largest users are in {log})"
+        )
+    else:
+        last = lines[-1] if lines else repr(first)
+        text = f"{type(first).__name__}: {last[:400]}; the workers' tracebacks are in {log}"
+    owner = "Ray Train's controller" if rank is None else f"rank {rank}"
+    return Failed("training", owner, StageError(text), is_final=False)

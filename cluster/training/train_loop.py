@@ -1,0 +1,738 @@
+"""What one worker does: epochs of steps, validation, checkpoints, and the exact test of the best weights.
+
+A step is V micro-batches, dealt to the ranks by position. Its loss is the mean over the targets of all of them, however unevenly they hold
+them. Whatever is added over positions is added in one fixed order (`graphmill.cluster.reduction.gradient_tree`), and dropout is seeded by (seed, epoch, step,
+position). So any number of ranks trains the same weights, and a run that is resumed after any step repeats the uninterrupted one exactly. A
+number that is not finite stops all ranks at once, and says where it came from.
+"""
+
+import math
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from graphmill.cluster.checkpoints.checkpoint import (
+    EpochProgress,
+    TrainState,
+    check_continues,
+    load_optimizer,
+    load_state,
+    load_weights,
+    verify_checkpoint,
+)
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints, LocalCheckpoints
+from graphmill.cluster.data.batch_cache import BatchCache
+from graphmill.cluster.embeddings.client import SavedAt
+from graphmill.cluster.embeddings.embeddings import Embeddings
+from graphmill.cluster.metrics.class_scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
+from graphmill.cluster.metrics.straggler import PeerWait, StragglerWatch
+from graphmill.cluster.process.outcome import Failed, Finished, Outcome, Stopped, located
+from graphmill.cluster.process.peak_memory import peak_bytes
+from graphmill.cluster.process.subnormals import flushed_subnormals
+from graphmill.cluster.reduction.buffer_mean import BufferMean
+from graphmill.cluster.reduction.gradient_tree import GradientTree
+from graphmill.cluster.reduction.position_tree import Seat
+from graphmill.cluster.runs.local_records import RecorderEnd
+from graphmill.cluster.runs.recorded_epochs import is_recorded
+from graphmill.cluster.serving.shared_rows import HostMates, share_rows
+from graphmill.cluster.tasks import Scores, StepOutput, Task, step_output
+from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from graphmill.cluster.training.evaluation import autocast, deal_split, predictions, scored_with, update_scores
+from graphmill.cluster.training.initial_weights import load_start
+from graphmill.cluster.training.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
+from graphmill.cluster.training.schedule import rate_factor
+from graphmill.cluster.training.train_session import TrainSession
+from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.cluster.training.weight_average import build_average, update_average
+from graphmill.core.counter_random import derive_key
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.samplers.access.traffic import COLUMNS
+from graphmill.samplers.drawing.pending_batch import DrawingSampler
+from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.loading.loader import STAGE_SECONDS, Loader
+from graphmill.samplers.loading.scheduled_rows import SharedRows
+from graphmill.samplers.vocabulary.options import LoaderOptions
+
+RANK_SECONDS = ("train_s", "wait_s", "peers_s", "cpu_s", "train_cpu_s", "eval_s", *STAGE_SECONDS)
+_STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
+_DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
+
+
+@flushed_subnormals()
+def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
+    """One rank's whole training. Every rank returns the same kind of outcome."""
+    rank, device = session.rank, session.device
+    # What every rank meets at the same place, and would meet again, is returned, not raised, so that nobody tries it over.
+    with ExitStack() as ending:
+        try:
+            with located("start of the workers", f"rank {rank}"):
+                writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
+                if device.type == "cuda":  # it sees its neighbors' too, and collective calls go by the current one
+                    torch.cuda.set_device(device)
+                worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
+                ending.callback(worker.close)
+                worker.restore(session.checkpoints)
+        except ConfigError as error:
+            return Failed(error.stage, error.owner, error)
+        try:
+            with located("training", f"rank {rank}"):
+                return worker.run()
+        except NonFiniteLossError as error:
+            return Failed(error.stage, error.owner, error)
+
+
+def seed_dropout(seed: int, *position: int) -> None:
+    """Seeds torch's global generators from a position, such as (epoch, batch, rank)."""
+    torch.manual_seed(derive_key(seed, _DROPOUT, *position) >> 1)
+
+
+def step_loss(task: Task, output: StepOutput, target: Tensor, weight: Tensor) -> Tensor:
+    """The sum that a batch adds to the step's loss: its targets' losses, and the penalty by the targets' weight."""
+    loss = task.loss(output.prediction, target)
+    return loss if output.penalty is None else loss + output.penalty.float() * weight.float()
+
+
+def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` batches in turn."""
+    iterator = iter(batches)
+    while group := list(islice(iterator, size)):
+        yield group
+
+
+class EpochClock:
+    """What an epoch has cost this rank, by the names of its record; what it had cost before an interruption included."""
+
+    def __init__(self, loader: Loader, peers: PeerWait, earlier: Mapping[str, float]) -> None:
+        self._stats, self._peers, self._earlier = loader.stats, peers, earlier
+        self._peers_s = peers.seconds
+        self._before, self._start = loader.stats.as_dict(), time.perf_counter()
+        self._cpu, self._thread_cpu = time.process_time(), time.thread_time()
+
+    def spent(self) -> dict[str, float]:
+        done = {name: value - self._before[name] for name, value in self._stats.as_dict().items()}
+        here = {
+            "train_s": time.perf_counter() - self._start,
+            "wait_s": done["wait_s"],
+            "peers_s": self._peers.seconds - self._peers_s,
+            "cpu_s": time.process_time() - self._cpu,  # of all threads
+            "train_cpu_s": time.thread_time() - self._thread_cpu,
+            **{name: done[name] for name in STAGE_SECONDS},
+        }
+        return {name: value + self._earlier.get(name, 0.0) for name, value in here.items()}
+
+
+class Worker:
+    """One rank's run."""
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        reporter: RecorderEnd,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        writer: CheckpointWriter | None = None,
+        host: str = "",
+    ) -> None:
+        self.spec, self.options, self.reporter, self.writer = spec, spec.options, reporter, writer
+        self.rank, self.world_size, self.device, self.host = rank, world_size, device, host
+        self.data, self.task = spec.data.open(), spec.task
+        self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size, self._places())
+        torch.manual_seed(spec.options.seed)
+        self.model = spec.build_model().to(self.device)
+        _take_first_ranks(self.model)
+        decay = spec.options.ema_decay
+        self.average = build_average(self.model, decay) if decay is not None else None
+        self.embeddings = None if spec.table is None else Embeddings(spec.table, self.seat, device)
+        self.gradients = GradientTree(self.model, self.seat)
+        self.buffers = BufferMean(self.model, self.seat, device)
+        algorithm = torch.optim.Adam if spec.options.optimizer == "adam" else torch.optim.AdamW
+        self.optimizer = algorithm(
+            _param_groups(self.model, spec.options), lr=spec.options.learning_rate, foreach=self.device.type == "cuda"
+        )
+        self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.rate_factor = 1.0  # of the step under way, on all peak rates
+        self.next_epoch, self.best_epoch = 0, -1
+        self.part: EpochProgress | None = None  # of the next epoch, where a checkpoint was saved within it
+        self.best_score: float | None = None
+        self.since_best = 0  # validations since the best one
+        self.best = _copy_state(self.model)
+        # What the pass that chose the best weights says of splits: scores, or what they are computed of.
+        self.best_scores: dict[str, dict[str, float] | Scores] = {}
+        self.reported_traffic: np.ndarray | int = 0
+        self.received_bytes = 0.0  # by this rank from other processes, up to the last epoch
+        self.reported_epoch = -1  # of traffic and ranks
+        self.peers = PeerWait(is_measured=device.type == "cpu")
+        self.stragglers = StragglerWatch(gather_objects(host))
+        self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: of each rank, since they were last reported
+
+    def _places(self) -> tuple[int, ...]:
+        """Of the ranks in the order of positions: by locality groups that of the nodes that they read themselves. A collective call then."""
+        if getattr(self.spec.sampler, "root_order", "") != "groups":
+            return ()
+        middles = gather_objects(self.data.near_middle())
+        in_order = sorted(range(len(middles)), key=lambda rank: (middles[rank], rank))
+        return tuple(in_order.index(rank) for rank in range(len(middles)))
+
+    def close(self) -> None:
+        """Ends what runs beside the training."""
+        if self.embeddings is not None:
+            self.embeddings.close()
+
+    @property
+    def scored(self) -> torch.nn.Module:
+        """The model whose weights are evaluated and kept."""
+        return self.model if self.average is None else self.average.module
+
+    def run(self) -> Finished | Stopped:
+        """Trains to the end, or until the driver asks to stop."""
+        options = self.options
+        with ExitStack() as stack:
+            train = stack.enter_context(self.loader(self.spec.sampler, is_sharing=self.spec.loader.shared_bytes > 0))
+            valid_loader = stack.enter_context(self.split_loader(self.spec.evaluation["valid"]))
+            valid = BatchCache(valid_loader, self.spec.loader.kept_bytes)
+            if self.rank == 0:
+                steps, warmup = train.num_steps * options.epochs, options.num_warmup_steps(train.num_steps)
+                self.reporter.push({"kind": "planned", "steps": steps, "warmup_steps": warmup})
+            for epoch in range(self.next_epoch, options.epochs):
+                if self.is_out_of_patience:  # resumed where it had stopped
+                    break
+                record, request = self.train_epoch(train, epoch)
+                if record is None:
+                    return Stopped(self._where())
+                last = epoch + 1 == options.epochs
+                if last or (epoch + 1) % options.eval_every == 0:
+                    record |= self._validate(valid, epoch)
+                last = last or self.is_out_of_patience
+                self.next_epoch, self.part = epoch + 1, None
+                if self.writer is not None:
+                    record["checkpoint_s"] = self.writer.take_stall_s()
+                if self.rank == 0:
+                    self.reporter.push({"kind": "epoch", "epoch": epoch, **record})
+                self._watch_ranks(epoch, record)
+                if last or is_recorded(epoch):
+                    self.report_traffic(epoch)
+                    self._report_ranks(epoch)
+                    self.reported_epoch = epoch
+                if last or request != CheckpointRequest.NONE or (epoch + 1) % options.checkpoint_every == 0:
+                    self.checkpoint()
+                if request == CheckpointRequest.SAVE_AND_STOP and not last:
+                    return Stopped(self._where())
+        scores = self._final_scores()
+        self.report_traffic(None)
+        self._report_memory()
+        return Finished(scores)
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Whether training ends before its last epoch: the same on all ranks."""
+        patience = self.options.patience
+        return patience is not None and self.since_best >= patience
+
+    def report_traffic(self, epoch: int | None) -> None:
+        """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted.
+
+        `epoch`: the last of those that it was asked for; None: for the final scores.
+        """
+        counts = self.data.traffic()
+        if counts is None:
+            return
+        done, self.reported_traffic = counts - self.reported_traffic, counts
+        total = all_reduce_sum(torch.from_numpy(done).to(self.device))
+        if self.rank == 0:
+            columns = dict(zip(COLUMNS, total.T.tolist(), strict=True))
+            what = (
+                {"of": "final scores"}
+                if epoch is None
+                else {"of": "epochs", "epochs": max(1, epoch - self.reported_epoch)}
+            )
+            self.reporter.push({"kind": "traffic", "epoch": epoch, **what, **columns})
+
+    def _watch_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
+        """Looks where each rank's time went in an epoch, and says which one the others wait for: a collective call of several ranks."""
+        if self.world_size == 1:
+            return
+        counts = self.data.traffic()
+        received = 0.0 if counts is None else float(counts[:, COLUMNS.index("received_bytes")].sum())
+        steps = record["batches"] / self.seat.num_positions
+        gradients = 2 * (self.world_size - 1) / self.world_size * self.gradients.num_bytes * steps
+        row = [*(record.get(name, 0.0) for name in RANK_SECONDS), received - self.received_bytes + gradients]
+        self.received_bytes = received
+        rows = gather_rows(torch.tensor([row], dtype=torch.float64, device=self.device))
+        if self.rank != 0:
+            return
+        columns = dict(zip(RANK_SECONDS, rows.T[:-1].tolist(), strict=True))
+        for name, seconds in columns.items():
+            before = self.rank_seconds.get(name, [0.0] * self.world_size)
+            self.rank_seconds[name] = [a + b for a, b in zip(before, seconds, strict=True)]
+        what = self.stragglers.update(columns, rows[:, -1].tolist())
+        if what is not None:
+            self.reporter.push({"kind": "slow", "epoch": epoch, "what": what})
+
+    def _report_ranks(self, epoch: int) -> None:
+        """Where each rank's time went since it was last reported."""
+        if self.rank_seconds:
+            columns = {name: [round(s, 3) for s in seconds] for name, seconds in self.rank_seconds.items()}
+            covered = {"epoch": epoch, "epochs": epoch - self.reported_epoch}
+            self.reporter.push({"kind": "ranks", **covered, "hosts": self.stragglers.hosts, **columns})
+            self.rank_seconds = {}
+
+    def _report_memory(self) -> None:
+        """The most memory that each rank has taken: a collective call."""
+        peaks = gather_objects(peak_bytes(self.device))
+        if self.rank == 0:
+            self.reporter.push({"kind": "memory", "peak_bytes": peaks})
+
+    def _where(self) -> str:
+        return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
+
+    def loader(self, sampler_options: Any, *, is_sharing: bool = False) -> Loader:
+        """This rank's training batches; with rows that the host's ranks share, a collective call."""
+        sampler, num_positions = self.data.sampler(sampler_options, self.seat.num_positions), self.seat.num_positions
+        shared = None
+        if is_sharing and isinstance(sampler, DrawingSampler):
+            own = [
+                step * num_positions + place
+                for step in range(sampler.num_batches // num_positions)
+                for place in self.seat.positions
+            ]
+            mates = HostMates.of(self.rank, self.host)
+            shared = share_rows(sampler, self.next_epoch, own, self.spec.loader.shared_bytes, mates)
+        return self._loader(sampler, num_positions, self.spec.loader, self.seat.place, shared)
+
+    def split_loader(self, sampler_options: Any) -> Loader:
+        """This rank's batches of a split to be scored; ranks beyond the positions have the last one's, too, and do not count."""
+        dealt = deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size)
+        return self._loader(
+            *dealt, replace(self.spec.loader, cache_bytes=0, shared_bytes=0), self.rank
+        )  # the room is for training
+
+    def _loader(
+        self,
+        sampler: Sampler,
+        num_positions: int,
+        options: LoaderOptions,
+        place: int,
+        shared: SharedRows | None = None,
+    ) -> Loader:
+        num_ranks = min(self.world_size, num_positions)
+        return Loader(
+            sampler,
+            options,
+            rank=min(place, num_ranks - 1),
+            num_ranks=num_ranks,
+            num_positions=num_positions,
+            num_epochs=self.options.epochs,
+            shared=shared,
+            device=self.device,
+            collate=self.data.collate,
+        )
+
+    def _autocast(self) -> torch.autocast:
+        return autocast(self.device, self.options.precision)
+
+    def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
+        """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
+        self.model.train()
+        num_steps, own = loader.num_steps, self.seat.positions
+        # Each own position's sums over the epoch: loss, weight of the targets, targets, nodes, edges.
+        sums = torch.zeros(len(own), 5, dtype=torch.float64, device=self.device)
+        first, self.part, before_part = 0, None, self.part
+        if before_part is not None:
+            first = before_part.step
+            sums += sums.new_tensor(before_part.sums[own.start : own.stop])
+        clock = EpochClock(loader, self.peers, {} if before_part is None else before_part.spent)
+        reported, request = 0.0, CheckpointRequest.NONE
+        for step, batches in enumerate(_groups(loader.epoch(epoch, first), len(own)), first):
+            self._set_rates(epoch * num_steps + step, num_steps)
+            targets = [self.data.target(batch) for batch in batches]
+            step_sums, request = self._step(epoch, step, batches, targets)
+            sizes = [(len(target), *self.data.sizes(batch)) for batch, target in zip(batches, targets, strict=True)]
+            sums += torch.cat([step_sums, sums.new_tensor(sizes)], dim=1)
+            if self.average is not None:
+                update_average(self.average, self.model, epoch * num_steps + step)
+            now = time.perf_counter()
+            if self.rank == 0 and now - reported > _STEP_REPORT_S:
+                reported = now
+                self.reporter.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
+            if request != CheckpointRequest.NONE and step + 1 < num_steps:
+                rows = tuple(tuple(row) for row in self._by_position(sums).tolist())
+                self.part = EpochProgress(step + 1, loader.state_dict(), rows, clock.spent())
+                self.checkpoint()
+                if request == CheckpointRequest.SAVE_AND_STOP:
+                    self.report_traffic(epoch)
+                    self._report_ranks(epoch - 1)
+                    return None, request
+        self.part = None
+        spent = clock.spent() | {"batches": float(self.seat.num_positions * num_steps)}
+        loss_sum, weight, roots, nodes, edges = self._by_position(sums).sum(dim=0).tolist()
+        return {
+            "train_loss": loss_sum / weight if weight else 0.0,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            **spent,
+            "roots": roots,
+            "roots_per_s": roots / spent["train_s"],
+            "nodes_per_s": nodes / spent["train_s"],
+            "edges_per_s": edges / spent["train_s"],
+        }, request
+
+    def _by_position(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks' positions, in the order of positions; a collective call."""
+        gathered = gather_rows(rows)
+        in_order = torch.empty_like(gathered)
+        in_order[[position for own in self.seat.positions_of_ranks for position in own]] = gathered
+        return in_order
+
+    def _set_rates(self, step: int, steps_per_epoch: int) -> None:
+        """Sets the learning rates of optimizer step `step`, counted from the run's start."""
+        options = self.options
+        self.rate_factor = rate_factor(
+            step,
+            options.epochs * steps_per_epoch,
+            options.num_warmup_steps(steps_per_epoch),
+            options.schedule,
+            floor=options.min_learning_rate / options.learning_rate,
+            power=options.power,
+        )
+        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
+            group["lr"] = peak * self.rate_factor
+
+    def _step(
+        self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]
+    ) -> tuple[Tensor, CheckpointRequest]:
+        """One optimizer step; returns the summed loss and the targets' weight of each own batch, float64 [k, 2], and rank 0's request.
+
+        What the ranks tell one another besides gradients travels while they compute: the weights during the first forward pass, the losses
+        during the last backward pass.
+        """
+        own, num_positions = self.seat.positions, self.seat.num_positions
+        if self.embeddings is not None:
+            batches = self.embeddings.for_step(batches)
+        # A row that every rank fills in at its own places: their sum has every position's number, as it is.
+        weights = torch.zeros(num_positions + 1, dtype=torch.float64, device=self.device)
+        weights[own.start : own.stop] = torch.stack([self.task.weight(target) for target in targets])
+        weights[-1] = float(self._request())
+        sums = torch.stack([torch.zeros_like(weights[own.start : own.stop]), weights[own.start : own.stop]], dim=1)
+        all_weights = begin_sum(weights)
+        losses = torch.zeros(num_positions, dtype=torch.float64, device=self.device)
+        self.buffers.begin_step()
+        for i, (position, batch, target) in enumerate(zip(own, batches, targets, strict=True)):
+            seed_dropout(self.options.seed, epoch, step, position)
+            self.buffers.begin_position()
+            with self._autocast():
+                output = step_output(self.model(batch))
+            loss = step_loss(self.task, output, target, sums[i, 1])
+            sums[i, 0] = losses[position] = loss.detach().double()
+            changed = self.buffers.look()
+            if i == 0:
+                with self.peers:
+                    of_all = all_weights()
+                total, request = torch.stack([of_all[:-1].sum(), of_all[-1]]).tolist()
+            if position + 1 == own.stop:
+                all_losses = begin_sum(torch.cat([losses, changed]))
+            self.gradients.backward(loss * (1.0 / total if total > 0 else 0.0))
+            self.buffers.keep(position)
+        with self.peers:
+            self.gradients.end()
+            told = all_losses().tolist()
+        if not all(map(math.isfinite, told)):
+            raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
+        self.buffers.end(told[num_positions:])
+        if total > 0:  # else no labelled target at any position: nothing to learn, and no decay either
+            self._update(epoch, step, batches)
+        if self.embeddings is not None:
+            self.embeddings.push(self.rate_factor, learns=total > 0)
+        self.optimizer.zero_grad(set_to_none=True)
+        return sums, CheckpointRequest(int(request))
+
+    def _request(self) -> CheckpointRequest:
+        """Rank 0's; the others have none."""
+        if self.rank != 0:
+            return CheckpointRequest.NONE
+        if self.reporter.stop_asked():
+            return CheckpointRequest.SAVE_AND_STOP
+        is_full = self.embeddings is not None and self.embeddings.is_log_full
+        is_due = self.writer is not None and (self.writer.is_due() or (is_full and self.writer.is_idle))
+        return CheckpointRequest.SAVE if is_due else CheckpointRequest.NONE
+
+    def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> None:
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not math.isfinite(norm):  # the reduced gradients are the same on all ranks: all stop here
+            numbers = ", ".join(str(batch.index) for batch in batches)
+            raise self._not_finite("the gradient", describe_nonfinite_gradients(self.model)).at(
+                f"epoch {epoch}, step {step}", f"rank {self.rank}, batches {numbers}"
+            )
+        if self.options.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
+        self.optimizer.step()
+
+    def _nonfinite_loss(
+        self, epoch: int, step: int, batches: Sequence[Any], losses: Sequence[float]
+    ) -> NonFiniteLossError:
+        """The same error for all ranks, where the loss of any position is not finite; a collective call."""
+        bad = [i for i, loss in enumerate(losses) if not math.isfinite(loss)]
+        i = bad[0] if bad else 0
+
+        def forward() -> Any:
+            seed_dropout(self.options.seed, epoch, step, self.seat.positions[i])
+            with self._autocast():
+                return self.model(batches[i])
+
+        owner, finding = find_nonfinite(self.model, forward, batches[i], self.rank, bool(bad))
+        return self._not_finite("the loss", finding).at(f"epoch {epoch}, step {step}", owner)
+
+    def _not_finite(self, quantity: str, finding: str) -> NonFiniteLossError:
+        return NonFiniteLossError(
+            f"{quantity} is not finite; {finding}; lower --fit.learning_rate (now {self.options.learning_rate:g}), set --fit.clip_norm, or "
+            "check the features and targets"
+        )
+
+    def _validate(self, loader: Loader | BatchCache, epoch: int) -> dict[str, float]:
+        start = time.perf_counter()
+        found: dict[str, Any] = self._evaluate(self.scored, loader, "valid")
+        scores = found["valid"] = found["valid"].compute()
+        # Rank 0's score decides on all ranks, whatever a task of a user's own reduces.
+        own = scores.get(self.task.metric, math.nan) if self.rank == 0 else 0.0
+        score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
+        sign = 1.0 if self.task.higher_is_better else -1.0
+        if not self.spec.keep_best:
+            self.best_epoch, self.best_scores = epoch, found
+            self._keep_weights()
+        elif math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
+            self.best_score, self.best_epoch, self.best_scores = score, epoch, found
+            self._keep_weights()
+            self.since_best = 0
+        else:
+            self.since_best += 1
+        prefix = "valid_estimate_" if self.spec.is_estimate else "valid_"
+        named = {f"{prefix}{name}": value for name, value in scores.items() if name != "count"}
+        waited = {} if self.options.patience is None else {"since_best": self.since_best}
+        return {**named, **self._kept_epoch(), **waited, "eval_s": time.perf_counter() - start}
+
+    def _keep_weights(self) -> None:
+        """As the best ones; every rank says it."""
+        self.best = _copy_state(self.scored)
+        if self.embeddings is not None:
+            self.embeddings.keep_best()
+
+    def _kept_epoch(self) -> dict[str, int]:
+        """The epoch whose weights are kept, named by how it was chosen."""
+        if not self.spec.keep_best:
+            return {"last_epoch": self.best_epoch}
+        return {"best_epoch_by_estimate" if self.spec.is_estimate else "best_epoch": self.best_epoch}
+
+    def _early_stop(self) -> dict[str, dict[str, Any]]:
+        """Where and why training ended before its last epoch; empty where it did not."""
+        if not self.is_out_of_patience or self.next_epoch >= self.options.epochs:
+            return {}
+        since = "validation" if self.since_best == 1 else f"{self.since_best} validations"
+        why = f"no better valid {self.task.metric} in {since} (--fit.patience {self.options.patience})"
+        return {"stopped_early": {"epoch": self.next_epoch - 1, "why": why}}
+
+    @torch.no_grad()
+    def _evaluate(
+        self, model: torch.nn.Module, loader: Loader | BatchCache, split: str, *, best: bool = False
+    ) -> dict[str, Scores]:
+        """Scores of this split and of those that the same batches score, each target counted once. `best`: by the best epoch's embeddings.
+
+        Raises NonFiniteLossError where a prediction is not finite.
+        """
+        names = scored_with(split, self.spec.evaluation)
+        own = [{name: self.task.scores(self.device) for name in names} for _ in loader.positions]
+        bad = last = None
+        plain = loader.epoch(0)
+        complete = plain if self.embeddings is None else self.embeddings.evaluated(plain, best=best)
+        batches = predictions(model, complete, self.device, self.options.precision)
+        for number, (batch, prediction) in enumerate(batches):
+            if bad is None and not bool(torch.isfinite(prediction).all()):
+                bad = batch
+            last = batch
+            update_scores(own[number % len(own)], self.data, batch, prediction)
+        if float(all_reduce_sum(torch.tensor([float(bad is not None)], device=self.device))) and last is not None:
+            batch = last if bad is None else bad
+
+            def forward() -> Any:
+                with self._autocast():
+                    return model(batch)
+
+            owner, finding = find_nonfinite(model, forward, batch, self.rank, bad is not None)
+            raise NonFiniteLossError(f"a prediction is not finite; {finding}").at(f"evaluation of {split}", owner)
+        if self.rank > loader.positions.start:  # a rank's first position is its number or above: this repeats another's
+            return {name: self.task.scores(self.device) for name in names}
+        for later in own[1:]:
+            for name in names:
+                own[0][name].add(later[name])
+        return own[0]
+
+    def _final_scores(self) -> dict[str, Any]:
+        """Scores of all splits with the kept weights: of those that were scored as these were chosen, what was found then."""
+        self.model.load_state_dict(self.best)
+        by_split = self.best_scores
+        for split, sampler_options in self.spec.evaluation.items():
+            if split not in by_split:
+                with self.split_loader(sampler_options) as loader:
+                    by_split = {**self._evaluate(self.model, loader, split, best=True), **by_split}
+        scores = {}
+        for split in self.spec.evaluation:
+            of_split = by_split[split]
+            scores[split] = of_split if isinstance(of_split, dict) else of_split.compute()
+        self.data.check()
+        return {
+            **self._kept_epoch(),
+            **self._early_stop(),
+            "scores": scores,
+            "num_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "device": str(self.device),
+            "world_size": self.world_size,
+            "micro_batches": self.seat.num_positions,
+        }
+
+    def checkpoint(self) -> None:
+        """Saves and reports a checkpoint, where there is a writer; every rank takes part, rank 0 writes."""
+        if self.writer is None:
+            return
+        self.data.check()  # nothing that was learnt from damaged files is kept
+        state = TrainState(
+            next_epoch=self.next_epoch,
+            best_epoch=self.best_epoch,
+            best_score=self.best_score,
+            since_best=self.since_best,
+            identity=self.spec.identity,
+            model_config=self.spec.model_config,
+            part=self.part,
+            table_step=0 if self.embeddings is None else self.embeddings.client.step,
+        )
+        average = None if self.average is None else self.average.module
+        saved = state, self.model, self.best, self.optimizer, average, self.reporter.flush
+        if self.embeddings is None:
+            self.writer.save(*saved)
+            return
+        folder = self._table_folder
+        name = gather_objects(self.writer.save(*saved, self.embeddings.save(folder)))[0]
+        self.embeddings.client.saved(str(folder / name))
+
+    def restore(self, checkpoints: Checkpoints) -> None:
+        """Continues from the newest whole checkpoint, where there is one; tells the driver which epoch comes next.
+
+        Rank 0 chooses, and tells the others: a collective call. Raises ConfigError on all ranks where the checkpoint is of another run;
+        FormatError where none is whole.
+        """
+        damaged: list[str] = []
+        with ExitStack() as held:
+            folder: Path | None = None
+            choice: str | FormatError | None = None
+            if self.rank == 0:
+                try:
+                    choice, folder = _choose(held, checkpoints, damaged)
+                except FormatError as error:
+                    choice = error
+            choice = gather_objects(choice)[0]
+            if isinstance(choice, FormatError):
+                raise choice
+            if choice is not None and folder is None:
+                folder = held.enter_context(checkpoints.opened(choice))
+                verify_checkpoint(folder)  # another node may read other bytes
+            if self.embeddings is not None:
+                self._begin_table(checkpoints, folder)
+            if folder is not None:
+                self._load(folder)
+            elif self.options.start_from is not None:
+                self._begin_with(self.options.start_from)
+        if self.rank == 0:
+            for message in damaged:
+                self.reporter.push({"kind": "damage", "what": message})
+            step = 0 if self.part is None else self.part.step
+            self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+
+    def _begin_table(self, checkpoints: Checkpoints, folder: Path | None) -> None:
+        assert self.embeddings is not None
+        assert isinstance(checkpoints, LocalCheckpoints), "a run with embeddings on a store is refused before it begins"
+        self._table_folder = checkpoints.folder.resolve()
+        step = 0
+        if folder is not None:
+            step = load_state(folder).table_step
+        if self.rank == 0:  # what an attempt before this one has left
+            for left in checkpoints.folder.glob(".table-*"):
+                shutil.rmtree(left, ignore_errors=True)
+        self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
+
+    def _begin_with(self, path: str) -> None:
+        """Rank 0 reads the weights, and they become everybody's: a collective call. Raises ConfigError on all ranks."""
+        refusal: ConfigError | None = None
+        if self.rank == 0:
+            try:
+                load_start(self.model, path)
+            except ConfigError as error:
+                refusal = error
+        refusal = gather_objects(refusal)[0]
+        if refusal is not None:
+            raise refusal
+        _take_first_ranks(self.model)
+        self.best = _copy_state(self.model)
+        if self.options.ema_decay is not None:
+            self.average = build_average(self.model, self.options.ema_decay)
+
+    def _check_position(self, state: TrainState) -> None:
+        """Raises ConfigError where a position within an epoch is of other batches, or of other steps of them."""
+        if state.part is None:
+            return
+        with self.loader(self.spec.sampler) as loader:
+            loader.load_state_dict(state.part.position)
+
+    def _load(self, directory: Path) -> None:
+        state = load_state(directory)
+        check_continues(state, self.spec.model_config, self.spec.identity, self.options.epochs, str(directory))
+        self._check_position(state)
+        load_weights(directory / "best.safetensors", self.model)
+        self.best = _copy_state(self.model)
+        load_weights(directory / "model.safetensors", self.model)
+        if self.average is not None:
+            load_weights(directory / "average.safetensors", self.average.module)
+        load_optimizer(directory / "optimizer.safetensors", self.optimizer)
+        self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
+        self.reported_epoch = self.next_epoch - 1
+        self.best_score, self.since_best, self.part = state.best_score, state.since_best, state.part
+
+
+def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _param_groups(model: torch.nn.Module, options: Any) -> list[dict[str, Any]]:
+    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without. Of Adam, and with `decay_all`, all decay."""
+    own = getattr(model, "param_groups", None)
+    everywhere = {"weight_decay": options.weight_decay} if options.optimizer == "adam" or options.decay_all else {}
+    if own is not None:
+        return [group | everywhere for group in own(options.learning_rate, options.weight_decay)]
+    decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    plain = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    return [
+        {"params": decayed, "weight_decay": options.weight_decay},
+        {"params": plain, "weight_decay": 0.0, **everywhere},
+    ]
+
+
+def _choose(held: ExitStack, checkpoints: Checkpoints, damaged: list[str]) -> tuple[str, Path] | tuple[None, None]:
+    """The checkpoint to continue from, and its folder as long as `held`; None where there is none. Raises FormatError where none is whole."""
+    newest = held.enter_context(checkpoints.newest(damaged))
+    if newest is None and damaged:
+        raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
+    return newest or (None, None)
+
+
+def _take_first_ranks(model: torch.nn.Module) -> None:
+    """Rank 0's weights and buffers become everybody's: another kind of CPU may initialise them otherwise in the last digit."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), 0)

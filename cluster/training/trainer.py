@@ -1,0 +1,98 @@
+"""The driver's side of training: has the workers started on a spec, follows their metrics, and returns the final scores."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, keep_best_of, run_disk_full
+from graphmill.cluster.process.failure_budget import Failure, why_give_up
+from graphmill.cluster.process.graceful_stop import GracefulStop
+from graphmill.cluster.process.outcome import Failed, Stopped
+from graphmill.cluster.runs.local_records import Record
+from graphmill.cluster.runs.progress_thread import progress_thread
+from graphmill.cluster.runs.record_follower import followed
+from graphmill.cluster.runs.run_directory import RunDirectory
+from graphmill.cluster.training.train_session import Launcher
+from graphmill.cluster.training.train_spec import TrainSpec
+
+
+def train(
+    spec: TrainSpec, launcher: Launcher, run: RunDirectory, on_record: Callable[[Record], None]
+) -> Mapping[str, Any]:
+    """Trains (or continues, where the run has a checkpoint), records every epoch, and returns the final scores.
+
+    Where workers fail, all start again from the latest checkpoint, as long as the failures stay within `workers.failures_per_hour`.
+    `on_record` is shown what the workers report, from a thread. Raises what a worker raised on purpose; StageError for the rest;
+    SystemExit(130 or 143) after Ctrl-C or SIGTERM, with a checkpoint of the step that was under way; after a second signal, or SIGTERM's
+    grace time, KeyboardInterrupt or SystemExit(143) without one.
+    """
+    workers = launcher.workers
+    reached: float | None = None  # epochs, by the attempt under way; None until its workers have begun
+    unread = run.place.left_reports()
+
+    def consume(record: Record) -> None:
+        nonlocal reached
+        reached = _position(record, reached)
+        run.take(record)
+        while record["kind"] == "start" and unread:
+            reports = unread.pop(0)
+            run.make_up(reports.reader().records(), int(record["epoch"]))
+            run.settle()
+            reports.remove()
+        launcher.watch(record)
+        tell(record)
+
+    def say(what: str) -> None:
+        run.note("hosts", what=what)
+        tell({"kind": "hosts", "what": what})
+
+    checkpoints = checkpoints_of(run.place)
+    stop, failures = GracefulStop(workers.grace_s), list[Failure]()
+    with (
+        progress_thread(on_record, stop.end_now) as tell,
+        stop.on_signals(
+            lambda: reached is not None and not run.is_lost, lambda signum: tell({"kind": "stopping", "signal": signum})
+        ),
+        launcher.watching(say, stop.end_now) as lost_hosts,
+    ):
+        while True:
+            checkpoints.sweep(workers.keep_checkpoints)
+            reports = run.place.new_reports()
+            with followed(reports, consume, stop.asked, stop.end_now, run.settle):
+                outcome = launcher.attempt(spec, reports)
+            if not isinstance(outcome, Failed) or outcome.is_final:
+                break
+            if run_disk_full(run.place) is not None:  # another attempt could keep nothing
+                raise outcome.error()
+            failures.append(Failure(time.monotonic(), reached))
+            reached = None
+            given_up, line = why_give_up(failures, workers.failures_per_hour), str(outcome.error())
+            if lost := lost_hosts():  # what the workers' processes say is a consequence
+                line = f"{lost}; {line}"
+            run.note("failure", error=line, given_up=given_up)
+            if given_up is not None:
+                raise outcome.error(given_up)
+            if stop.asked.is_set():
+                raise SystemExit(stop.status)
+            tell({"kind": "failure", "what": line})
+    if isinstance(outcome, Failed):
+        raise outcome.error()
+    if isinstance(outcome, Stopped):
+        run.note("saved", where=outcome.where)
+        raise SystemExit(stop.status)
+    checkpoints.sweep(workers.keep_checkpoints)
+    if newest := checkpoints.names():
+        with checkpoints.opened(newest[0]) as folder:
+            keep_best_of(folder, run.place)
+    return outcome.summary
+
+
+def _position(record: Record, reached: float | None) -> float | None:
+    """How far an attempt has come by this record of it, in epochs; a record that does not say changes nothing."""
+    if record["kind"] == "start":
+        return float(record["epoch"])
+    if reached is not None and record["kind"] == "step":
+        return max(reached, record["epoch"] + record["step"] / record["num_steps"])
+    if reached is not None and record["kind"] == "epoch":
+        return float(record["epoch"] + 1)
+    return reached

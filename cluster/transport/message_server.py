@@ -1,0 +1,190 @@
+"""Answers requests over TCP, to those who have the server's token (`graphmill.cluster.transport.connection`).
+
+A connection stays open: on it requests and replies follow each other, as `graphmill.cluster.transport.wire` packs them, in a thread of its own. No more than `work_threads`
+requests are answered at once, the others wait; a request whose asker has gone meanwhile is dropped.
+
+Connections that have not shown the token take at most half of the descriptors that the process has left: the oldest of them makes room for a new one.
+"""
+
+import os
+import resource
+import secrets
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from graphmill.cluster.transport.connection import Connection, Endpoint
+from graphmill.cluster.transport.tls import tls_context
+from graphmill.cluster.transport.wire import ROOM, Failure, Message
+from graphmill.core.errors import ConfigError, GraphmillError, StageError
+from graphmill.samplers.access.array_pool import ArrayPool
+
+_LOOK_S = 1.0  # between two looks whether a waiting request's asker is still there
+_TOKEN_S = 10.0  # until who has connected has shown the token
+_UNPROVEN = 256  # connections at most that have not shown it, each with a thread
+_QUIET_S = 300.0  # a connection on which nothing moves for so long is closed, and its thread ends
+_FINISH_S = 2.0  # for an asker to read why it is refused
+_STOP_S = 5.0  # until the connections' threads have ended
+_AGAIN_S = 0.02  # where a connection cannot be accepted: too many open files
+
+
+class MessageServer:
+    """Serves from the moment it is made, with a token of its own, on `host` at the first free port of `ports` (None: any free one).
+
+    Its threads end no later than the process: nothing has to be stopped. Raises ConfigError where none of the ports is free.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Any], Message],
+        host: str,
+        ports: tuple[int, ...] | None,
+        work_threads: int,
+        room: ArrayPool = ROOM,
+        *,
+        tls: bool = False,
+    ) -> None:
+        """`room`: of the requests' arrays. `tls`: around all connections; raises ConfigError as `graphmill.cluster.transport.tls.tls_context`."""
+        self._tls = tls_context(is_server=True) if tls else None
+        self._answer, self._working, self._room = answer, threading.Semaphore(work_threads), room
+        self._listening = _listen(host, ports)
+        self.endpoint = Endpoint(host, self._listening.getsockname()[1], secrets.token_bytes(32), tls)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._open: dict[threading.Thread, Connection] = {}
+        self._unproven: dict[
+            threading.Thread, Connection
+        ] = {}  # of these, who has not shown the token; the oldest first
+        self._accepting = threading.Thread(target=self._accept, name="graphmill-accept", daemon=True)
+        self._accepting.start()
+
+    def __enter__(self) -> "MessageServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def num_connections(self) -> int:
+        """Open ones, each with a thread."""
+        return len(self._open)
+
+    def stop(self) -> None:
+        """Ends all connections. Raises StageError where a thread still computes an answer after a few seconds; it ends with that."""
+        self._stopping.set()
+        _wake(self._listening)
+        with self._lock:
+            threads = [self._accepting, *self._open]
+            for connection in self._open.values():
+                connection.shut()
+        deadline = time.monotonic() + _STOP_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if busy := sum(thread.is_alive() for thread in threads):
+            raise StageError(f"{busy} of the server's threads have not ended within {_STOP_S:g} s")
+
+    def _accept(self) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        while not self._stopping.is_set():
+            try:
+                accepted, _ = self._listening.accept()
+            except OSError:
+                self._drop_unproven(len(self._unproven) - 1)
+                self._stopping.wait(_AGAIN_S)
+                continue
+            # The system took the lowest number that was free as the wait began: as many descriptors were open below it.
+            left = _UNPROVEN if limit == resource.RLIM_INFINITY else limit - accepted.fileno() + len(self._unproven)
+            try:
+                self._begin(accepted)
+            except (OSError, RuntimeError):  # who has connected has gone; no thread can be started
+                accepted.close()
+            self._drop_unproven(max(1, min(_UNPROVEN, left // 2)))
+        self._listening.close()
+
+    def _begin(self, accepted: socket.socket) -> None:
+        if self._tls is not None:
+            accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        connection = Connection(accepted, _QUIET_S, self._room)
+        thread = threading.Thread(target=self._serve, args=(connection,), name="graphmill-answers", daemon=True)
+        with self._lock:  # so that `stop` sees it, or it sees `stop`
+            thread.start()
+            self._open[thread] = self._unproven[thread] = connection
+
+    def _drop_unproven(self, most: int) -> None:
+        """Ends the oldest connections that have not shown the token, until so many are left."""
+        with self._lock:
+            while len(self._unproven) > max(0, most):
+                self._unproven.pop(next(iter(self._unproven))).shut()
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.check_token(self.endpoint.token, time.monotonic() + _TOKEN_S)
+            with self._lock:
+                self._unproven.pop(threading.current_thread(), None)
+            while not self._stopping.is_set():
+                self._answer_one(connection)
+        except OSError:  # the asker has gone, or did not show the token
+            pass
+        except GraphmillError as error:  # no message; nobody knows where the next one begins
+            with suppress(OSError):
+                connection.send(_failure(error), _TOKEN_S)
+                connection.finish(_FINISH_S)
+        finally:
+            with self._lock:
+                del self._open[threading.current_thread()]
+                self._unproven.pop(threading.current_thread(), None)
+            connection.close()
+
+    def _answer_one(self, connection: Connection) -> None:
+        """Receives a request and sends its reply, or a Failure. Raises OSError where the asker has gone, StageError for what is no request."""
+        request = connection.receive(_QUIET_S)
+        self._wait_for_turn(connection)
+        try:
+            reply: Message = self._answer(request)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's to know
+            reply = _failure(error)
+        finally:
+            self._working.release()
+        try:
+            connection.send(reply, _QUIET_S)
+        except StageError as error:  # it is above the bound
+            connection.send(_failure(error), _QUIET_S)
+
+    def _wait_for_turn(self, connection: Connection) -> None:
+        has_turn = False
+        while not has_turn:
+            has_turn = self._working.acquire(timeout=_LOOK_S)
+            if connection.has_ended():
+                if has_turn:
+                    self._working.release()
+                raise ConnectionResetError("nobody waits for the answer")
+
+
+def _failure(error: Exception) -> Failure:
+    trace = f"server, pid={os.getpid()}\n{''.join(traceback.format_exception(error))}"
+    return Failure(type(error).__name__, str(error), trace)
+
+
+def _listen(host: str, ports: tuple[int, ...] | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if ports is None:
+        return socket.create_server((host, 0), family=family)
+    first, last = ports
+    for port in range(first, last + 1):
+        try:
+            return socket.create_server((host, port), family=family)
+        except OSError:
+            continue
+    raise ConfigError(f"ports: expected a free one of {first} to {last} on {host}, found none; set --servers.ports")
+
+
+def _wake(listening: socket.socket) -> None:
+    """Whoever accepts on it."""
+    try:
+        listening.shutdown(socket.SHUT_RDWR)
+    except OSError:  # as on macOS, where closing it wakes
+        listening.close()

@@ -1,0 +1,60 @@
+"""TLS around the sockets between servers and those who ask them, with the certificates that Ray's own TLS variables name on each host.
+
+Both ends show a certificate that RAY_TLS_CA_CERT has signed, as Ray's processes do; a server's certificate names the address that it answers at.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from graphmill.core.errors import ConfigError
+
+_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+_PIECE_BYTES = 1 << 16  # a send has one deadline, however slow the link
+_ADVICE = "see docs/guides/cluster.md, or leave out --servers.tls"
+
+
+class _Socket(ssl.SSLSocket):
+    """Does what `graphmill.cluster.transport.connection.Connection` asks of a plain socket."""
+
+    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:  # type: ignore[override]
+        piece = bytearray()
+        for buffer in buffers:
+            piece += buffer[: _PIECE_BYTES - len(piece)]
+            if len(piece) == _PIECE_BYTES:
+                break
+        return self.send(piece)
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """With flags: of the bytes as they travel."""
+        return socket.socket.recv(self, buflen, flags) if flags else super().recv(buflen)
+
+    def shutdown(self, how: int) -> None:
+        """Leaves TLS as it is: another thread may read."""
+        socket.socket.shutdown(self, how)
+
+
+def tls_context(*, is_server: bool) -> ssl.SSLContext:
+    """What wraps this side's sockets. Raises ConfigError naming the variable that is not set, or whose file cannot be used."""
+    paths = {name: os.environ.get(name, "") for name in _VARIABLES}
+    for name, path in paths.items():
+        if not Path(path).is_file():
+            host, said = socket.gethostname(), f"{path}, which is no file" if path else "nothing"
+            raise ConfigError(f"tls: expected {name} to name a PEM file on {host}, got {said}; {_ADVICE}")
+    certificate, key, authority = paths.values()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = _Socket
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(certificate, key, password="")  # else OpenSSL would ask at the terminal
+        context.load_verify_locations(authority)
+    except OSError as error:
+        listed = ", ".join(f"{name}={path}" for name, path in paths.items())
+        raise ConfigError(
+            f"tls: expected a certificate, its key without a password, and the CA's certificate in {listed}, got {error}; {_ADVICE}"
+        ) from None
+    return context

@@ -1,0 +1,169 @@
+"""Messages between processes as bytes, and back.
+
+A message is its head and its arrays. The head is four bytes, its length, and JSON: the message's name, the types and shapes of its arrays, its
+other fields, and the heads of messages within it, whose arrays follow its own. The arrays follow as they lie in memory, integers in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`). An array is copied only
+where its type changes: it is sent from where it lies, and received where it will lie.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from graphmill.cluster.transport.embedding_messages import TableReply, TableRequest
+from graphmill.core.errors import StageError
+from graphmill.samplers.access.array_pool import ArrayPool
+from graphmill.samplers.access.narrow_ints import narrow_dtype
+from graphmill.samplers.vocabulary.messages import ForParts, PartReplies, Reply, Request
+
+# What both sides refuse.
+HEAD_BYTES = 1 << 20
+MESSAGE_BYTES = 1 << 34
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Reply: why there is none."""
+
+    kind: str
+    """Name of the error's class."""
+    text: str
+    trace: str = ""
+    """The server's process and traceback."""
+
+
+Message = Request | Reply | TableRequest | TableReply | Failure
+_WITHIN = {ForParts: "requests", PartReplies: "replies"}  # the field that holds messages
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
+_LENGTH_BYTES = 4
+ROOM = ArrayPool(1 << 28)  # of replies: faulting their pages in takes as long as receiving them
+_SAME = "is Graphmill the same on all nodes?"
+
+
+def pack(message: Message) -> list[memoryview]:
+    """The bytes of a message, to be sent one after another. Raises StageError where they are more than the bound."""
+    told, arrays = _described(message)
+    _check_bytes(type(message).__name__, sum(array.nbytes for array in arrays))
+    head = json.dumps(told, default=int).encode()
+    parts = [memoryview(len(head).to_bytes(_LENGTH_BYTES, "little") + head)]
+    return parts + [array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes]
+
+
+def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
+    """(a message's head as plain values, its arrays as they travel)."""
+    arrays, described, others, within = list[np.ndarray](), {}, {}, {}
+    for name, value in vars(message).items():
+        if isinstance(value, np.ndarray):
+            array = np.ascontiguousarray(value, narrow_dtype(value))
+            described[name] = value.dtype.str, array.dtype.str, value.shape
+            arrays.append(array)
+        elif name == _WITHIN.get(type(message)):
+            inner = [_described(one) for one in value]
+            within[name] = [head for head, _ in inner]
+            arrays += [array for _, own in inner for array in own]
+        else:
+            others[name] = value
+    return [type(message).__name__, described, others, *([within] if within else [])], arrays
+
+
+def unpack(fill: Callable[[memoryview], None], room: ArrayPool = ROOM) -> Message:
+    """The message that comes next; `fill` fills memory with the next bytes, of arrays from `room`. Raises StageError for bytes that are no message."""
+    length = bytearray(_LENGTH_BYTES)
+    fill(memoryview(length))
+    told = int.from_bytes(length, "little")
+    if told > HEAD_BYTES:
+        raise StageError(f"expected a message's head of at most {HEAD_BYTES} bytes, got {told}; {_SAME}")
+    head = bytearray(told)
+    fill(memoryview(head))
+    try:
+        parsed = json.loads(head)
+    except (ValueError, RecursionError):
+        raise _no_message(bytes(head)) from None
+    expected = _head(parsed)
+    _check_bytes(expected.name, expected.num_bytes)
+    return expected.read(fill, room)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a message's head says."""
+
+    name: str
+    arrays: dict[str, tuple[np.dtype, np.dtype, tuple[int, ...]]]  # type, type that it travels in, shape
+    others: dict[str, Any]
+    within: "dict[str, tuple[_Head, ...]]"
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all arrays, also of the messages within."""
+        own = sum(math.prod(shape) * sent_as.itemsize for _, sent_as, shape in self.arrays.values())
+        return own + sum(one.num_bytes for heads in self.within.values() for one in heads)
+
+    def read(self, fill: Callable[[memoryview], None], room: ArrayPool) -> Message:
+        """The message, of the arrays that come next. Raises StageError where the fields are not its kind's."""
+        values: dict[str, Any] = {
+            field: tuple(value) if isinstance(value, list) else value for field, value in self.others.items()
+        }
+        for field, (own, sent_as, shape) in self.arrays.items():
+            array = _array(room, shape, sent_as)
+            if array.nbytes:
+                fill(array.reshape(-1).view(np.uint8).data)
+            values[field] = array.astype(own, copy=False)
+        for field, heads in self.within.items():
+            values[field] = tuple(one.read(fill, room) for one in heads)
+        try:
+            return _KINDS[self.name](**values)
+        except TypeError as error:
+            raise StageError(f"expected the fields of {self.name}: {error}; {_SAME}") from None
+
+
+def _head(parsed: Any, *, is_within: bool = False) -> _Head:
+    """Of plain values. Raises StageError where they are no head."""
+    try:
+        name, described, others, *more = parsed
+        sizes = [size for _, _, shape in described.values() for size in shape]
+        is_one = isinstance(others, dict) and all(type(size) is int and size >= 0 for size in sizes)
+        inner = {field: list(heads) for field, heads in more[0].items()} if more else {}
+        is_one = is_one and len(more) <= (0 if is_within else 1)
+    except (TypeError, ValueError, AttributeError):
+        raise _no_message(parsed) from None
+    if not is_one:
+        raise _no_message(parsed)
+    if not isinstance(name, str) or name not in _KINDS:
+        raise StageError(f"expected one of {', '.join(_KINDS)}, got {name!r}; {_SAME}")
+    arrays = {
+        field: (_number_type(own), _number_type(sent_as), tuple(shape))
+        for field, (own, sent_as, shape) in described.items()
+    }
+    within = {field: tuple(_head(one, is_within=True) for one in heads) for field, heads in inner.items()}
+    return _Head(name, arrays, others, within)
+
+
+def _no_message(got: Any) -> StageError:
+    text = got[:80] if isinstance(got, bytes) else json.dumps(got)[:80].encode()
+    return StageError(f"expected a message, got {text!r}; {_SAME}")
+
+
+def _check_bytes(name: str, num_bytes: int) -> None:
+    if num_bytes > MESSAGE_BYTES:
+        raise StageError(
+            f"expected at most {MESSAGE_BYTES} bytes of {name}, got {num_bytes}; ask for fewer nodes at once"
+        )
+
+
+def _array(room: ArrayPool, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    try:
+        return room.empty(shape, dtype)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise StageError(f"expected an array that fits in memory, got one of the shape {shape}: {error}") from None
+
+
+def _number_type(name: str) -> np.dtype:
+    """Raises StageError where the type is not one of numbers."""
+    if not isinstance(name, str) or not re.fullmatch("<[iu][248]|<f[248]|[|][iu]1", name):
+        raise StageError(f"expected arrays of numbers, got {name!r}; {_SAME}")
+    return np.dtype(name)

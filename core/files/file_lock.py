@@ -1,0 +1,38 @@
+"""A lock among the processes of a host that is waited for with an end. It lies in a file, and goes with the process."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from graphmill.core.errors import DeadlineError
+
+_LOOK_S = 0.05
+
+
+@contextmanager
+def locked(path: Path, within_s: float) -> Iterator[None]:
+    """Holds a lock alone. Raises DeadlineError where another process does not let go of it, and OSError where the filesystem has no locks."""
+    descriptor, until = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), time.monotonic() + within_s
+    try:
+        while not try_alone(descriptor):
+            if time.monotonic() > until:
+                raise DeadlineError(f"{path}: another process holds this lock for more than {within_s:,.0f} s")
+            time.sleep(_LOOK_S)  # flock offers no wait with an end
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor, too
+    finally:
+        os.close(descriptor)
+
+
+def try_alone(descriptor: int) -> bool:
+    """Whether nobody else held the lock of this open file: now it is held here."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

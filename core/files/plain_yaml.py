@@ -1,0 +1,61 @@
+"""Reads YAML of plain values: one document without anchors, aliases and tags, of bounded size and depth, whose names are text.
+
+An alias stands for any amount of what it names: six levels of nine aliases each are half a million values in a file of 300 bytes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from graphmill.core.errors import ConfigError
+from graphmill.core.files.small_files import read_small
+
+_MOST_BYTES, _MOST_LEVELS = 2**20, 20
+
+
+class _PlainLoader(yaml.SafeLoader):
+    _level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None or getattr(event, "tag", None) is not None:
+            self._refuse("plain values, without anchors (&), aliases (*) and tags (!): write each value out", event)
+        if self._level == _MOST_LEVELS:
+            self._refuse(f"at most {_MOST_LEVELS} levels", event)
+        is_name = isinstance(parent, yaml.MappingNode) and index is None
+        if is_name and not isinstance(event, yaml.ScalarEvent):
+            self._refuse("a name before the colon", event)
+        self._level += 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        if is_name:  # 1, on and null too
+            node.tag = "tag:yaml.org,2002:str"
+        return node
+
+    def _refuse(self, expected: str, event: yaml.Event) -> None:
+        raise yaml.YAMLError(f"line {event.start_mark.line + 1}: expected {expected}")
+
+
+def compose_yaml(path: Path) -> yaml.Node | None:
+    """The document's nodes, which know their lines; None: the file is empty. Errors as `read_yaml`."""
+    return _read(path, _PlainLoader.get_single_node)
+
+
+def read_yaml(path: Path) -> Any:
+    """The document's value. Raises ConfigError where the file cannot be read as such, FileNotFoundError where there is none."""
+    return _read(path, _PlainLoader.get_single_data)
+
+
+def _read(path: Path, read: Any) -> Any:
+    try:
+        loader = _PlainLoader(read_small(path, _MOST_BYTES).decode())
+        try:
+            return read(loader)
+        finally:
+            loader.dispose()
+    except FileNotFoundError:
+        raise
+    # ValueError: text that is none, a number of thousands of digits, a 13th month.
+    except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())[:200]})") from None

@@ -1,0 +1,29 @@
+"""Reads a file whole after a look at what it is: a pipe or a device in a file's place would be read for ever."""
+
+import os
+import stat
+from pathlib import Path
+
+from graphmill.core.errors import FormatError
+
+MOST_BYTES = 64 * 2**20  # of a manifest, or another small file of ours
+
+
+def check_regular(path: str | Path) -> int:
+    """The file's size. Raises FormatError where something else than a file is at the path, OSError where there is nothing."""
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode):
+        raise FormatError(
+            f"{path}: expected a file, found a folder, a pipe or a device; remove it, or give another path"
+        )
+    return about.st_size
+
+
+def read_small(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """The file's content. Raises FormatError where it is no file or has more than `most` bytes, OSError where it cannot be read."""
+    size = check_regular(path)
+    with open(path, "rb") as stream:
+        content = stream.read(min(size, most) + 1)  # read(n) makes room for n bytes
+    if len(content) > most:
+        raise FormatError(f"{path}: expected at most {most} bytes, found more; give another file")
+    return content

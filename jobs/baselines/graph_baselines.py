@@ -1,0 +1,124 @@
+"""What a model of many graphs must beat: one constant, and a linear model of what a graph is made of, blind to its structure."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphmill.cluster.data.training_data import graph_labels
+from graphmill.cluster.tasks import Classification, Regression, Task
+from graphmill.jobs.baselines.node_baselines import Baselines, minimise, zero_linear
+from graphmill.storage.graph_sets.graph_set import StoredGraphs
+
+_BLOCK_ROWS = 65_536
+_MAX_TRAIN_ROWS = 200_000
+_MAX_CATEGORIES = 256
+_PENALTY = 1e-4  # of the linear model's squared weights, for standardised columns
+
+
+def compute_graph_baselines(
+    store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...]
+) -> Baselines:
+    """Scores on `splits` of "constant", the training split's mean, and "composition": linear in the counts of nodes, of edges, and of nodes
+    of each first category (atoms of each element).
+
+    Of labelled nodes: of "shares", the training split's shares of the classes, and "features_only", linear in the node's own features. Of labelled
+    pairs: of "equal", the same score for all.
+    """
+    if store.manifest.labelled == "pairs":
+        return {"equal": {split: _equal_scores(store, task, split) for split in splits}}
+    graphs = store.split("train")
+    per_graph = max(1, int(store.num_nodes.mean())) if store.manifest.labelled else 1  # rows
+    block = max(1, _BLOCK_ROWS // per_graph)
+    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) * per_graph // _MAX_TRAIN_ROWS))], columns, task)
+    centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    linear = _fit((x - centre) / scale, y, task)
+    constant = _constant(y, task)
+    names = ("shares", "features_only") if store.manifest.labelled else ("constant", "composition")
+    scores: dict[str, dict[str, float]] = {name: {} for name in names}
+    for split in splits:
+        totals = {name: task.scores(torch.device("cpu")) for name in scores}
+        part = store.split(split)
+        for start in range(0, len(part), block):
+            rows, target = _rows(store, part[start : start + block], columns, task)
+            totals[names[0]].update(constant.expand(len(target), -1), target)
+            with torch.no_grad():
+                totals[names[1]].update(linear((rows - centre) / scale), target)
+        for name, total in totals.items():
+            scores[name][split] = total.compute()[task.metric]
+    return dict(scores)
+
+
+def _rows(store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task) -> tuple[Tensor, Tensor]:
+    """(counts [g, F] as float64, targets as the task takes them); of labelled nodes their features [n, F]."""
+    packed = store.fetch(graphs)
+    if packed.node_label is not None:
+        own = np.ones((len(packed.node_label), 1)) if packed.node_feature is None else packed.node_feature
+        if np.issubdtype(own.dtype, np.integer):
+            own = np.eye(_MAX_CATEGORIES)[np.minimum(own[:, 0].astype(np.int64), _MAX_CATEGORIES - 1)]
+        return torch.tensor(own).double(), torch.tensor(packed.node_label).long()
+    counts = [packed.num_nodes[:, None], packed.num_edges[:, None]]
+    feature = packed.node_feature
+    if feature is not None:
+        owner = np.repeat(np.arange(len(graphs)), packed.num_nodes)
+        if np.issubdtype(feature.dtype, np.integer):
+            kind = np.minimum(feature[:, 0].astype(np.int64), _MAX_CATEGORIES - 1)
+            flat = np.bincount(owner * _MAX_CATEGORIES + kind, minlength=len(graphs) * _MAX_CATEGORIES)
+            counts.append(flat.reshape(len(graphs), _MAX_CATEGORIES))
+        else:
+            sums = np.zeros((len(graphs), feature.shape[1]))
+            np.add.at(sums, owner, feature)
+            counts.append(sums)
+    assert packed.target is not None
+    x, y = torch.tensor(np.concatenate(counts, axis=1)).double(), torch.tensor(packed.target[:, list(columns)]).double()
+    return x, graph_labels(y) if isinstance(task, Classification) else y
+
+
+def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
+    """The metric where every pair of a graph has the same score."""
+    total = task.scores(torch.device("cpu"))
+    graphs = store.split(split)
+    for start in range(0, len(graphs), _BLOCK_ROWS):
+        some = graphs[start : start + _BLOCK_ROWS]
+        packed = store.fetch(some)
+        assert packed.pairs is not None
+        assert packed.num_pairs is not None
+        same = np.repeat(packed.num_nodes - 1, packed.num_pairs)
+        prediction = np.stack([np.zeros(len(same)), np.zeros(len(same)), same], axis=1)
+        target = np.stack([packed.pairs[:, 2], np.repeat(some, packed.num_pairs)], axis=1)
+        total.update(torch.tensor(prediction), torch.tensor(target))
+    return total.compute()[task.metric]
+
+
+def _constant(y: Tensor, task: Task) -> Tensor:
+    """[out_dim]: the prediction of someone who knows the training targets only."""
+    if isinstance(task, Regression):
+        return torch.zeros(task.out_dim)
+    if isinstance(task, Classification):
+        log_count = torch.bincount(y[y >= 0], minlength=task.num_classes).double().clamp_min(1e-3).log()
+        return log_count.diff() if task.one_logit else log_count
+    share = y.nanmean(dim=0).clamp(1e-6, 1 - 1e-6)
+    return torch.logit(share)
+
+
+def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
+    """Least squares for numbers, else the task's own loss by L-BFGS."""
+    linear = zero_linear(x.shape[1], task.out_dim, torch.float64)
+    if isinstance(task, Regression):
+        _least_squares(linear, x, (y - torch.tensor(task.mean)) / torch.tensor(task.scale))
+        return linear
+    weight = task.weight(y)
+    minimise(linear, 100, lambda: task.loss(linear(x), y) / weight + _PENALTY * linear.weight.square().sum())
+    return linear
+
+
+@torch.no_grad()
+def _least_squares(linear: nn.Linear, x: Tensor, y: Tensor) -> None:
+    """Ridge regression per target over the graphs that have it."""
+    for column in range(y.shape[1]):
+        known = ~y[:, column].isnan()
+        rows = torch.cat([x[known], torch.ones(int(known.sum()), 1, dtype=x.dtype)], dim=1)
+        penalty = torch.eye(rows.shape[1], dtype=x.dtype) * _PENALTY * len(rows)
+        penalty[-1, -1] = 0.0  # the bias is free
+        solution = torch.linalg.lstsq(rows.T @ rows + penalty, rows.T @ y[known, column : column + 1]).solution[:, 0]
+        linear.weight[column], linear.bias[column] = solution[:-1], solution[-1]

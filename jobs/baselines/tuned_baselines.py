@@ -1,0 +1,134 @@
+"""Classic models beside a run: trained by their frozen recipes on the same graph, splits and seed, through the same path.
+
+    recipes/baselines/gcn.yaml, gat.yaml, sage.yaml     what is trained
+    recipes/baselines/search.yaml                       the configurations that are tried, in order
+
+Each configuration is a run of its own in RUN/baselines. The best validation score counts.
+"""
+
+import contextlib
+import io
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from graphmill.cluster.runs.run_directory import load_config
+from graphmill.cluster.runs.run_url import BASELINES, RunUrl
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.config.config import RECIPES, RunConfig, config_tree, read_config, read_recipe
+from graphmill.jobs.config.reader import shown, to_tree
+
+Train = Callable[[str, RunConfig], int]
+
+
+@dataclass(frozen=True)
+class Try:
+    """One configuration of a classic model, as a run beside another."""
+
+    name: str
+    options: Mapping[str, Any]
+    config: RunConfig
+
+    @property
+    def told(self) -> str:
+        return ", ".join(f"{path} {shown(value)}" for path, value in self.options.items())
+
+    @property
+    def place(self) -> RunUrl:
+        return RunUrl(str(self.config.run.dir))
+
+    @property
+    def folder(self) -> Path:
+        return self.place.folder
+
+
+@cache
+def search() -> tuple[Mapping[str, Any], ...]:
+    """Every configuration of the frozen search, in its order."""
+    axes = yaml.safe_load((RECIPES / "baselines" / "search.yaml").read_text())
+    # The first list varies fastest.
+    return tuple(
+        {path: value for options in reversed(chosen) for path, value in options.items()}
+        for chosen in itertools.product(*reversed(axes))
+    )
+
+
+def tries(config: RunConfig, run: RunUrl) -> list[Try]:
+    """What `config.baseline` asks for, beside this run: its data, splits, seed, metric and machine, and the recipe's model."""
+    return [
+        Try(name, options, _beside(config, name, options, run.child(BASELINES, f"{name}-{number}")))
+        for name in config.baseline.models
+        for number, options in enumerate(search()[: config.baseline.configurations])
+    ]
+
+
+def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunUrl) -> RunConfig:
+    recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
+    same_task = config.task.name == recipe.task.name
+    metric = [("task.metric", config.metric)] if config.metric and same_task else []
+    made = recipe.changed(*options.items(), *metric, ("fit.seed", config.fit.seed), ("run.dir", place.url))
+    how = config.evaluation if config.evaluation.how == "full" else made.evaluation
+    return replace(
+        made,
+        data=config.data,
+        task=made.task if same_task else config.task,
+        evaluation=how,
+        loader=config.loader,
+        servers=config.servers,
+        workers=config.workers,
+        ray=config.ray,
+    )
+
+
+def train_classic(job: str, config: RunConfig, run_dir: RunUrl, train: Train) -> dict[str, dict[str, float]]:
+    """Scores of the classic models that the run asks for, by model and split; what is trained already is not trained again."""
+    scores: dict[str, dict[str, float]] = {}
+    planned = tries(config, run_dir)
+    for name in config.baseline.models:
+        started_s, own = time.monotonic(), [one for one in planned if one.name == name]
+        for number, one in enumerate(own, 1):
+            print(f"baseline {name}, configuration {number} of {len(own)}: {one.told}", flush=True)
+            try:
+                _train(job, one, train)
+            except SystemExit:
+                print(f"the run itself goes on from here by the same command with --run.dir {run_dir}", flush=True)
+                raise
+        best, scores[name] = best_of(own)
+        told = ", ".join(f"{split} {score:.4f}" for split, score in scores[name].items())
+        print(f"baseline {name}: {told} ({best.told}); {time.monotonic() - started_s:.0f} s", flush=True)
+    return scores
+
+
+def best_of(own: Sequence[Try]) -> tuple[Try, dict[str, float]]:
+    """The finished try that validated best, the first of equals, and its scores by split."""
+    found = []
+    for one in own:
+        summary = json.loads(one.place.read("summary.json") or b"{}")
+        sign = 1 if summary.get("higher_is_better", True) else -1
+        scores = summary.get("scores") or summary["estimates"]
+        found.append((sign * scores.get("valid", -math.inf), one, scores))
+    _, best, scores = max(found, key=lambda one: one[0])
+    return best, scores
+
+
+def _train(job: str, one: Try, train: Train) -> None:
+    """Trains a try, or goes on with it, where it has not ended."""
+    config, place = one.config, one.place
+    if place.holds_run:
+        saved = load_config(place)
+        if (saved.get("data"), saved.get("fit", {}).get("seed")) != (to_tree(config.data), config.fit.seed):
+            raise ConfigError(
+                f"{place}: expected a baseline of this run, found one of another graph or seed; remove it"
+            )
+        config = replace(config, run=replace(config.run, dir=None, resume=place.url))
+    if place.read("summary.json") is None:
+        with contextlib.redirect_stdout(io.StringIO()):  # its folder holds all of it
+            train(job, config)

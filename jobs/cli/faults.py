@@ -1,0 +1,93 @@
+"""Signals of a failing mapped file as one line: SIGBUS where a page of it is gone, SIGSEGV where other bytes in it led a loop astray.
+
+Python's own handlers run only when the interrupted C code returns, which it never does. So the handler here is a C callback: it runs in the thread that
+faulted, says which file it was, lets a run write its last words, and ends the process with status 1. Nothing read from the file is used. Where no file is
+to blame the process dies by the signal, as without a handler.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+from graphmill.storage.filesystem.mapped_files import why_changed, why_unreadable
+
+_MOST_S = 60  # for the last words; then SIGALRM ends the process
+_SA_SIGINFO = 4
+_ADDRESS = 16  # of the fault, in siginfo_t
+_LAST_WORDS: list[Callable[[str], str]] = []
+_TELLING = threading.Lock()
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Action(ctypes.Structure):
+    """struct sigaction of Linux."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+@contextlib.contextmanager
+def last_words(say: Callable[[str], str]) -> Iterator[None]:
+    """Inside the block, `say` is told the line with which a fault ends the process; what it returns is added to the line."""
+    _LAST_WORDS.append(say)
+    try:
+        yield
+    finally:
+        _LAST_WORDS.remove(say)
+
+
+@contextlib.contextmanager
+def faults_told() -> Iterator[None]:
+    """Inside the block, a fault of a mapped file ends the process with one line, `error: …`, and status 1. Linux only."""
+    if sys.platform != "linux":
+        yield
+        return
+    before = {signum: _Action() for signum in (signal.SIGBUS, signal.SIGSEGV)}
+
+    def put_back() -> None:
+        for signum, action in before.items():
+            _sigaction(signum, action, None)
+
+    @_Handler
+    def on_fault(signum: int, info: int, _: int) -> None:
+        signal.alarm(_MOST_S)
+        try:
+            with _TELLING:  # loader threads fault together: the first one tells, and the others wait for the end
+                address = ctypes.c_size_t.from_address(info + _ADDRESS).value
+                # Ray's own handler, where it came later, passes the signal on without the address.
+                line = (why_unreadable(address) if signum == signal.SIGBUS else None) or why_changed()
+                if line is not None:
+                    _end(line)
+        finally:
+            put_back()  # the instruction faults again, and the process dies by the signal
+
+    action = _Action(handler=ctypes.cast(on_fault, ctypes.c_void_p), flags=_SA_SIGINFO)
+    for signum, old in before.items():
+        _sigaction(signum, action, old)
+    try:
+        yield
+    finally:
+        put_back()
+
+
+def _end(line: str) -> None:
+    try:
+        for say in reversed(_LAST_WORDS):
+            line += say(line)
+        sys.stdout.flush()
+    finally:
+        with contextlib.suppress(OSError):
+            os.write(2, f"error: {line}\n".encode(errors="backslashreplace"))
+        os._exit(1)
+
+
+def _sigaction(signum: int, new: _Action, old: _Action | None) -> None:
+    ctypes.CDLL(None).sigaction(signum, ctypes.byref(new), None if old is None else ctypes.byref(old))

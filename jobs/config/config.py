@@ -1,0 +1,631 @@
+"""What a user says of a run: one frozen value, the same on the command line, in a recipe (YAML), in Python, and in a run's directory.
+
+    RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
+
+Each part is the configuration of its component, with the component's defaults. What a bare command does is a recipe: recipes/defaults holds
+one for each model, over which a recipe that is named, a resumed run's values, and the flags are laid, in this order. Options that
+jobs/config/defaults.py has a rule for are left open where neither of these says them, and `graphmill.jobs.resolve.resolve` chooses them for the graph.
+"""
+
+import math
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache, reduce
+from pathlib import Path
+from textwrap import fill
+from typing import Any, Literal
+
+from graphmill.cluster.options import EmbeddingOptions, ServerOptions, SessionOptions, TrainOptions, WorkerOptions
+from graphmill.core.errors import ConfigError, FormatError, quoted
+from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.summaries import changed_options
+from graphmill.jobs.config.defaults import rule_paths
+from graphmill.jobs.config.link_options import LinksOptions
+from graphmill.jobs.config.reader import (
+    HEAD,
+    Tree,
+    UnknownOption,
+    UsageError,
+    Words,
+    build,
+    convert,
+    flag_of,
+    leaves,
+    merge,
+    option_lines,
+    take,
+    to_tree,
+    unknown,
+)
+from graphmill.jobs.config.registry import MODELS, PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
+from graphmill.models.options.relational import RelationalConfig
+from graphmill.samplers.vocabulary.options import LoaderOptions
+from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+FORMAT = 2  # of config.json
+AUTO = "auto"
+_COMPONENTS = ("model", "sampler", "task")
+_FIRST_MODEL: dict[Kind, str] = {"nodes": "geco", "graphs": "tokengt"}
+
+
+@dataclass(frozen=True)
+class NodeDataOptions:
+    """The graph."""
+
+    path: str | None = None
+    """A prepared graph's path or fsspec URL, an OGB node set such as ogbn-products, or none: the embedded synthetic graph."""
+    snapshot: int | None = None
+    """Which snapshot of it; none: the newest. A run that is resumed keeps its own."""
+    nodes: int = 20_000
+    """Size of the embedded synthetic graph."""
+    graph_seed: int = 0
+    """Seed of the embedded synthetic graph and of the partitioner; --fit.seed is the training's."""
+    partitions: int = 2
+    """Partitions of a graph that the run prepares itself."""
+    partitioner: Literal["random", "range", "ldg", "metis"] = "ldg"
+    """How a graph that the run prepares itself is partitioned."""
+    folder: str = "data"
+    """Where prepared graphs are kept, and where OGB's raw files are looked for."""
+    directed: bool = False
+    """An OGB set whose edges have a direction (ogbn-arxiv): keep it; otherwise each edge gets its reverse, as in the literature."""
+    split_set: int = 0
+    """Index of the train/valid/test split to use."""
+    edge_features: bool = False
+    """The model reads the stored features of edges: every batch holds them."""
+    links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
+    """Of a graph that the run prepares itself."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 0, "split_set"))
+        if self.path is None and self.split_set > 0:
+            raise ConfigError(
+                f"split_set: the embedded graph has one split, number 0, got {self.split_set}; leave it out, or set path"
+            )
+
+
+@dataclass(frozen=True)
+class GraphSetOptions:
+    """The graphs."""
+
+    path: str | None = None
+    """A prepared set's path or fsspec URL, a CSV file of SMILES and target, or none: the embedded molecules."""
+    snapshot: int | None = None
+    """Which snapshot of it; none: the newest. A run that is resumed keeps its own."""
+    molecules: int = 4_000
+    """Size of the embedded set."""
+    folder: str = "data"
+    """Where sets that the run prepares are kept."""
+
+
+@dataclass(frozen=True)
+class NodeEvaluationOptions:
+    """How splits are scored."""
+
+    how: Literal["full", "sampled"] = "full"
+    """On the whole graph as one batch, or through the sampler of the roots."""
+    chunks: int = 1
+    """full: chunks, where the whole graph does not fit as one batch. Edges between chunks are left out: scores are estimates."""
+    select_by: Literal["exact", "estimate"] = "exact"
+    """What the kept weights are chosen by: exact: the best validation score, or where scores are estimates the last epoch;
+    estimate: the best estimated validation score."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "chunks"))
+        if self.select_by == "estimate" and self.estimate is None:
+            raise ConfigError(
+                "select_by: 'estimate' expects scores that are estimates (how full, chunks above 1), these are exact; set select_by"
+            )
+
+    @property
+    def estimate(self) -> str | None:
+        """Why scores are estimates; None: they are exact for what the sampler asks."""
+        if self.how != "full" or self.chunks <= 1:
+            return None
+        return f"each split is scored in {self.chunks} chunks, without the edges between them (--evaluation.chunks)"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the weights of the best validation are kept, and not the last epoch's."""
+        return self.estimate is None or self.select_by == "estimate"
+
+    @property
+    def kept(self) -> str:
+        """Which weights a run keeps whose scores are estimates."""
+        if self.keeps_best:
+            return "the epoch with the best estimate is kept (--evaluation.select_by estimate)"
+        return "the last epoch is kept (--evaluation.select_by estimate keeps the one with the best estimate)"
+
+
+@dataclass(frozen=True)
+class GraphEvaluationOptions:
+    """How splits are scored."""
+
+    max_graphs: int = 256
+    """Graphs per batch and worker."""
+    estimate = None
+    keeps_best = True
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "max_graphs"))
+
+
+@dataclass(frozen=True)
+class BaselineOptions:
+    """Classic models that are trained beside the run, by their frozen recipes (recipes/baselines): nodes of one graph."""
+
+    models: tuple[Literal["gcn", "gat", "sage"], ...] = ()
+    """Which; their scores stand beside the run's in the summary and the report."""
+    configurations: int = 3
+    """How many configurations of the recipe's search are tried, of its 24 in their order; the best validation score counts."""
+
+    def __post_init__(self) -> None:
+        named, tries = self.models, self.configurations
+        check_options(
+            self,
+            {
+                "models": (len(set(named)) == len(named), "each model once"),
+                "configurations": (1 <= tries <= 24, "1 to 24, the whole search"),
+            },
+        )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The run's directory, and how it ends."""
+
+    dir: str | None = None
+    """Where the run is kept: a path that all nodes write, or a URL such as s3://bucket/runs/mine; the default is runs/<job>-<time>."""
+    resume: Literal["auto"] | str | None = None
+    """A run's directory, to continue it; its own options are the defaults of the others. auto: --run.dir's run, where there is one, else a new
+    one there, so that the same command may be started again and again."""
+    defaults: Literal["automatic", "recipe"] = "automatic"
+    """Of options that nobody says. automatic: chosen for the graph, each with its reason; recipe: those of the model's default recipe. A recipe over
+    one of ours says recipe."""
+    parallel: Literal["data", "graph"] = "data"
+    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (geco, sage, gcn, gat)."""
+    require_baselines: bool = False
+    """Exit with status 1 where the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
+    track: tuple[Literal["mlflow", "wandb"], ...] = ()
+    """Send configuration, epochs and scores there too; an extra each: pip install -e '.[mlflow]'."""
+    track_project: str = "graphmill"
+    """MLflow's experiment, W&B's project."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a user says of a run."""
+
+    kind: Kind
+    data: Any
+    """NodeDataOptions or GraphSetOptions, by `kind`; so is `evaluation`."""
+    model: Component
+    sampler: Component
+    task: Component
+    evaluation: Any
+    relational: RelationalConfig = field(default_factory=RelationalConfig)
+    fit: TrainOptions = field(default_factory=TrainOptions)
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+    servers: ServerOptions = field(default_factory=ServerOptions)
+    workers: WorkerOptions = field(default_factory=WorkerOptions)
+    ray: SessionOptions = field(default_factory=SessionOptions)
+    embeddings: EmbeddingOptions = field(default_factory=EmbeddingOptions)
+    baseline: BaselineOptions = field(default_factory=BaselineOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+    open: tuple[str, ...] = ()
+    """Options that the run chooses for its graph, by path; until then they have their classes' defaults."""
+
+    def __repr__(self) -> str:
+        """What differs from the components' defaults, by group."""
+        words: list[str] = [self.kind]
+        for group in _order(self.kind):
+            part = getattr(self, group)
+            name, options = (f" {part.name}", part.options) if isinstance(part, Component) else ("", part)
+            changed = changed_options(options)
+            words += [f"{group}{name}({changed})"] if name or changed else []
+        words += [f"open({', '.join(self.open)})"] if self.open else []
+        return fill(f"RunConfig({', '.join(words)})", 120, subsequent_indent="  ")
+
+    @property
+    def metric(self) -> str:
+        """What the task is scored by; empty: a task of a user's own that does not say."""
+        return str(getattr(self.task.options, "metric", ""))
+
+    @property
+    def links(self) -> LinksOptions | None:
+        """What is said of links; None: they are not what is predicted."""
+        options = self.task.options
+        return options if isinstance(options, LinksOptions) else None
+
+    @property
+    def node_type(self) -> str | None:
+        """Of a typed graph, the type that is predicted; None: its only one with labels."""
+        return getattr(self.task.options, "node_type", None)
+
+    @property
+    def target(self) -> str | None:
+        """The target that a task over many graphs names; None: all."""
+        return getattr(self.task.options, "target", None)
+
+    def tree(self) -> Tree:
+        """Plain values, of which `read_config` makes an equal value."""
+        parts = {name: to_tree(getattr(self, name)) for name in group_classes(self.kind)}
+        tree = {"kind": self.kind} | {
+            name: parts[name] if name in parts else self._component(name) for name in _order(self.kind)
+        }
+        for path in self.open:
+            *groups, leaf = path.split(".")
+            part: Any = tree
+            for name in groups:
+                part = part[name]
+            part[leaf] = AUTO
+        return tree
+
+    def options(self) -> dict[str, Any]:
+        """Every option by its path; of a component also its name, by its group."""
+        values: dict[str, Any] = {}
+        for group in _order(self.kind):
+            part = getattr(self, group)
+            if isinstance(part, Component):
+                values[group] = part.name
+                part = part.options
+            for path in leaves(type(part)):
+                value = part
+                for name in path.split("."):
+                    value = getattr(value, name)
+                values[f"{group}.{path}"] = value
+        return values
+
+    def _component(self, group: str) -> Tree:
+        component = getattr(self, group)
+        return {"name": component.name, **to_tree(component.options)}
+
+    def changed(self, *flags: tuple[str, Any]) -> "RunConfig":
+        """With other values by their paths: `changed(("fit.epochs", 3))`."""
+        tree = self.tree()
+        for path, value in flags:
+            tree = lay_over(tree, nested(path, value))
+        return read_config(tree)
+
+
+def group_classes(kind: Kind) -> dict[str, type]:
+    """The groups of options that are no components, with their classes."""
+    own: dict[str, type] = {"data": NodeDataOptions, "evaluation": NodeEvaluationOptions}
+    if kind == "graphs":
+        own = {"data": GraphSetOptions, "evaluation": GraphEvaluationOptions}
+    parts: dict[str, Any] = {part.name: part.default_factory for part in fields(RunConfig)}
+    if kind == "graphs":
+        del parts["relational"]
+    return own | {name: made for name, made in parts.items() if isinstance(made, type)}
+
+
+def _order(kind: Kind) -> tuple[str, ...]:
+    return ("data", *_COMPONENTS, *(name for name in group_classes(kind) if name != "data"))
+
+
+def read_config(tree: Mapping[str, Any]) -> RunConfig:
+    """The value of a whole tree, every component of which is named.
+
+    Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses or cannot be imported.
+    """
+    try:
+        return _read(dict(tree))
+    except UnknownOption as error:
+        group, kind = error.option.partition(".")[0], _kind(tree.get("kind", "nodes"))
+        names = {each: _split(tree.get(each, {}))[0] or "" for each in _COMPONENTS}
+        said_of = f"--{group} {names[group]}" if group in names else ""
+        raise unknown(error.option, _all_flags(kind, names), said_of) from None
+
+
+def _read(tree: Tree) -> RunConfig:
+    kind = _kind(tree.pop("kind", "nodes"))
+    classes = group_classes(kind)
+    parts: dict[str, Any] = {}
+    rules = rule_paths(kind, _split(tree.get("model", {}))[0] or "")
+    is_automatic = _is_automatic(tree)
+    left_open: set[str] = set()
+    for group in _COMPONENTS:
+        name, options = _split(tree.pop(group, {}))
+        if name is None:
+            raise UsageError(f"missing --{group}: one of {', '.join(TABLES[group][kind])}")
+        options_type = options_class(group, kind, name)
+        given = given_of(options_type, PLACEHOLDERS[kind]) if group == "model" else {}
+        options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
+        left_open |= not_said
+        parts[group] = Component(name, _build_open(options_type, options, f"{group}.", given, not_said))
+    for group, options_type in classes.items():
+        value = tree.pop(group, {})
+        options = dict(value) if isinstance(value, Mapping) else {HEAD: value}
+        options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
+        left_open |= not_said
+        parts[group] = build(options_type, options, f"{group}.")
+    for name, value in tree.items():
+        raise unknown(flag_of(str(name), value), {})
+    return RunConfig(kind=kind, **parts, open=tuple(path for path in rules if path in left_open))
+
+
+def _is_automatic(tree: Mapping[str, Any]) -> bool:
+    """Whether options that nobody says are chosen for the graph. There are no rules for links."""
+    if _split(tree.get("task", {}))[0] == "links":
+        return False
+    said = tree.get("run")
+    options = (
+        build(RunOptions, {"defaults": said["defaults"]}, "run.")
+        if isinstance(said, Mapping) and "defaults" in said
+        else RunOptions()
+    )
+    return options.defaults == "automatic"
+
+
+def _take_open(
+    rules: Iterable[str], group: str, options_type: type, tree: Tree, *, is_automatic: bool
+) -> tuple[Tree, set[str]]:
+    """(what is said of a group, the options that are left open): those with a rule that are said to be auto, or not at all."""
+    found, known = set(), leaves(options_type)
+    for path in rules:
+        inner = path.removeprefix(f"{group}.")
+        if inner == path or inner not in known:
+            continue
+        value, rest = take(options_type, tree, inner)
+        if value in (AUTO, Words([AUTO])) or (value is MISSING and is_automatic):
+            tree = rest
+            found.add(path)
+    return tree, found
+
+
+def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, Any], left_open: Collection[str]) -> Any:
+    """The options of a component. Where what is said does not go with the defaults of what is left open, these have others until they are chosen."""
+    try:
+        return build(options_type, said, path, given)
+    except UsageError:
+        raise
+    except ConfigError as error:
+        for others in _until_chosen(options_type, said):
+            try:
+                trial = said
+                for name, value in others.items():
+                    if f"{path}{name}" in left_open:
+                        trial = merge(trial, nested(name, value))
+                return build(options_type, trial, path, given)
+            except ConfigError:
+                continue
+        raise error from None
+
+
+def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
+    """Values by their paths: a width that goes with the heads that are said, and also what goes with any local block."""
+    heads, known = 64, leaves(options_type)
+    for name in ("num_heads", "local.num_heads"):
+        value = take(options_type, said, name)[0] if name in known else MISSING
+        heads = heads if value is MISSING else math.lcm(heads, max(1, convert(value, int, name)))
+    return [{"width": heads}, {"local.join": "gate", "layer.local": "none", "width": heads}]
+
+
+def nested(path: str, value: Any) -> Tree:
+    """The tree that says this of the option with this path."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
+
+
+def _kind(value: Any) -> Kind:
+    word = value[0] if isinstance(value, Words) and len(value) == 1 else value
+    if word != "nodes" and word != "graphs":
+        raise UsageError(f"kind: expected nodes or graphs, got {word!r}")
+    return "nodes" if word == "nodes" else "graphs"
+
+
+def _split(value: Any) -> tuple[str | None, Tree]:
+    """(name, options) of a component's part of a tree."""
+    tree = dict(value) if isinstance(value, Mapping) else {HEAD: value}
+    name = tree.pop(HEAD, None) or tree.pop("name", None)
+    tree.pop("name", None)
+    if isinstance(name, Words):
+        if len(name) != 1:
+            raise UsageError(f"expected one name, got {quoted(' '.join(name)) if name else 'nothing'}")
+        name = name[0]
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"expected a name, got {quoted(name)}")
+    return name, tree
+
+
+_RUNS_ON: dict[Kind, str] = {"nodes": "a run on the nodes of one graph", "graphs": "a run on many graphs"}
+
+
+def _all_flags(kind: Kind, names: Mapping[str, str]) -> dict[str, str]:
+    """Every flag of training with what it belongs to: nothing where a run of this kind with components of these names has it."""
+    here: list[str] = []
+    owners: dict[str, list[str]] = {}
+    elsewhere: dict[str, str] = {}
+    for each, on in _RUNS_ON.items():
+        flags = [f"{group}.{leaf}" for group, options in group_classes(each).items() for leaf in leaves(options)]
+        flags += [*group_classes(each), *_COMPONENTS]
+        for group in _COMPONENTS:
+            own = names.get(group, "") if each == kind else ""
+            for name in dict.fromkeys([*TABLES[group][each], *([own] if ":" in own else [])]):
+                its = [f"{group}.{leaf}" for leaf in leaves(options_class(group, each, name))]
+                if each == kind and name != own:
+                    for flag in its:
+                        owners.setdefault(flag, []).append(name)
+                else:
+                    flags += its
+        if each == kind:
+            here = flags
+        else:
+            elsewhere = dict.fromkeys(flags, on)
+    others = {flag: f"--{flag.partition('.')[0]} {', '.join(names)}" for flag, names in owners.items()}
+    return elsewhere | others | dict.fromkeys(here, "")
+
+
+def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """`under` with the values of `over`; another model, sampler or task drops the options of the one before."""
+    under = dict(under)
+    for group in _COMPONENTS:
+        name = _split(over[group])[0] if group in over else None
+        if name is not None and group in under:
+            if _split(under[group])[0] != name:
+                under.pop(group)
+            over = {**over, group: {"name": name, **_split(over[group])[1]}}
+    return merge(under, over)
+
+
+_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # what counts in place of what
+
+
+def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
+    """A recipe with what somebody says over it; epochs that are said drop its steps, of the warm-up too. Raises ConfigError for flags that say both."""
+    fit = said.get("fit")
+    if isinstance(fit, Mapping):
+        for epochs, steps in _STEPS.items():
+            both = [fit.get(epochs), fit.get(steps)]
+            if all(isinstance(value, Words) and value not in (["none"], ["auto"]) for value in both):
+                raise ConfigError(
+                    f"{steps}: expected --fit.{epochs} or --fit.{steps}, got both; an epoch's steps depend on the sampler: leave one out"
+                )
+        dropped = [f"fit.{steps}" for epochs, steps in _STEPS.items() if epochs in fit and steps not in fit]
+        recipe = without(dropped, recipe)
+    return lay_over(recipe, said)
+
+
+def config_tree(kind: Kind, *layers: Mapping[str, Any]) -> Tree:
+    """The layers over the default recipe of the model that they name."""
+    said: Tree = {}
+    for layer in layers:
+        said = _say_over(said, layer)
+    kind = _kind(said.get("kind", kind))
+    name = _split(said.get("model", {}))[0] or _FIRST_MODEL[kind]
+    # A user's own model has the options of the first.
+    tree = dict(_recipe(f"defaults/{kind}-{name if name in MODELS[kind] else _FIRST_MODEL[kind]}.yaml"))
+    if name not in MODELS[kind]:
+        tree.pop("model", None)
+    if _is_automatic(said):
+        tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
+    return lay_over(tree, {"kind": kind, **said})
+
+
+def without(paths: Collection[str], tree: Mapping[str, Any], under: str = "") -> Tree:
+    """A recipe's tree without the options of these paths."""
+    return {
+        name: without(paths, value, f"{under}{name}.") if isinstance(value, Mapping) else value
+        for name, value in tree.items()
+        if f"{under}{name}" not in paths
+    }
+
+
+@cache
+def _recipe(name: str) -> Tree:
+    return read_recipe(str(RECIPES / name))
+
+
+def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
+    """A recipe's tree; one that begins `base: another.yaml` lies over that. Raises ConfigError where it is none, and as `check_code`."""
+    from graphmill.core.files.plain_yaml import read_yaml
+
+    trees: dict[Path, Tree] = {}
+    base: Any = path
+    while base:
+        if not isinstance(base, str) or (file := _recipe_file(base)) in trees:
+            raise ConfigError(f"{path}: base: expected another recipe's path, got {quoted(base)}")
+        try:
+            tree = read_yaml(file)
+        except FileNotFoundError:
+            raise ConfigError(f"{base}: expected a recipe file, found none; recipes/ has ours") from None
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{base}: expected names and values, got {type(tree).__name__}")
+        check_code(tree, base, allow_import=allow_import)
+        trees[file], base = tree, tree.pop("base", None)
+    return reduce(_say_over, reversed(trees.values()))
+
+
+def _recipe_file(path: str) -> Path:
+    return Path(path) if os.path.exists(path) else RECIPES / path
+
+
+def check_code(tree: Tree, where: str, *, allow_import: bool, is_run: bool = False) -> None:
+    """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder, names it, and nobody allowed it."""
+    names = {group: _split(tree.get(group, {}))[0] or "" for group in _COMPONENTS}
+    for group, name in names.items():
+        if ":" not in name or allow_import:
+            continue
+        if is_run or not _recipe_file(where).resolve().is_relative_to(Path.cwd().resolve()):
+            raise ConfigError(
+                f"{where}: {group}: names code of its own, {name[:80]}; pass --allow_import to import and run it"
+            )
+
+
+def saved_tree(run: str, advice: str, *, allow_import: bool = False) -> Tree:
+    """The tree saved with a run. Raises FormatError where there is none, or one of another version, ConfigError where it names code of its own
+    and `allow_import` is not said.
+    """
+    from graphmill.cluster.runs.run_directory import load_config
+    from graphmill.cluster.runs.run_url import RunUrl
+
+    tree = load_config(RunUrl(run), advice)
+    if tree.get("format") != FORMAT:
+        raise FormatError(
+            f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"
+        )
+    check_code(tree, run, allow_import=allow_import, is_run=True)
+    tree = _with_micro_batches({name: value for name, value in tree.items() if name != "format"})
+    return _without_old_servers(tree, run)
+
+
+def _with_micro_batches(tree: Tree) -> Tree:
+    """A run of 0.2 says how many batches of each worker a step had."""
+    fit, workers = dict(tree.get("fit", {})), tree.get("resolved", {}).get("workers", {}).get("num_workers")
+    each = fit.pop("accumulate", None)
+    if each is None or workers is None or "fit" not in tree:
+        return tree
+    whole = tree.get("run", {}).get("parallel") == "graph"
+    return {**tree, "fit": {**fit, "micro_batches": None if whole else each * workers}}
+
+
+def _without_old_servers(tree: Tree, run: str) -> Tree:
+    """A run of 0.2 says of its servers how many bytes of rows are kept, which is now an option of the loader, and may say a type that features
+    travelled in, which they now do as they are stored."""
+    if "servers" not in tree:
+        return tree
+    servers = dict(tree["servers"])
+    said, cache_bytes = servers.pop("feature_dtype", None), servers.pop("cache_bytes", 0)
+    if said == "float16":
+        raise FormatError(
+            f"{run}: its features travelled as float16 (--servers.feature_dtype), which is now how a graph is stored; ingest the graph "
+            "with --feature-dtype float16 and train again"
+        )
+    kept = {"loader": {**tree.get("loader", {}), "cache_bytes": cache_bytes}} if cache_bytes else {}
+    return {**tree, "servers": servers, **kept}
+
+
+def read_saved(run: str, advice: str, *, allow_import: bool = False) -> RunConfig:
+    """The configuration of a run's directory. Raises FormatError where it is not one, ConfigError as `saved_tree`."""
+    try:
+        saved = saved_tree(run, advice, allow_import=allow_import)
+        tree = {name: value for name, value in saved.items() if name != "resolved"}
+        if _split(tree.get("task", {}))[0] == "links":  # of 0.2, where nothing heard them
+            tree = without(["fit.steps"], tree)
+        # A run chose once: what a newer version would choose beside it is the recipe's.
+        config = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}))
+        defaults = tree.get("run", {}).get("defaults", "recipe")
+        return replace(config, run=replace(config.run, defaults=defaults))
+    except UsageError as error:
+        raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
+
+
+def config_help(config: RunConfig) -> list[str]:
+    """Every option of this run: its components' and all others, with this run's values as the defaults."""
+    lines = []
+    is_open = frozenset(config.open)
+    for group in _order(config.kind):
+        value = getattr(config, group)
+        if isinstance(value, Component):
+            names = ", ".join(TABLES[group][config.kind])
+            lines += ["", f"--{group} NAME: {names}, or package.module:Name (default {value.name})"]
+            lines += option_lines(type(value.options), f"{group}.", values=value.options, chosen=is_open)
+        else:
+            lines += [
+                "",
+                f"--{group}: {(type(value).__doc__ or '').strip()}",
+                *option_lines(type(value), f"{group}.", values=value, chosen=is_open),
+            ]
+    return lines

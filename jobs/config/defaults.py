@@ -1,0 +1,473 @@
+"""What a run leaves open is chosen from the graph's statistics: one table of rules, each a pure function that gives a value and its reason.
+
+    open options, options as said, GraphFacts ──choose──▶ {path: Choice}
+
+Why the rules are what they are: docs/decisions/0042-automatic-defaults.md. What a user says always wins, and rules look at it:
+they are taken in the table's order, and each sees what was said and what the rules before it chose.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from math import ceil, lcm
+from typing import Any
+
+from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import counted
+from graphmill.jobs.config.reader import to_tree
+from graphmill.models.options.local import LocalOptions
+from graphmill.samplers.vocabulary.options import DEFAULT_CHUNKS
+from graphmill.samplers.vocabulary.rank_shares import num_chunk_batches, num_root_batches
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLIT_TRAIN, SourceInfo
+from graphmill.storage.format.statistics import SplitStatistics
+
+_ONE_BATCH = 50_000  # nodes: up to here the whole graph is one batch
+_FEW_EDGES = 2_000_000
+_FEW, _FEW_PER_CLASS = 0.2, 100  # share of the nodes that train, and how many of a class: fewer are soon known by heart
+_FEW_NEIGHBORS = 10
+_ALIKE = 0.3  # adjusted homophily: of less, a mean over neighbors blurs
+_SET_STEPS = 1_000  # of a set of graphs, at least
+_SAMPLED_EVERY = 10  # steps between two sampled scores, about
+_FEWEST_EDGES = 40  # between training nodes, in both directions, that tell it
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What rules look at of a graph, or of a set of graphs."""
+
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    """Of labels, the two answers: each training node has one for every label."""
+    num_train: int
+    """Training nodes, or graphs."""
+    num_partitions: int = 1
+    homophily: float | None = None
+    """Of the edges between training nodes, above chance: 1 where all join one class, 0 where as many do as of any two training nodes; None: there
+    are few such edges, or it is not known."""
+    is_set: bool = False
+    """A set of graphs."""
+
+    @property
+    def train_per_class(self) -> float:
+        return self.num_train / max(1, self.num_classes)
+
+    @property
+    def mean_degree(self) -> float:
+        return self.num_edges / max(1, self.num_nodes)
+
+    @property
+    def train_share(self) -> float:
+        return self.num_train / max(1, self.num_nodes)
+
+
+def adjusted_homophily(split: SplitStatistics) -> float | None:
+    """(h - c) / (1 - c): h of the training edges join one class, and c of all pairs of training nodes do."""
+    share, classes = split.homophily, split.class_counts
+    if share is None or (split.num_training_edges or 0) < _FEWEST_EDGES:
+        return None
+    if classes is None:
+        return share
+    counts = classes[SPLIT_TRAIN]
+    by_chance = sum(count * count for count in counts) / max(1, sum(counts)) ** 2
+    return (share - by_chance) / (1 - by_chance) if by_chance < 1 else None
+
+
+def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
+    """Of a stored graph, from the statistics in its manifest."""
+    measured = manifest.measured
+    split = measured.splits[split_set]
+    return GraphFacts(
+        num_nodes=manifest.num_nodes,
+        num_edges=manifest.num_edges,
+        num_features=manifest.feature_dim,
+        num_classes=2 if manifest.label_kind == "answers" else manifest.num_classes or 0,
+        num_train=split.num_labelled[SPLIT_TRAIN],
+        num_partitions=manifest.num_partitions,
+        homophily=adjusted_homophily(split),
+    )
+
+
+def set_facts(manifest: GraphSetManifest) -> GraphFacts:
+    """Of a stored set of graphs."""
+    names, parts = manifest.split_names, manifest.measured.parts
+    num_train = parts[1 + names.index("train")].num_graphs if "train" in names else manifest.num_graphs
+    return GraphFacts(manifest.num_nodes, manifest.num_edges, 0, 0, num_train, is_set=True)
+
+
+def expected_facts(source: SourceInfo, num_train: int, num_partitions: int) -> GraphFacts:
+    """Of a graph that is not made yet: its homophily is not known."""
+    classes = source.num_classes or 0
+    return GraphFacts(source.num_nodes, source.num_edges or 0, source.feature_dim, classes, num_train, num_partitions)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value that a rule chose, and why."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a rule sees."""
+
+    graph: GraphFacts
+    micro_batches: int
+    options: Mapping[str, Any]
+    """Every option by its path, as far as it is said or chosen."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the model's default recipe; empty: rules stand in its place."""
+
+    def __getitem__(self, path: str) -> Any:
+        return self.options.get(path)
+
+    @property
+    def keeps_recipe(self) -> bool:
+        """Whether the recipe says all that does not depend on how many steps an epoch has."""
+        few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # as on Cora
+        return bool(self.recipe) and not (few and self["model"] in _FEW_LABELS_AS_GECO)
+
+    @property
+    def kind(self) -> int:
+        """Which column of the table it is: few labels, alike neighbors, other neighbors, other neighbors of few training nodes."""
+        graph = self.graph
+        is_few = graph.train_share < _FEW and graph.train_per_class < _FEW_PER_CLASS
+        if graph.homophily is None or graph.homophily >= _ALIKE:
+            return 0 if is_few else 1
+        return 3 if is_few or graph.num_train < graph.num_features else 2
+
+    @property
+    def why(self) -> str:
+        """What tells the kind."""
+        graph = self.graph
+        few = f"{graph.num_train:,} training nodes, {graph.train_per_class:,.0f} a class"
+        if self.kind == 0:
+            return f"few labels: {few}"
+        if graph.homophily is None:
+            return "neighbors taken to be alike: few edges join training nodes, nodes have several labels, or the graph is not made yet"
+        told = f"neighbors {'are' if self.kind == 1 else 'are not'} alike: homophily {graph.homophily:.2f} beyond the classes' shares"
+        if self.kind < 3:
+            return told
+        return f"{told}, {few} and {graph.num_features:,} features"
+
+
+Rule = Callable[[Setting], Choice]
+
+
+def choose(
+    open_options: Collection[str],
+    options: Mapping[str, Any],
+    graph: GraphFacts,
+    micro_batches: int,
+    recipe: Mapping[str, Any] | None = None,
+) -> dict[str, Choice]:
+    """A choice for every open option, by its path; `recipe`: options of the default recipe of a model that `has_recipe`.
+
+    Raises ConfigError where `fit.steps` cannot be made epochs.
+    """
+    known, chosen = dict(options), dict[str, Choice]()
+    wanted = set(open_options) | ({"fit.epochs"} if options.get("fit.steps") is not None else set())
+    for path in wanted:
+        known.pop(path, None)
+    for path, rule in RULES.items():
+        if path in wanted:
+            at = Setting(graph, micro_batches, known, recipe or {})
+            chosen[path] = _as_in_recipe(path, at) if at.keeps_recipe and path not in _BESIDE_A_RECIPE else rule(at)
+            known[path] = chosen[path].value
+    return chosen
+
+
+def steps_per_epoch(at: Setting) -> int | None:
+    """Optimizer steps of an epoch; None where the sampler's options do not tell."""
+    if at["run.parallel"] == "graph":
+        return 1
+    batches = num_batches(at)
+    return None if batches is None else batches // at.micro_batches
+
+
+def num_batches(at: Setting) -> int | None:
+    """Batches of an epoch over all workers; None where the sampler's options do not tell."""
+    graph, micro_batches = at.graph, at.micro_batches
+    sampler = at["sampler"]
+    if sampler == "random-partition":
+        whole = DEFAULT_CHUNKS if at["sampler.cut"] in (None, "random") else graph.num_partitions
+        groups = ceil((at["sampler.num_chunks"] or whole) / at["sampler.chunks_per_batch"])
+        return num_chunk_batches(groups, micro_batches)
+    if sampler in ("neighbor", "node2subgraph", "ppr", "typed-neighbor", "typed-node2subgraph", "typed-ppr"):
+        # A graph with fewer training nodes than micro-batches is refused elsewhere.
+        return num_root_batches(max(graph.num_train, micro_batches), at["sampler.batch_size"], micro_batches)
+    if sampler == "saint":
+        wanted = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
+        return ceil(wanted / micro_batches) * micro_batches
+    if sampler == "graph-batches" and at["sampler.max_graphs"]:
+        # At least: graphs of other sizes, and those beyond a budget, take batches of their own.
+        return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * micro_batches)) * micro_batches
+    return None
+
+
+@dataclass(frozen=True)
+class _ByDegree:
+    """A value where nodes have few neighbors, and one where they have many."""
+
+    few: Any
+    many: Any
+
+
+def _by_kind(few: Any, alike: Any, other: Any, by_heart: Any) -> Rule:
+    """A rule that looks at the kind of graph, and at its mean degree where a value is `_ByDegree`."""
+
+    def rule(at: Setting) -> Choice:
+        value = (few, alike, other, by_heart)[at.kind]
+        return _by_degree(at, value.few, value.many) if isinstance(value, _ByDegree) else Choice(value, at.why)
+
+    return rule
+
+
+def _always(value: Any) -> Rule:
+    return lambda at: Choice(value, "on every graph")
+
+
+def _num_layers(at: Setting) -> Choice:
+    if _hops(at):
+        return Choice(_hops(at), f"one local layer for each of the {_hops(at)} hops that are sampled")
+    if at.kind == 2:
+        return _by_degree(at, 8, 4)
+    if at.kind == 0:
+        return Choice(1 if at["model.local.block"] == "appnp" else 2, at.why)
+    if at.kind == 3:
+        return Choice(2, at.why)
+    return Choice(2 if at["model.local.block"] == "gat" else 3, at.why)
+
+
+def _hops(at: Setting) -> int:
+    """That are sampled, an edge list for each; 0 where a batch is a graph."""
+    fanouts = at["sampler.fanouts"]
+    return len(fanouts) if fanouts is not None and at["sampler.edges"] != "induced" else 0
+
+
+def _block(at: Setting) -> Choice:
+    # One layer that hears ten steps far has few weights to learn from few labels. GAT keeps a few numbers a head for every edge.
+    if at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
+        return Choice("gcn", "its sums over neighbors can be corrected for a chunk")
+    if _hops(at):
+        return Choice("gcn", f"{counted(_hops(at), 'hop')} of sampled neighbors")
+    if at.kind == 0:
+        # PageRank steps hear no single edge.
+        return Choice("gcn" if at["data.edge_features"] else "appnp", at.why)
+    if at["model.local.join"] == "top":
+        return Choice("sage", at.why)
+    fits = at["model.width"] is None or not at["model.width"] % at["model.local.num_heads"]
+    return Choice("gat" if at.kind == 1 and _is_small(at) and fits else "gcn", at.why)
+
+
+def _is_small(at: Setting) -> bool:
+    """Whether it is a graph of the size on which the blocks and widths were compared."""
+    return at.graph.num_nodes <= _ONE_BATCH and at.graph.num_edges <= _FEW_EDGES
+
+
+def _as_in_recipe(path: str, at: Setting) -> Choice:
+    return Choice(at.recipe[path], f"the default recipe of {at['model']}, {at.why}")
+
+
+def _layer_local(at: Setting) -> Choice:
+    # Primphormer's own: of this and the block beside the layer there is one.
+    if at["model.local.join"] != "serial":
+        return Choice("none", "neighbors are heard by --model.local")
+    if at["data.edge_features"] or _gates_edges(at):
+        return Choice("gated_gcn", "it reads features of edges, and positions between their ends")
+    return Choice(at.recipe["model.layer.local"], "the paper's layers")
+
+
+def _join(at: Setting) -> Choice:
+    if at["model.layer.local"] not in (None, "none") or at["model.attention"] == "none" or _gates_edges(at):
+        return Choice("serial", "the paper's layers hear neighbors")
+    if at["model"] == "geco" and (at["model.block"], at["model.jump"], at["model.norm"]) != ("geco", "last", "post"):
+        return Choice("serial", "what is said of block, jump or norm is of the paper's layers")
+    if at.keeps_recipe:
+        asks = _asks_for_local_blocks(at)
+        return Choice("gate", "something is said of --model.local") if asks else _as_in_recipe("model.local.join", at)
+    if at.kind != 2 or _hops(at) or not _is_small(at):
+        return Choice("gate", at.why)
+    # Gates in many layers learn such a graph by heart.
+    return _by_degree(at, "top", "gate")
+
+
+def _gates_edges(at: Setting) -> bool:
+    return at["model.position.kind"] == "stable_laplacian"
+
+
+def _asks_for_local_blocks(at: Setting) -> bool:
+    """Whether something of them is not its default."""
+    values = to_tree(LocalOptions())
+    return any(at[f"model.local.{name}"] not in (None, value) for name, value in values.items() if name != "join")
+
+
+def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
+    """Of few neighbors each, or of many: with few, classes are told from afar."""
+    is_few = at.graph.mean_degree < _FEW_NEIGHBORS
+    return Choice(few if is_few else many, f"{at.why}, {at.graph.mean_degree:,.0f} neighbors a node")
+
+
+def _width(at: Setting) -> Choice:
+    graph, width, why = at.graph, 64, at.why
+    if at.keeps_recipe:
+        width, why = at.recipe["model.width"], _as_in_recipe("model.width", at).reason
+    elif at.kind > 0:
+        # On small graphs a width of 128 validates no better than 64, and takes 2.3 times as long (a step on Amazon-Photo).
+        width = 64 if _is_small(at) else (128 if at.kind >= 2 else 256)
+        why = f"{why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges"
+    heads = at["model.local.num_heads"] if at["model.local.block"] == "gat" else 1
+    heads = lcm(heads, at["model.num_heads"] or 1)
+    return Choice(ceil(width / heads) * heads, why if width % heads == 0 else f"{why}, a multiple of {heads} heads")
+
+
+def _num_chunks(at: Setting) -> Choice:
+    nodes, least = at.graph.num_nodes, at["sampler.chunks_per_batch"] or 1
+    if at["sampler.cut"] == "partitions":
+        return Choice(None, f"the graph's {at.graph.num_partitions} partitions")
+    if at["run.parallel"] == "graph":
+        return Choice(None, "the whole graph is the one batch (--run.parallel graph)")
+    wanted = ceil(nodes / _ONE_BATCH)
+    if at["sampler.cut"] == "within":
+        each = ceil(wanted / at.graph.num_partitions)
+        return Choice(
+            each * at.graph.num_partitions, f"{nodes:,} nodes in {at.graph.num_partitions} partitions, {each} of each"
+        )
+    if at.keeps_recipe and wanted <= DEFAULT_CHUNKS:  # each edge of a chunk is a token of TokenGT
+        return Choice(max(DEFAULT_CHUNKS, least), "the default recipe's chunks")
+    if wanted <= 1:
+        shared = f"; each of a step's {at.micro_batches} micro-batches takes it whole, for its share of the training nodes: more workers save no time"
+        return Choice(least, f"{nodes:,} nodes are one batch{shared if at.micro_batches > 1 else ''}")
+    return Choice(max(wanted, least), f"{nodes:,} nodes, at most {_ONE_BATCH:,} in a chunk")
+
+
+def _epochs(at: Setting) -> Choice:
+    each, asked = steps_per_epoch(at), at["fit.steps"]
+    least = at.recipe["fit.epochs"] if at.keeps_recipe and asked is None else 0
+    if each is None:
+        if asked is not None:
+            raise ConfigError(
+                f"steps: the sampler {at['sampler']} does not say how many batches an epoch has, got {asked} steps; set --fit.epochs"
+            )
+        return Choice(least or 40, "the sampler does not say how many batches an epoch has")
+    steps = asked or (_SET_STEPS if at.graph.is_set else (1000, 500, 1000, 1000)[at.kind])
+    why = f"{at.graph.num_train:,} training graphs" if at.graph.is_set else at.why
+    told = f"{steps:,} steps ({why})" if asked is None else f"--fit.steps {steps:,}"
+    if each * least >= steps:
+        return Choice(least, f"the recipe's epochs, at least {told}, {each:,} in an epoch")
+    return Choice(ceil(steps / each), f"{told}, {each:,} in an epoch")
+
+
+def _warmup_epochs(at: Setting) -> Choice:
+    if at["model"] not in (*_CHOSEN_FOR, *_HAVE_RECIPES) and not at.graph.is_set:
+        return Choice(at["fit.epochs"] // 10, f"a tenth of {at['fit.epochs']:,} epochs")
+    if not at.keeps_recipe:
+        return Choice(0, "none was needed with these rates")
+    epochs, of_recipe = at["fit.epochs"], at.recipe["fit.epochs"]
+    share = at.recipe["fit.warmup_epochs"] / of_recipe
+    return Choice(min(round(share * epochs), epochs // 10), f"the recipe's share of {epochs:,} epochs")
+
+
+def _eval_every(at: Setting) -> Choice:
+    each = steps_per_epoch(at) or 1
+    if at["evaluation.how"] == "sampled":
+        # Each scored node costs its own subgraph, as a training node does.
+        return Choice(
+            ceil(_SAMPLED_EVERY / each),
+            f"about {_SAMPLED_EVERY} steps between sampled scores, {counted(each, 'step')} in an epoch",
+        )
+    # A validation takes a third of a whole-graph step's time.
+    return Choice((1, 2, 2, 2)[at.kind] if each == 1 else 1, f"{counted(each, 'step')} in an epoch")
+
+
+def _patience(at: Setting) -> Choice:
+    each = (steps_per_epoch(at) or 1) * at["fit.eval_every"]
+    steps = (100, 100, 200, 200)[at.kind]
+    if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
+        return Choice(None, "scores are estimates, which choose no epoch")
+    # A schedule that ends with the epochs still improves late.
+    least = 10 if at.keeps_recipe else 5
+    wanted = ceil(steps / each)
+    told = f"about {steps} steps" if wanted >= least else f"the fewest validations, one each {each:,} steps,"
+    return Choice(max(least, wanted), f"{told} without a better score")
+
+
+def _local(rule: Rule, paper: Any) -> Rule:
+    """A rule of the local block, which leaves the paper's layers as they are where those are asked for."""
+    return lambda at: Choice(paper, "the paper's layers") if at["model.local.join"] == "serial" else rule(at)
+
+
+_RESIDUAL = _by_kind("none", "linear", "linear", "linear")
+_NORM = _by_kind(_ByDegree("none", "layer"), "layer", _ByDegree("batch", "layer"), "layer")
+_DROPOUT = _by_kind(0.5, 0.5, _ByDegree(0.2, 0.5), 0.5)
+RULES: Mapping[str, Rule] = {
+    "sampler.num_chunks": _num_chunks,
+    "model.local.join": _join,
+    "model.layer.local": _layer_local,
+    "model.local.block": _local(_block, "lcb"),
+    "model.num_layers": _num_layers,
+    "model.width": _width,
+    "model.local.residual": _local(_RESIDUAL, "none"),
+    "model.local.norm": _local(_NORM, "layer"),
+    "model.local.dropout": _local(_DROPOUT, 0.0),
+    "model.residual": _RESIDUAL,
+    "model.norm": _NORM,
+    "model.dropout": _DROPOUT,
+    "model.input_dropout": _by_kind(0.5, 0.0, 0.0, 0.0),
+    "task.label_smoothing": _always(0.0),
+    "fit.optimizer": _always("adam"),
+    "fit.learning_rate": _by_kind(0.01, 0.005, _ByDegree(0.01, 0.003), 0.01),
+    "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0, 5e-4),
+    "fit.schedule": _always("constant"),
+    "fit.epochs": _epochs,
+    "fit.warmup_epochs": _warmup_epochs,
+    "fit.eval_every": _eval_every,
+    "fit.patience": _patience,
+}
+_CLASSIC = ("gcn", "gat", "sage")
+_HAVE_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
+_CHOSEN_FOR = ("geco", *_CLASSIC)  # the rules were measured with these
+_OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.warmup_epochs", "fit.eval_every", "fit.patience")
+_BESIDE_A_RECIPE = (*_OF_ANY_MODEL, "model.layer.local", "model.local.join", "model.width")
+_FEW_LABELS_AS_GECO = ("tokengt", "primphormer")
+_MEASURED_FOR_THEM = (
+    "model.local.join",
+    "model.local.block",
+    "model.num_layers",
+    "model.width",
+    "model.local.norm",
+    "model.local.dropout",
+    "model.input_dropout",
+    "task.label_smoothing",
+    "fit.optimizer",
+    "fit.learning_rate",
+    "fit.weight_decay",
+    "fit.schedule",
+)
+
+
+def has_recipe(kind: str, model: str) -> bool:
+    """Whether rules look at the model's default recipe, and leave alone what they do not choose of it."""
+    return kind != "nodes" or model in _HAVE_RECIPES
+
+
+def rule_paths(kind: str, model: str) -> tuple[str, ...]:
+    """The options that are chosen for this model over this kind of data where nobody says them.
+
+    The rules were chosen for GECO and the classic models. Of the others TokenGT and Primphormer take them with few labels, and all take what
+    depends on the number of steps in an epoch; so does a user's own model. GECO's `norm` is another thing than the classic models'.
+    """
+    if kind != "nodes":
+        return ("fit.epochs", "fit.warmup_epochs")
+    if model in _HAVE_RECIPES:
+        own = ("model.layer.local",) if model == "primphormer" else ()
+        more = _MEASURED_FOR_THEM if model in _FEW_LABELS_AS_GECO else ()
+        return tuple(path for path in RULES if path in (*_OF_ANY_MODEL, *more, *own))
+    if model not in _CHOSEN_FOR:
+        return _OF_ANY_MODEL
+    others = ("model.layer.local", *(("model.residual", "model.norm") if model == "geco" else ()))
+    return tuple(path for path in RULES if path not in others)

@@ -1,0 +1,38 @@
+"""What a run on links is told beside its model and its sampler."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.models.options.links import LinkDecoderOptions
+from graphmill.samplers.vocabulary.options import TrainNegatives
+
+
+@dataclass(frozen=True)
+class LinksOptions:
+    """Links of one graph: which pairs of nodes are joined. The edges are what is learnt, links that were held out at ingestion are what is scored."""
+
+    metric: Literal["mrr", "auc", "hits_1", "hits_3", "hits_10", "hits_20", "hits_50", "hits_100"] = "mrr"
+    """What selects the best epoch: the mean reciprocal rank, the ROC-AUC, or the share of links among the first so many; all are reported."""
+    loss: Literal["bce", "margin", "softmax"] = "bce"
+    """Binary cross-entropy of a link and its negatives; a margin between the two; or the cross-entropy of the link among itself and its negatives."""
+    margin: float = 1.0
+    """Of the loss margin."""
+    batch_size: int = 1024
+    """Links of a batch, in place of the sampler's roots."""
+    negatives: TrainNegatives = "uniform"
+    """Ends in place of a link's destination: any node; by degree^0.75; destinations of the batch's other links; or those stored for the training split."""
+    num_negatives: int = 1
+    """Of each link in training."""
+    exclude_own: bool = True
+    """Leave the links of a batch, and their reverses, out of the edges that it passes messages along: else the network may read the answer off them."""
+    ranking: Literal["auto", "fixed", "sampled", "all"] = "auto"
+    """What links are scored against: the negatives stored with their split; so many drawn nodes (--task.num_rivals); or all nodes but those that the
+    source is known to be joined with. auto: fixed where the graph has them, else sampled."""
+    num_rivals: int = 100
+    """Of each link, with --task.ranking sampled: the same in every run."""
+    decoder: LinkDecoderOptions = field(default_factory=LinkDecoderOptions)
+
+    def __post_init__(self) -> None:
+        rows = at_least(self, 1, "batch_size", "num_negatives", "num_rivals") | more_than_0(self, "margin")
+        check_options(self, rows)

@@ -1,0 +1,456 @@
+"""From words on a command line, or a tree of plain values, to frozen dataclasses: one grammar for every command, recipe and run record.
+
+    python jobs/train_nodes.py recipe.yaml --model geco --model.num_layers 3 --sampler.fanouts 15 10 5 --plan
+
+A flag is `--a.b` and takes every word up to the next flag, so `-1` is a value; `-` and `_` in its name are the same. A flag of a whole
+group (`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) is no value, where a field may have none; `none` alone is
+also an empty list. A class may keep fields from users: its GIVEN names what the run fills in. Its FORMER says what an option that is gone
+has become.
+
+Needs Python alone, so that `--help` is instant and benchmarks run where there is little more than torch.
+"""
+
+import ast
+import difflib
+import inspect
+import math
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from graphmill.core.errors import ConfigError, quoted
+
+T = TypeVar("T")
+_MOST_CHARACTERS = 4096  # of a text: as many as a path may have
+HEAD = ""  # key of what is said of a whole group
+Tree = dict[str, Any]
+# A class's are read once: anew for each option they were two thirds of what a configuration takes.
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_TRUE, _FALSE, _NOTHING = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "auto", "null")
+
+
+class Words(list[str]):
+    """What followed a flag, not yet converted."""
+
+
+class UsageError(ConfigError):
+    """A flag that there is not, or a value that is none of its type: exit status 2."""
+
+
+class UnknownOption(UsageError):
+    """A flag that there is not; whoever knows more flags than the class that refused it names nearer ones."""
+
+    option = ""
+
+
+def parse(
+    kind: type[T], description: str | None = None, positional: Sequence[str] = (), words: Sequence[str] | None = None
+) -> T:
+    """A value of the dataclass `kind`, from `sys.argv`. `positional`: fields that are set by the words before the first flag.
+
+    Ends the process with status 0 after --help, with 2 and one line where a flag or a value is wrong. Raises ConfigError of the class's own
+    checks.
+    """
+    words = sys.argv[1:] if words is None else list(words)
+    if asks_help(words):
+        print(help_text(kind, description or inspect.getdoc(kind) or "", positional))
+        sys.exit(0)
+    try:
+        first, tree = read_words(words)
+        if len(first) > len(positional):
+            raise UsageError(f"unexpected {' '.join(first[len(positional) :])!r}: options are written --name value")
+        return build(
+            kind,
+            {**dict(zip(positional, (Words([word]) for word in first), strict=False)), **tree},
+            positional=positional,
+        )
+    except UnknownOption as error:
+        complain(str(unknown(error.option, dict.fromkeys(leaves(kind), ""))))
+    except UsageError as error:
+        complain(str(error))
+
+
+def asks_help(words: Sequence[str]) -> bool:
+    return any(word in ("--help", "-h") for word in words)
+
+
+def complain(message: str) -> NoReturn:
+    """Prints what is wrong with the command line, and ends the process with status 2."""
+    print(f"error: {message}; --help lists all options", file=sys.stderr)
+    sys.exit(2)
+
+
+def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
+    """(the words before the first flag, the tree of the flags); of a flag that is given twice, the last counts."""
+    first: list[str] = []
+    tree: Tree = {}
+    values: list[str] = first
+    for word in words:
+        if not word.startswith("--") or word == "--":
+            values.append(word)
+            continue
+        name, equals, value = word[2:].partition("=")
+        node = tree
+        *groups, leaf = name.replace("-", "_").split(".")
+        for group in groups:
+            under = node.setdefault(group, {})
+            if not isinstance(under, dict):
+                under = node[group] = {HEAD: under}
+            node = under
+        if isinstance(node.get(leaf), dict):
+            node, leaf = node[leaf], HEAD
+        values = node[leaf] = Words([value] if equals else [])
+    return first, tree
+
+
+def build(
+    kind: type[T],
+    tree: Mapping[str, Any],
+    path: str = "",
+    given: Mapping[str, Any] | None = None,
+    positional: Sequence[str] = (),
+) -> T:
+    """A value of the dataclass `kind`. `path`: flags of its fields begin with it. `given`: fields that the run fills in.
+
+    Raises UsageError for unknown names and values of another type, ConfigError for what the class refuses.
+    """
+    hints, names, former = _hints(kind), option_names(kind), getattr(kind, "FORMER", {})
+    tree = _named(kind, tree)
+    for name in tree:
+        if name in former:
+            raise UsageError(f"--{path}{name} is now --{path}{former[name]}")
+        if name not in names:
+            raise unknown(flag_of(f"{path}{name}", tree[name]), {path + known: "" for known in leaves(kind)})
+    values = {name: convert(value, hints[name], path + name) for name, value in tree.items()}
+    missing = [
+        f.name
+        for f in _fields(kind)
+        if f.default is MISSING and f.default_factory is MISSING and f.name not in {**values, **(given or {})}
+    ]
+    if missing:
+        told = " ".join(name.upper() if name in positional else f"--{path}{name}" for name in missing)
+        raise UsageError(f"missing {told}")
+    try:
+        return kind(**{**(given or {}), **values})
+    except ValueError as error:
+        raise ConfigError(named_flags(str(error), names, path)) from None
+
+
+def _named(kind: type, tree: Mapping[str, Any]) -> Tree:
+    """The tree with what is said of the whole group under its first field's name; of the two, what is said last counts."""
+    if HEAD not in tree:
+        return dict(tree)
+    return {name if name != HEAD else option_names(kind)[0]: value for name, value in tree.items()}
+
+
+def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
+    """(what a tree says of an option of the dataclass `kind`, by its path, or MISSING; the tree without it)."""
+    name, _, inner = path.partition(".")
+    tree = _named(kind, tree)
+    if name not in tree:
+        return MISSING, tree
+    if not inner:
+        return tree.pop(name), tree
+    under, group = tree[name], _hints(kind)[name]
+    value, rest = take(group, under if isinstance(under, Mapping) else {HEAD: under}, inner)
+    return value, {**tree, name: rest}
+
+
+def named_flags(message: str, names: Sequence[str], path: str) -> str:
+    """A component's message, whose advice `set NAME` becomes the flag as it is typed here."""
+
+    def flag(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        return f"set --{path}{name}" if name.split(".")[0] in names else match[0]
+
+    return re.sub(r"\bset (?:--)?([a-z_]\w*(?:[.-]\w+)*)", flag, message)
+
+
+def flag_of(name: str, value: Any) -> str:
+    """The first flag of a tree's entry: of a group that there is not, all that was typed."""
+    while isinstance(value, Mapping) and (inner := next(iter(value), HEAD)) != HEAD:
+        name, value = f"{name}.{inner}", value[inner]
+    return name
+
+
+def unknown(name: str, known: Mapping[str, str], said_of: str = "") -> UnknownOption:
+    """The flag `name` is not there; the nearest are named. `known`: each flag with what it belongs to, empty where it could have been said
+    here. `said_of`: what `name` was said of."""
+    told = ""
+    if owner := known.get(name):
+        told = f"; it belongs to {owner}"
+    elif len(name) < 100 and (near := _nearest(name, known)):
+        told = f"; perhaps {' or '.join(f'--{one}' + (known[one] and f' of {known[one]}') for one in near)}"
+    error = UnknownOption(f"unknown option --{name}{said_of and f' of {said_of}'}{told}")
+    error.option = name
+    return error
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> list[str]:
+    """At most three of the flags, the likeliest first: by their last parts, then by their groups, then those that can be said here."""
+    group, _, leaf = name.rpartition(".")
+    ranks: dict[str, float] = {}
+    for flag, owner in known.items():
+        its_group, _, its_leaf = flag.rpartition(".")
+        if (alike := _alike(leaf, its_leaf)) >= 0.75:
+            ranks[flag] = alike + 0.1 * difflib.SequenceMatcher(None, group, its_group).ratio() + 0.05 * (not owner)
+    best = sorted(ranks, key=lambda flag: -ranks[flag])
+    return [flag for flag in best if ranks[flag] > ranks[best[0]] - 0.1][:3]
+
+
+def _alike(leaf: str, other: str) -> float:
+    """0 to 1: words of the other's, such as `layers` of `num_layers`, its initials, its beginning, or its letters."""
+    if leaf == other:
+        return 1.0
+    words, others = ({word.removesuffix("s") for word in one.split("_")} for one in (leaf, other))
+    if words <= others or others <= words:
+        return 0.8 + 0.15 * len(words & others) / len(words | others)
+    if leaf == "".join(word[:1] for word in other.split("_")):
+        return 0.9
+    if len(leaf) > 2 < len(other) and (leaf.startswith(other) or other.startswith(leaf)):
+        return 0.8
+    return difflib.SequenceMatcher(None, leaf, other).ratio()
+
+
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return fields(kind)
+
+
+def option_names(kind: type) -> list[str]:
+    """The fields that a user may set, in their order."""
+    given = getattr(kind, "GIVEN", ())
+    return [f.name for f in _fields(kind) if f.name not in given]
+
+
+def leaves(kind: type) -> list[str]:
+    """The flags of a class, those of its groups included."""
+    hints, flags = _hints(kind), []
+    for name in option_names(kind):
+        flags += [f"{name}.{inner}" for inner in leaves(hints[name])] if is_dataclass(hints[name]) else [name]
+    return flags
+
+
+def convert(value: Any, hint: Any, name: str) -> Any:
+    """`value`, from words or from a recipe, as the type `hint`. Raises UsageError, which names the flag, where it is none."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _one_of(value, arguments, name)
+    if is_dataclass(hint):
+        tree = {HEAD: value} if not isinstance(value, Mapping) else value
+        made: Any = hint
+        return build(made, tree, f"{name}.")
+    if origin is tuple:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if arguments[-1] is Ellipsis:
+            return () if items == ["none"] else tuple(convert(item, arguments[0], name) for item in items)
+        if len(items) != len(arguments):
+            raise _refused(name, f"{len(arguments)} values", value)
+        return tuple(convert(item, one, name) for item, one in zip(items, arguments, strict=True))
+    if origin is Mapping:
+        return _mapping(value, arguments[1], name)
+    if isinstance(value, Words):
+        if hint is bool and not value:
+            return True
+        if len(value) != 1:
+            raise _refused(name, _type_text(hint), value)
+        value = value[0]
+    if origin is Literal:
+        return _literal(value, arguments, name)
+    return _plain(value, hint, name)
+
+
+def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
+    """The first of the types that the value is of; none is tried last, and words are tried as text last."""
+    if type(None) in kinds:
+        word = value[0] if isinstance(value, Words) and len(value) == 1 else value
+        is_own_word = any(get_origin(kind) is Literal and word in get_args(kind) for kind in kinds)
+        if not is_own_word and (word is None or (isinstance(word, str) and word.lower() in _NOTHING)):
+            return None
+    others = sorted((kind for kind in kinds if kind is not type(None)), key=lambda kind: kind is str)
+    for kind in others:
+        try:
+            return convert(value, kind, name)
+        except UsageError:
+            if len(others) == 1:
+                raise
+    raise _refused(name, " or ".join(_type_text(kind) for kind in others), value)
+
+
+def _mapping(value: Any, hint: Any, name: str) -> dict[str, Any]:
+    """Values by name: of a recipe, or of words as NAME=1,2."""
+    if isinstance(value, Mapping) and HEAD in value:  # words over a recipe
+        value = value[HEAD]
+    if isinstance(value, Mapping):
+        return {str(key): convert(one, hint, f"{name}.{key}") for key, one in value.items()}
+    words = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    pairs = [str(word).partition("=") for word in words if words not in (["none"], ["None"])]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise _refused(name, "NAME=1,2 for each name", value)
+    return {key: convert(Words(told.split(",")), hint, f"{name} {key}") for key, _, told in pairs}
+
+
+def _literal(value: Any, allowed: tuple[Any, ...], name: str) -> Any:
+    for one in allowed:
+        if value == one or (
+            isinstance(value, str) and (value == str(one) or value.replace("-", "_") == str(one).replace("-", "_"))
+        ):
+            return one
+    raise _refused(name, f"one of {', '.join(map(str, allowed))}", value)
+
+
+def _plain(value: Any, hint: Any, name: str) -> Any:
+    if hint in (Any, str, Path) and isinstance(value, str) and (len(value) > _MOST_CHARACTERS or "\0" in value):
+        raise _refused(name, f"at most {_MOST_CHARACTERS} characters, none of them zero", value)
+    if hint is Any or (hint is str and isinstance(value, str)):
+        return value
+    if hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+            return value.lower() in _TRUE
+    elif hint in (int, float) and not isinstance(value, bool):
+        try:
+            number = hint(value) if isinstance(value, str) else value
+            if isinstance(number, (int, float)) and (
+                hint is float or (number == math.floor(number) and abs(number) < 2**64)
+            ):
+                return hint(number)
+        except (ValueError, OverflowError):
+            pass
+    elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)  # a recipe's `path: 2024`
+    raise _refused(name, _type_text(hint), value)
+
+
+def _type_text(hint: Any) -> str:
+    words = {int: "an integer", float: "a number", str: "text", bool: "yes or no", Path: "a path"}
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _refused(name: str, expected: str, value: Any) -> UsageError:
+    got = " ".join(value) if isinstance(value, Words) else value
+    return UsageError(f"--{name}: expected {expected}, got {'nothing' if got == '' else quoted(got)}")
+
+
+def to_tree(value: Any) -> Any:
+    """The plain values that `build` makes an equal value of: what a user may set, and nothing that the run fills in."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: to_tree(getattr(value, name)) for name in option_names(type(value))}
+    if isinstance(value, tuple | list):
+        return [to_tree(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): to_tree(one) for name, one in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
+    return str(value) if isinstance(value, Path) else value
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """`under` with the values of `over` in place of its own, group by group; what is said last stands last."""
+    merged = dict(under)
+    for name, value in over.items():
+        old = merged.pop(name, None)
+        if isinstance(value, Mapping) and old is not None:
+            old = old if isinstance(old, Mapping) else {HEAD: old}
+            merged[name] = merge(old, value)
+        elif isinstance(old, Mapping) and not isinstance(value, Mapping):
+            merged[name] = {**{inner: kept for inner, kept in old.items() if inner != HEAD}, HEAD: value}
+        else:
+            merged[name] = value
+    return merged
+
+
+def help_text(kind: type, description: str, positional: Sequence[str] = ()) -> str:
+    """What --help prints: the description, and every option with its type, its help and its default."""
+    usage = " ".join(name.upper() for name in positional)
+    lines = [
+        description.strip(),
+        "",
+        f"usage: {Path(sys.argv[0]).name} {usage} --option value …".replace("  ", " "),
+        "",
+    ]
+    return "\n".join(lines + option_lines(kind, "", positional))
+
+
+def option_lines(
+    kind: type, path: str, positional: Sequence[str] = (), values: Any = None, chosen: Collection[str] = ()
+) -> list[str]:
+    """A line or more for each option of a class; `values`: an instance whose fields are the defaults shown, but for `chosen` ones, which the
+    run chooses."""
+    hints, told, lines, groups = _hints(kind), field_docs(kind), [], []
+    named = {f.name: f for f in _fields(kind)}
+    for name in option_names(kind):
+        hint, option = hints[name], named[name]
+        if is_dataclass(hint):
+            inner: Any = None if values is None else getattr(values, name)
+            kind_of: Any = hint
+            groups += ["", *option_lines(kind_of, f"{path}{name}.", values=inner, chosen=chosen)]
+            continue
+        if f"{path}{name}" in chosen:
+            default = " (default auto: chosen for the graph)"
+        elif values is not None:
+            default = f" (default {shown(getattr(values, name))})"
+        elif option.default is not MISSING:
+            default = f" (default {shown(option.default)})"
+        else:
+            default = "" if option.default_factory is MISSING else f" (default {shown(option.default_factory())})"
+        flag = name.upper() if name in positional else f"--{path}{name}"
+        lines.append(f"  {flag} {_metavar(hint)}".rstrip())
+        lines += textwrap.wrap(
+            " ".join(told.get(name, "").split()) + default, 112, initial_indent=" " * 8, subsequent_indent=" " * 8
+        )
+    return lines + groups
+
+
+def shown(value: Any) -> str:
+    """An option's value as a command line says it."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={','.join(map(str, counts))}" for name, counts in value.items()) or "none"
+    return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
+
+
+def _metavar(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        named = [_metavar(one).removesuffix("|none") for one in arguments if one is not type(None)]
+        return "|".join([*named, "none"] if type(None) in arguments else named)
+    if origin is Literal:
+        return "{" + ",".join(map(str, arguments)) + "}"
+    if origin is tuple:
+        return f"{_metavar(arguments[0])} …|none" if arguments[-1] is Ellipsis else " ".join(map(_metavar, arguments))
+    if origin is Mapping:
+        return f"NAME={_metavar(arguments[1]).replace(' ', ',')} …"
+    return {int: "INT", float: "FLOAT", str: "TEXT", bool: "[yes|no]", Path: "PATH"}.get(hint, "")
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The string under each field of a dataclass, and of those that it extends."""
+    told: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if not is_dataclass(one):
+            continue
+        try:
+            (defined,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+        except (OSError, TypeError):  # a class without a source, such as one made in a notebook
+            continue
+        for field, under in pairwise(defined.body if isinstance(defined, ast.ClassDef) else []):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(under, ast.Expr)
+                and isinstance(under.value, ast.Constant)
+            ):
+                told[ast.unparse(field.target)] = str(under.value.value)
+    return told

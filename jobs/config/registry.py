@@ -1,0 +1,263 @@
+"""The tables of models, samplers and tasks: for each name its options and what is made of them. A user's own is named by its import path.
+
+`package.module:Name` names a frozen dataclass: its fields are the options, and its method `build` makes the component.
+
+    model:    build(inputs: Inputs) -> nn.Module       over `graphmill.models.primitives.graphs.Graphs`; predictions [r, out_dim] of the roots, or of the graphs
+    sampler:  build(router: Router, num_ranks: int)    -> a `graphmill.samplers.drawing.protocol.Sampler`
+    task:     build(inputs: Inputs) -> Task            a `graphmill.cluster.tasks.Task`
+
+Fields that the class names in GIVEN are filled in by the run: of a sampler seed, split_set, root_split, shuffle and encodings.
+"""
+
+import hashlib
+import importlib.metadata
+import inspect
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from graphmill.core.errors import ConfigError, quoted
+from graphmill.models.options.features import Features
+from graphmill.models.options.gps import PositionOptions
+from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.samplers.methods.registry import SAMPLERS, load
+from graphmill.storage.format.encoding_names import EncodingOptions
+
+Kind = Literal["nodes", "graphs"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the data and the run decide of a model or a task."""
+
+    node: Features = field(default_factory=Features)
+    edge: Features = field(default_factory=Features)
+    out_dim: int = 1
+    task: Literal["node", "graph", "link"] = "graph"
+    seed: int = 0
+    encoding: str | None = None
+    """The name under which batches carry stored positional encodings."""
+    node_dims: tuple[tuple[str, int], ...] = ()
+    """Of a typed graph: its types in their order, with the columns of each one's features (0: none). `node` is then the width of the relational layers."""
+    relations: tuple[tuple[str, str, str], ...] = ()
+    """Of a typed graph: (source type, name, target type) of each relation, in their order."""
+    num_relations: int = 0
+    """Of links in a knowledge graph, the inverse ones too; 0: links have no relations."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a table."""
+
+    options: str
+    """Import path of the options' class."""
+    build: str = ""
+    """Import path of what takes the options: a network's or sampler's class; a task is made by jobs/tasks/node_task.py or graph_task.py."""
+    layers_are_hops: bool = False
+    """The depth of a sampled neighborhood must be the model's."""
+    takes_batches: bool = False
+    """It takes the loaders' batches itself, and not `graphmill.models.primitives.graphs.Graphs`."""
+    over_graphs: str = ""
+    """Import path of the same network over `graphmill.models.primitives.graphs.Graphs`, of one that takes batches itself."""
+    takes_types: bool = False
+    """It is one of typed graphs alone, and takes `graphmill.models.relational.TypedGraphs`."""
+    graph_parallel: bool = False
+    """It is trained full-graph too, sharded over the workers."""
+
+
+def _classic(options: str) -> Row:
+    return Row(
+        f"graphmill.models.options.message_passing:{options}",
+        "graphmill.models.message_passing:MessagePassing",
+        layers_are_hops=True,
+        graph_parallel=True,
+    )
+
+
+MODELS: dict[Kind, dict[str, Row]] = {
+    "nodes": {
+        "geco": Row(
+            "graphmill.models.options.geco:GECOConfig",
+            "graphmill.jobs.tasks.geco_classifier:GECOClassifier",
+            layers_are_hops=True,
+            takes_batches=True,
+            over_graphs="graphmill.models.geco:NodeGECO",
+            graph_parallel=True,
+        ),
+        "primphormer": Row(
+            "graphmill.models.options.primphormer:PrimphormerConfig", "graphmill.models.primphormer:Primphormer"
+        ),
+        "tokengt": Row("graphmill.models.options.tokengt:TokenGTConfig", "graphmill.models.tokengt:TokenGT"),
+        "grit": Row("graphmill.models.options.grit:GRITConfig", "graphmill.models.grit:GRIT"),
+        "ppgt": Row("graphmill.models.options.ppgt:PPGTConfig", "graphmill.models.ppgt:PPGT"),
+        "sage": _classic("SAGEConfig"),
+        "gcn": _classic("GCNConfig"),
+        "gat": _classic("GATConfig"),
+        "rsage": Row(
+            "graphmill.models.options.relational:RSAGEConfig",
+            "graphmill.models.relational:RSAGE",
+            layers_are_hops=True,
+            takes_types=True,
+        ),
+    },
+    "graphs": {
+        "tokengt": Row("graphmill.models.options.tokengt:TokenGTConfig", "graphmill.models.tokengt:TokenGT"),
+        "grit": Row("graphmill.models.options.grit:GRITConfig", "graphmill.models.grit:GRIT"),
+        "ppgt": Row("graphmill.models.options.ppgt:PPGTConfig", "graphmill.models.ppgt:PPGT"),
+        "geco": Row("graphmill.models.options.geco_graphs:GECOGraphsConfig", "graphmill.models.geco_graphs:GECOGraphs"),
+        "primphormer": Row(
+            "graphmill.models.options.primphormer:PrimphormerConfig", "graphmill.models.primphormer:Primphormer"
+        ),
+    },
+}
+
+_SAMPLERS: dict[Kind, dict[str, Row]] = {
+    "nodes": {name: Row(*paths) for name, paths in SAMPLERS.items()},
+    "graphs": {
+        "graph-batches": Row(
+            "graphmill.samplers.vocabulary.options:GraphBatchOptions",
+            "graphmill.samplers.methods.graph_batches:GraphBatchSampler",
+        )
+    },
+}
+
+TASKS: dict[Kind, dict[str, Row]] = {
+    "nodes": {
+        "classification": Row("graphmill.cluster.options:NodeClassificationOptions"),
+        "binary": Row("graphmill.cluster.options:NodeBinaryOptions"),
+        "links": Row("graphmill.jobs.config.link_options:LinksOptions"),
+    },
+    "graphs": {
+        "regression": Row("graphmill.cluster.options:RegressionOptions"),
+        "binary": Row("graphmill.cluster.options:BinaryOptions"),
+        "classes": Row("graphmill.cluster.options:ClassesOptions"),
+        "nodes": Row("graphmill.cluster.options:NodesOptions"),
+        "pairs": Row("graphmill.cluster.options:PairsOptions"),
+    },
+}
+
+TABLES: dict[str, dict[Kind, dict[str, Row]]] = {"model": MODELS, "sampler": _SAMPLERS, "task": TASKS}
+
+GRAPH_PARALLEL = ", ".join(name for name, row in MODELS["nodes"].items() if row.graph_parallel)
+
+# What options are checked with before the data is known.
+PLACEHOLDERS: dict[Kind, Inputs] = {
+    "nodes": Inputs(node=Features(dim=1), out_dim=2, task="node"),
+    "graphs": Inputs(node=Features(categories=(2,)), edge=Features(categories=(2,))),
+}
+
+
+@dataclass(frozen=True)
+class Component:
+    """A name of a table, or an import path, with its options."""
+
+    name: str
+    options: Any
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a user's own, named by its import path."""
+        return ":" in self.name
+
+    def row(self, group: str, kind: Kind) -> Row | None:
+        """None: a user's own."""
+        return TABLES[group][kind].get(self.name)
+
+
+def options_class(group: str, kind: Kind, name: str) -> type:
+    """The class of a component's options. Raises ConfigError for a name that is in no table and no import path."""
+    table = TABLES[group][kind]
+    if name in table:
+        return load(table[name].options)
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+        raise ConfigError(
+            f"{group}: expected one of {', '.join(table)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
+        )
+    if group == "sampler" and kind == "graphs":
+        raise ConfigError(
+            f"sampler: your own draw from one graph, many graphs have graph-batches, got {name}; leave it out"
+        )
+    if os.getcwd() not in sys.path:  # as for `python -m`, and as Ray does for its workers
+        sys.path.append(os.getcwd())
+    own = load(name)
+    if not (isinstance(own, type) and is_dataclass(own) and callable(getattr(own, "build", None))):
+        raise ConfigError(
+            f"{group}: expected {name} to be a frozen dataclass with a method build; see jobs/config/registry.py"
+        )
+    return own
+
+
+def model_config(component: Component, inputs: Inputs) -> Any:
+    """The model's options with what the data decides filled in. Raises ConfigError where they do not go together."""
+    try:
+        options = component.options
+        position = getattr(options, "position", None)
+        if inputs.encoding is not None and position is not None:
+            options = replace(options, position=replace(position, stored=inputs.encoding))
+        return replace(options, **given_of(type(options), inputs))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
+    """The fields of these options that the data decides."""
+    values = {
+        "node": inputs.node,
+        "edge": inputs.edge,
+        "in_dim": inputs.node.dim,
+        "edge_dim": inputs.edge.dim,
+        "out_dim": inputs.out_dim,
+        "task": inputs.task,
+        "seed": inputs.seed,
+        "encoding": inputs.encoding,
+        "node_dims": dict(inputs.node_dims),
+        "relations": inputs.relations,
+    }
+    return {name: values[name] for name in getattr(kind, "GIVEN", ()) if name in values}
+
+
+def stored_encoding(options: Any) -> EncodingOptions | None:
+    """The positional encoding that a model of one graph's nodes wants to find in its batches."""
+    if isinstance(options, TokenGTConfig) and options.identifier == "laplacian":
+        return EncodingOptions("laplacian", options.identifier_dim, options.laplacian_ends)
+    position = getattr(options, "position", None)
+    if not isinstance(position, PositionOptions):
+        return None
+    kind = position.kind
+    if kind in ("laplacian_linear", "stable_laplacian"):
+        return EncodingOptions("laplacian", position.num_steps)
+    return EncodingOptions("rwse", position.num_steps) if kind == "random_walk" else None
+
+
+def sharding(options: Any) -> str | None:
+    """How a model is evaluated by several workers, as its options say in `sharding`.
+
+    "rows": each computes a range of the whole graph's nodes, since it reads others only through `adjacency`, `by_source`, `by_destination` and
+    `by_graph`; "roots": each computes the subgraphs of its roots, which is all that the model takes. None: it does not say; each computes the
+    whole graph. Raises ConfigError for another word.
+    """
+    told = getattr(options, "sharding", None)
+    if told not in ("rows", "roots", None):
+        raise ConfigError(f"{type(options).__name__}.sharding: expected 'rows', 'roots' or None, got {told!r}")
+    return told
+
+
+def origin(component: Component) -> Mapping[str, str]:
+    """Of a user's own component: its distribution, version and a hash of its source, kept with the run. Empty for ours."""
+    if not component.is_foreign:
+        return {}
+    module = sys.modules[type(component.options).__module__]
+    package = module.__name__.partition(".")[0]
+    names = importlib.metadata.packages_distributions().get(package, [])
+    source = inspect.getsourcefile(module)
+    told = {
+        "path": component.name,
+        "source_hash": hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else "",
+    }
+    if names:
+        told |= {"distribution": names[0], "version": importlib.metadata.version(names[0])}
+    return told

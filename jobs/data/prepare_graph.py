@@ -1,0 +1,145 @@
+"""From what `--data` says to a stored graph: opens a prepared one, or prepares an OGB set or the synthetic default once."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from graphmill.core.errors import ConfigError, ConflictError, FormatError
+from graphmill.jobs.cli.progress import progress
+from graphmill.jobs.config.config import NodeDataOptions
+from graphmill.storage.encoding.encode import encode
+from graphmill.storage.format.encoding_names import EncodingOptions
+from graphmill.storage.format.encodings import find_encoding
+from graphmill.storage.format.source import GraphSource, SourceInfo
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.importers.public.data_sets import check_ingested
+from graphmill.storage.importers.public.ogb_links import ogb_link_graph
+from graphmill.storage.importers.public.ogb_nodes import is_directed, ogb_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.snapshots.snapshots import has_graph
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+from graphmill.storage.typed_graph import TypedGraph, open_any_graph
+
+
+def prepare_graph(options: NodeDataOptions) -> StoredGraph:
+    """As `prepare_any_graph`. Raises ConfigError where the graph is a typed one."""
+    graph = prepare_any_graph(options)
+    if isinstance(graph, TypedGraph):
+        raise ConfigError(f"{graph.url}: expected a graph of one type of nodes, found a typed one; set --data")
+    return graph
+
+
+def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
+    """The graph, plain or typed, that the options name. What the job prepares lies under `folder` and is used again by the next run."""
+    graph = find_graph(options)
+    if graph is not None:
+        return graph
+    name, target = _place(options)
+    undirected = None  # what the source says of itself
+    if options.path is None:
+        source: GraphSource = _synthetic(options)
+    else:
+        # Citations are used undirected in the literature; products comes with both directions.
+        undirected = (not options.directed and is_directed(options.path)) or None
+        read = ogb_link_graph if options.path.startswith("ogbl-") else ogb_graph
+        source = read(options.path, Path(options.folder) / "ogb")
+    with progress(f"preparing {name}") as bar, unless_another_was_first(str(target)):
+        ingest(
+            source,
+            str(target),
+            IngestOptions(
+                num_partitions=options.partitions,
+                partitioner=options.partitioner,
+                seed=options.graph_seed,
+                undirected=undirected,
+                links=options.links,
+            ),
+            lambda stage, done, total: bar.update(done, total, stage),
+        )
+    return find_graph(options) or open_graph(str(target))
+
+
+@contextlib.contextmanager
+def unless_another_was_first(url: str) -> Iterator[None]:
+    """Ignores the block's error where another job has prepared the same graph meanwhile."""
+    try:
+        yield
+    except (ConflictError, ConfigError):
+        if not has_graph(url):
+            raise
+
+
+def find_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph | None:
+    """The graph where it is there; None where the job would prepare it first."""
+    if options.path is not None and not options.path.startswith(("ogbn-", "ogbl-")):
+        check_ingested(options.path)
+        return open_any_graph(options.path, options.snapshot)
+    if options.partitions < 1:
+        raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --data.partitions")
+    name, target = _place(options)
+    source = _synthetic(options) if options.path is None else None
+    if not has_graph(str(target)):
+        return None
+    graph = open_graph(str(target), options.snapshot)
+    if source is not None and not (
+        dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items()
+    ):
+        raise FormatError(
+            f"{target}: expected the graph {name}, found one made by another version or with other options; "
+            "remove it or pass another --data.folder"
+        )
+    return graph
+
+
+def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]] | None:
+    """Counts and sizes of splits of the embedded graph, before it is made; None for any other graph."""
+    if options.path is not None:
+        return None
+    source = _synthetic(options)
+    train, valid = (round(options.nodes * share) for share in (source.options.train_share, source.options.valid_share))
+    return source.info, {"train": train, "valid": valid, "test": options.nodes - train - valid}
+
+
+def how_to_make(options: NodeDataOptions) -> str:
+    """The command that prepares the graph as the first run of a job would."""
+    target = _place(options)[1]
+    kept = f"{target} --partitions {options.partitions} --partitioner {options.partitioner} --seed {options.graph_seed}"
+    links = options.links
+    if links.valid + links.test:
+        kept += f" --links.valid {links.valid:g} --links.test {links.test:g} --links.seed {links.seed}"
+    if options.path is None:
+        made = f"--synthetic.num-nodes {options.nodes} --synthetic.seed {options.graph_seed}"
+        return f"python jobs/ingest.py synthetic {kept} {made}"
+    edges = " --reverse-edges keep" if options.directed else ""
+    return f"python jobs/ingest.py {options.path} {kept} --ogb-root {Path(options.folder) / 'ogb'}{edges}"
+
+
+def _place(options: NodeDataOptions) -> tuple[str, Path]:
+    """The name of a graph that the job prepares, and where it lies."""
+    name = options.path or f"synthetic-{options.nodes}-seed{options.graph_seed}"
+    kept = "-directed" if options.directed and options.path is not None else ""
+    links = options.links
+    if links.valid + links.test:
+        kept += f"-links{links.valid:g}-{links.test:g}-seed{links.seed}"
+    return name, Path(options.folder) / f"{name}{kept}-{options.partitioner}{options.partitions}"
+
+
+def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
+    try:
+        return SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; set --data.nodes") from None
+
+
+def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:
+    """The graph with this encoding, computed and published as a further snapshot unless it is there already."""
+    origin = graph.manifest.origin
+    if origin is not None and find_encoding(graph, options.name) is None:
+        raise ConfigError(
+            f"{graph.url}: expected {options.name} in the copy on the hosts' disks, found none; "
+            f"python jobs/encode.py {origin} {options.kind} --dim {options.dim}, then place {origin} there again"
+        )
+    with progress(f"encoding {graph.manifest.name} ({options.name})") as bar:
+        encoded, _ = encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))
+    return replace(encoded, by_range=graph.by_range)

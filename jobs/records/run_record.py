@@ -1,0 +1,357 @@
+"""What a run's directory says, read once and checked: settings, epochs, summary, events, environment.
+
+A run may still be going, or have been killed: a last line that is cut short is left out, and what was never written is None. Numbers that
+are not finite are left out: plots need no check of their own.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphmill.cluster.runs.run_directory import flat, load_config
+from graphmill.cluster.runs.run_url import FILES, RunUrl
+from graphmill.core.errors import FormatError, GraphmillError, quoted
+from graphmill.core.files.json_object import parse_object
+from graphmill.core.files.small_files import read_small
+from graphmill.samplers.access.traffic import COLUMNS as TRAFFIC
+from graphmill.storage.filesystem.filesystem_errors import one_line
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One part of a run's graph, as stored."""
+
+    nodes: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class PartitionTraffic:
+    """What the workers asked of one partition: in training and validation, for the final scores, and for the baselines."""
+
+    remote_requests: int
+    remote_bytes: int
+    local_requests: int  # answered in the worker's process, from files that it has mapped
+    local_bytes: int  # what these would have been on a wire
+
+
+@dataclass(frozen=True)
+class RankSeconds:
+    """Where the time of one rank went, in training and validation."""
+
+    rank: int
+    host: str  # that it ran on
+    seconds: Mapping[str, float]  # by the names of an epoch's record
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The workers' start after a fault."""
+
+    time: str
+    epoch: int  # from which the run went on
+    repeated: int  # epochs recorded before, and trained again
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run."""
+
+    name: str  # of its directory
+    config: Mapping[str, Any]
+    epochs: tuple[Mapping[str, float], ...]  # each with "epoch", ascending
+    summary: Mapping[str, Any] | None  # None too where it is of an earlier part of the run
+    environment: Mapping[str, Any] | None
+    events: tuple[Mapping[str, Any], ...]
+    failure_log: str | None  # its last line
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that the run is judged by; None where nothing says."""
+        named = (self.summary or {}).get("metric") or _section(self.config, "task").get("metric")
+        if isinstance(named, str) and named != "auto":
+            return named
+        names = (
+            key.removeprefix("valid_").removeprefix("estimate_") for key in self.epoch_names if key.startswith("valid_")
+        )
+        return next((name for name in names if name != "loss"), None)
+
+    @property
+    def epoch_names(self) -> tuple[str, ...]:
+        """What any epoch recorded."""
+        return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch))
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether its scores leave a part of the graph out."""
+        return self.estimate is not None or any(name.startswith("valid_estimate_") for name in self.epoch_names)
+
+    @property
+    def estimate(self) -> str | None:
+        """Why its final scores are estimates; None where they are exact, or not there yet."""
+        why = (self.summary or {}).get("estimate")
+        return why if isinstance(why, str) else None
+
+    @property
+    def scores(self) -> Mapping[str, Any]:
+        """The final scores by split, estimates where it has no others; empty where there are none."""
+        scores = (self.summary or {}).get("scores" if self.estimate is None else "estimates")
+        return scores if isinstance(scores, Mapping) else {}
+
+    def valid(self, name: str) -> str:
+        """What the validation's figure `name` is recorded as."""
+        return f"valid_estimate_{name}" if self.is_estimate else f"valid_{name}"
+
+    @property
+    def planned_epochs(self) -> int | None:
+        planned = _section(self.config, "fit").get("epochs")
+        return planned if isinstance(planned, int) else None
+
+    @property
+    def stopped_early(self) -> tuple[int, str] | None:
+        """The last epoch, and why it was the last, where that was before the planned one."""
+        early = _section(self.summary or {}, "stopped_early")
+        return (_whole(early["epoch"]), str(early["why"])) if {"epoch", "why"} <= early.keys() else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run's latest part ended before its time, where that is known."""
+        if self.events:
+            last = self.events[-1]
+            return str(last.get("error", "no cause recorded")) if last["kind"] == "fail" else None
+        return None if self.summary else self.failure_log
+
+    @property
+    def state(self) -> str:
+        """finished, failed, or "not finished" (going, or killed: its files do not tell)."""
+        if self.failure is not None:
+            return "failed"
+        return "finished" if self.summary is not None else "not finished"
+
+    @property
+    def restarts(self) -> tuple[Restart, ...] | None:
+        """Starts of the workers after a fault; None where the run recorded no events."""
+        if not self.events:
+            return None
+        restarts, started = [], False
+        for event in self.events:
+            if event["kind"] == "begin":
+                started = False
+            elif event["kind"] == "start":
+                if started:
+                    restarts.append(
+                        Restart(str(event.get("time", "")), _whole(event.get("epoch")), _whole(event.get("repeated")))
+                    )
+                started = True
+        return tuple(restarts)
+
+    def told(self, kind: str) -> list[Mapping[str, Any]]:
+        """The events of a kind: "begin" of the run or a part of it, "damage" of a checkpoint, "saved" because it was asked to end."""
+        return [event for event in self.events if event["kind"] == kind]
+
+    @property
+    def traffic(self) -> tuple[PartitionTraffic, ...]:
+        """By partition, over all epochs that tell it, those trained again included; empty where none does."""
+        rows: list[list[int]] = []
+        for event in self.told("traffic"):
+            columns = [event.get(name) for name in TRAFFIC]
+            if not all(isinstance(column, list) for column in columns):
+                continue
+            here = [[_whole(value) for value in row] for row in zip(*columns, strict=False)]
+            rows = rows or [[0] * len(TRAFFIC) for _ in here]
+            rows = [[a + b for a, b in zip(row, more, strict=True)] for row, more in zip(rows, here, strict=False)]
+        return tuple(PartitionTraffic(asked, sent + got, near, local) for asked, sent, got, near, local in rows)
+
+    @property
+    def ranks(self) -> tuple[RankSeconds, ...]:
+        """Each rank on each of its hosts, over all epochs that tell it, those trained again included; empty where none does."""
+        sums: dict[tuple[int, str], dict[str, float]] = {}
+        for event in self.told("ranks"):
+            hosts = event.get("hosts")
+            for rank, host in enumerate(hosts if isinstance(hosts, list) else ()):
+                of_rank = sums.setdefault((rank, str(host)), {})
+                for name, column in event.items():
+                    if (
+                        name.endswith("_s")
+                        and isinstance(column, list)
+                        and rank < len(column)
+                        and is_number(column[rank])
+                    ):
+                        of_rank[name] = of_rank.get(name, 0.0) + column[rank]
+        return tuple(RankSeconds(rank, host, sums[rank, host]) for rank, host in sorted(sums))
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most memory that a rank has taken, of its GPU or else of its process; None where none is told."""
+        columns = [event.get("peak_bytes") for event in self.told("memory")]
+        told = [peak for column in columns if isinstance(column, list) for peak in column if is_number(peak)]
+        return max(told, default=None)
+
+    @property
+    def parts(self) -> int | None:
+        """How often a driver began or resumed the run."""
+        return len(self.told("begin")) or None
+
+    def series(self, name: str) -> list[tuple[float, float]]:
+        """(epoch counted from 1, value) of every epoch that has the value."""
+        return [(epoch["epoch"] + 1, epoch[name]) for epoch in self.epochs if name in epoch]
+
+    def total(self, name: str) -> float | None:
+        values = [epoch[name] for epoch in self.epochs if name in epoch]
+        return sum(values) if values else None
+
+    def mean_rate(self, name: str) -> float | None:
+        """A rate averaged over the training time."""
+        known = [(epoch[name], epoch["train_s"]) for epoch in self.epochs if name in epoch and "train_s" in epoch]
+        seconds = sum(s for _, s in known)
+        return sum(rate * s for rate, s in known) / seconds if seconds > 0 else None
+
+
+def read_run(run: Path | RunUrl) -> RunRecord:
+    """Reads a run's directory. Raises FormatError naming the file where there is none, or where one is damaged."""
+    with RunUrl.of(run).at_hand(*FILES) as path:
+        return _read_run(path)
+
+
+def _read_run(path: Path) -> RunRecord:
+    if not (path / "config.json").is_file():
+        raise FormatError(f"{path}: expected a run directory (config.json), found none; name one that a job has made")
+    config = load_config(path)
+    epochs = sorted(_epochs(path / "metrics.jsonl"), key=lambda epoch: epoch["epoch"])
+    summary = _optional_object(path / "summary.json")
+    events = settled_events(path)
+    continued = bool(events) and events[-1]["kind"] != "finish"
+    if summary is not None and (continued or summary.get("epochs") not in (None, len(epochs))):
+        summary = None  # of an earlier part of the run
+    return RunRecord(
+        name=path.resolve().name,
+        config=config,
+        epochs=tuple(epochs),
+        summary=summary,
+        environment=_optional_object(path / "environment.json"),
+        events=events,
+        failure_log=_last_line(path / "failure.log"),
+    )
+
+
+def settled_events(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The events of a run's directory, but for attempts to continue a finished run that came to no start: it is finished still."""
+    events = tuple(_events(path / "events.jsonl"))
+    ends = [number for number, event in enumerate(events) if event["kind"] == "finish"]
+    after = events[ends[-1] + 1 :] if ends else events
+    return events[: len(events) - len(after)] if ends and not any(e["kind"] == "start" for e in after) else events
+
+
+def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
+    """The parts of the run's graph; None where the run has none, or the graph is not on this machine or is another by now."""
+    summary = run.summary or {}
+    options = _section(run.config, "data")
+    url, snapshot = summary.get("graph") or options.get("path"), summary.get("snapshot", options.get("snapshot"))
+    if type(snapshot) not in (int, type(None)):
+        return None
+    if not isinstance(url, str) or "://" in url or not (Path(url) / "manifests").is_dir():
+        return None
+    from graphmill.storage.format.typed_manifest import TypedManifest
+    from graphmill.storage.typed_graph import open_any_graph
+
+    try:
+        manifest = open_any_graph(url, snapshot).manifest
+    except GraphmillError:
+        return None
+    if summary.get("graph_hash", manifest.content_hash) != manifest.content_hash:
+        return None
+    sizes = [0] * manifest.num_partitions
+    for name, entry in manifest.files.items():
+        sizes[int(name[len("part-") :].partition("/")[0])] += entry.num_bytes
+    tables = list(manifest.types.values()) if isinstance(manifest, TypedManifest) else [manifest]
+    offsets = [table.partition_offsets for table in tables]
+    counts = [sum(of_type[p + 1] - of_type[p] for of_type in offsets) for p in range(manifest.num_partitions)]
+    return tuple(Partition(count, size) for count, size in zip(counts, sizes, strict=True))
+
+
+def flat_text(values: Mapping[str, Any]) -> dict[str, str]:
+    """Settings by dotted name, as text."""
+    return {name: setting_text(value) for name, value in flat(values).items()}
+
+
+def setting_text(value: Any) -> str:
+    """A setting as text."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(setting_text(one) for one in value) or "none"
+    # A page is for showing around: the name and password of a URL stay out of it.
+    return re.sub(r"(\w://)[^/@\s]*@", r"\1…@", str(value))
+
+
+def is_number(value: Any) -> bool:
+    """A finite number that a page can show: sums of some are finite too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _whole(value: Any) -> int:
+    return int(value) if is_number(value) else 0
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return read_small(path, sys.maxsize - 1).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: expected text, got other bytes; repair the file or remove it") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot read it ({one_line(error)})") from None
+
+
+def _optional_object(path: Path) -> dict[str, Any] | None:
+    text = _read(path)
+    return None if text is None else parse_object(text, str(path))
+
+
+def _lines(path: Path) -> Iterable[dict[str, Any]]:
+    """The objects of a file of lines; the last line may be cut short."""
+    lines = (_read(path) or "").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield parse_object(line, f"{path}, line {number}")
+        except FormatError:
+            if number < len(lines):
+                raise
+
+
+def _epochs(path: Path) -> Iterable[dict[str, float]]:
+    for number, line in enumerate(_lines(path), 1):
+        values = {name: value for name, value in line.items() if is_number(value)}
+        if "epoch" not in values:
+            raise FormatError(f"{path}, line {number}: expected a number of an epoch, got {quoted(line.get('epoch'))}")
+        yield values
+
+
+def _events(path: Path) -> Iterable[dict[str, Any]]:
+    """The lines that are whole: a kill may have cut one that others follow."""
+    for line in (_read(path) or "").split("\n"):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            yield event
+
+
+def _last_line(path: Path) -> str | None:
+    lines = (_read(path) or "").strip().splitlines()
+    return lines[-1][:500] if lines else None

@@ -1,0 +1,43 @@
+"""What is wrong with options, found before anything is prepared or started; each message names the option as it is typed.
+
+Options check their own values (`graphmill.core.option_checks`), and `resolve` checks what they mean together; here are devices; folders: `graphmill.storage.filesystem.outputs`.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from graphmill.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.jobs.config.config import RunOptions
+
+
+def choose_run_dir(job: str, options: "RunOptions") -> "RunUrl":
+    """Where the run lives; raises before any work where it cannot."""
+    from graphmill.cluster.runs.run_directory import check_free, load_config  # loads pyarrow
+    from graphmill.cluster.runs.run_url import RunUrl
+
+    if options.resume is not None:
+        place = RunUrl(options.resume)
+        load_config(place)
+        return place
+    place = RunUrl(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if place.store is not None:
+        place.store.check_bucket()
+    check_free(place)
+    return place
+
+
+def check_device(device: str) -> None:
+    """Raises ConfigError for a device that torch does not know or have."""
+    import torch
+
+    try:
+        known = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"device: expected cpu or cuda, got {device!r}; set --device cpu") from None
+    if known.type == "cuda" and (known.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device: {device} is not there, PyTorch sees {torch.cuda.device_count()}; set --device cpu")
+    if known.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device: expected cpu or cuda, got {device!r}; set --device cpu")

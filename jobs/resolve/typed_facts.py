@@ -1,0 +1,142 @@
+"""The nodes of one type of a typed graph: what a run must know of the graph, and what it must ask for.
+
+A typed graph is opened by its types and relations, each as a plain graph. The type that is predicted stands where a plain graph does: for labels,
+splits, class weights and baselines.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from graphmill.cluster.checkpoints.checkpoint import DATA
+from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import changed_options
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.defaults import GraphFacts, graph_facts
+from graphmill.jobs.config.registry import Inputs, stored_encoding
+from graphmill.models.options.features import Features
+from graphmill.models.options.relational import RelationalConfig
+from graphmill.samplers.vocabulary.options import TypedOptions
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.typed_manifest import TypedManifest
+from graphmill.storage.graph import StoredGraph
+from graphmill.storage.typed_graph import TypedGraph
+
+NodeGraph = StoredGraph | TypedGraph
+
+
+def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
+    """The graph whose nodes are predicted: a plain one itself, of a typed one the task's type. Raises ConfigError where it has no such type."""
+    return graph if isinstance(graph, StoredGraph) else graph.nodes(predicted_type(graph, config.node_type))
+
+
+def predicted_type(graph: TypedGraph, named: str | None) -> str:
+    """The type that a task names, or the only one with labels and splits. Raises ConfigError where that is not one."""
+    if named is not None:
+        graph.nodes(named)
+        return named
+    labelled = [name for name, row in graph.manifest.types.items() if row.label_kind and row.num_split_sets]
+    if len(labelled) != 1:
+        raise ConfigError(
+            f"{graph.url}: expected one type of nodes with labels and splits, got {' and '.join(labelled) or 'none'} among "
+            f"{', '.join(graph.node_types)}; set --task.node_type"
+        )
+    return labelled[0]
+
+
+def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
+    """The configuration with the predicted type's name, where the task says one. Raises ConfigError as `predicted_type`."""
+    if isinstance(graph, StoredGraph) or not hasattr(config.task.options, "node_type"):
+        return config
+    named = replace(config.task.options, node_type=predicted_type(graph, config.node_type))
+    return replace(config, task=replace(config.task, options=named))
+
+
+def typed_inputs(manifest: TypedManifest, nodes: Manifest, config: RunConfig) -> Inputs:
+    """What the graph, its predicted type `nodes` and the relational layers decide of a model."""
+    return Inputs(
+        node=Features(dim=config.relational.width),
+        out_dim=nodes.num_classes or 1,
+        task="node",
+        node_dims=tuple((name, row.feature_dim) for name, row in manifest.types.items()),
+        relations=tuple((each.source, each.name, each.target) for each in manifest.relations),
+    )
+
+
+def typed_identity(manifest: TypedManifest, node_type: str, split_set: int) -> dict[str, Any]:
+    """What a run may not change of its data between its parts."""
+    return {
+        "graph": manifest.name,
+        "num_nodes": manifest.num_nodes,
+        "num_edges": manifest.num_edges,
+        "node_type": node_type,
+        "split_set": split_set,
+        DATA: manifest.data_digest(node_type, split_set),
+    }
+
+
+def typed_facts(manifest: TypedManifest, nodes: Manifest, split_set: int) -> GraphFacts:
+    """What rules look at: the predicted type's nodes, and the edges that end in them."""
+    edges = sum(row.num_edges for relation, row in manifest.relations.items() if relation.target == nodes.name)
+    return replace(graph_facts(nodes, split_set), num_edges=edges)
+
+
+def check_graph_kind(config: RunConfig, graph: NodeGraph) -> None:
+    """Raises ConfigError where options are for the other kind of graph."""
+    problem = _for_types(config) if isinstance(graph, StoredGraph) else _for_one_type(config)
+    if problem is not None:
+        raise ConfigError(f"{graph.url}: {problem}")
+
+
+def _for_types(config: RunConfig) -> str | None:
+    """What of these options a plain graph cannot have."""
+    row, wrong = config.model.row("model", config.kind), dict[str, str]()
+    if row is not None and row.takes_types:
+        wrong["--model"] = config.model.name
+    if isinstance(config.sampler.options, TypedOptions):
+        wrong["--sampler"] = config.sampler.name
+    if config.node_type is not None:
+        wrong["--task.node_type"] = config.node_type
+    if config.relational != RelationalConfig():
+        wrong["--relational"] = changed_options(config.relational)
+    if not wrong:
+        return None
+    told = ", ".join(f"{flag} {value}" for flag, value in wrong.items())
+    return f"expected a typed graph, which {told} {'is' if len(wrong) == 1 else 'are'} for, got a plain one; set another, or leave it out"
+
+
+def _for_one_type(config: RunConfig) -> str | None:
+    """What of these options a typed graph cannot have."""
+    row, evaluation = config.model.row("model", config.kind), config.evaluation
+    if config.links is not None:
+        return "expected a plain graph, for links of relations are not trained on, got a typed one; set --task classification"
+    if config.run.parallel == "graph":
+        return "--run.parallel graph: expected a plain graph, got a typed one; leave it out"
+    if not (isinstance(config.sampler.options, TypedOptions) or config.sampler.is_foreign):
+        return (
+            f"expected a sampler of typed graphs, got {config.sampler.name}; set --sampler typed-neighbor --evaluation sampled "
+            "(--model rsage has both by default), or --sampler typed-node2subgraph or typed-ppr"
+        )
+    if evaluation.how == "full":
+        return "expected scores through the sampler, for a typed graph is not scored as one batch; set --evaluation sampled"
+    if config.baseline.models:
+        return f"--baseline: expected a plain graph, got a typed one and {' '.join(config.baseline.models)}; leave out --baseline"
+    if row is not None and row.takes_types and config.relational != RelationalConfig():
+        return f"--relational: {config.model.name} has layers of its own; set --model.num_layers and the like, and leave out --relational"
+    if (encoding := stored_encoding(config.model.options)) is not None:
+        return f"{config.model.name}: expected a model without stored encodings, for a typed graph has none, got {encoding.name}; set another --model"
+    if config.loader.cache_bytes:
+        return "--loader.cache_bytes: rows are fetched by plan of plain graphs alone; leave it out"
+    if config.servers.disk_cache is not None:
+        return "--servers.disk_cache_dir: hosts keep copies of plain graphs alone; leave it out"
+    if config.servers.range_reads:
+        return "--servers.range_reads: features of plain graphs alone are read by range; leave it out"
+    return None
+
+
+def describe(graph: NodeGraph) -> str:
+    """A graph in a line."""
+    manifest = graph.manifest
+    nodes = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
+    if isinstance(manifest, TypedManifest):
+        nodes = f"{manifest.num_nodes:,} nodes of {len(manifest.types)} types, {manifest.num_edges:,} edges of {len(manifest.relations)} relations"
+    return f"{manifest.name}: {nodes}, {manifest.num_partitions} partitions at {graph.url}"

@@ -1,0 +1,160 @@
+"""Graph-parallel training: the whole graph is the one batch of an epoch, and every worker has its shard of it.
+
+To the trainer this is data like any other: a sampler with one batch per worker and epoch (`graphmill.samplers.methods.full_graph`). Here the shard is read
+once, to where its process group sends from (host memory with gloo, the worker's GPU with nccl), and the exchange of rows is planned once.
+"""
+
+import zlib
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from platform import node
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from graphmill.cluster.data.training_data import OpenData, TrainingData
+from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S
+from graphmill.cluster.process.malloc_trim import return_freed_blocks
+from graphmill.jobs.machine.memory_check import available_bytes, check_fits
+from graphmill.jobs.tasks.model_inputs import PlannedShard, plan_shard
+from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel_cost import ParallelConfig, inference_bytes, training_bytes
+from graphmill.samplers.batches.device_copy import map_tensors
+from graphmill.samplers.batches.minibatch import TorchBatch
+from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.vocabulary.options import FullGraphOptions
+from graphmill.storage.format.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class ShardMemory:
+    """What a worker's shard takes."""
+
+    model: ParallelConfig
+    num_nodes: int
+    num_edges: int
+    training: bool = True  # and not prediction, which keeps nothing for a backward pass
+
+    @classmethod
+    def of(cls, manifest: Manifest, model: ParallelConfig, *, training: bool = True) -> "ShardMemory":
+        return cls(model, manifest.num_nodes, manifest.num_edges, training)
+
+    def worker_bytes(self, num_workers: int) -> int:
+        """About the most memory that a worker's shard takes."""
+        estimate = training_bytes if self.training else inference_bytes
+        return estimate(self.model, self.num_nodes, self.num_edges, num_workers)
+
+    def check(self, num_workers: int) -> int:
+        """Bytes of a worker. Raises ConfigError where this machine cannot hold them all."""
+        needed = self.worker_bytes(num_workers)
+        check_fits(needed, available_bytes() // num_workers, num_workers, self._advice)
+        return needed
+
+    def check_workers(self, peers: Peers) -> None:
+        """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
+        needed = self.worker_bytes(peers.size)
+        # Workers of one machine share its memory: each counts on its part only. A name is a machine. A GPU is one worker's.
+        neighbors = _same_machine(peers)
+        on_gpu = peers.device.type == "cuda"
+        free = torch.cuda.mem_get_info(peers.device)[0] if on_gpu else available_bytes() // neighbors
+        lack = torch.tensor([needed - free], dtype=torch.int64, device=peers.device)
+        check_fits(needed, needed - int(peers.max(lack)), peers.size, self._advice)
+
+    @property
+    def _advice(self) -> str:
+        """Where memory is short."""
+        if not self.training:
+            return "use more --workers on more machines, or set --run.parallel data"
+        more = "" if getattr(self.model, "recompute", True) else "set --model.recompute yes, "
+        return f"{more}use more --workers on more machines, lower --model.width or --model.num_layers, or set --run.parallel data"
+
+
+@dataclass(frozen=True)
+class WholeGraphData:
+    """One graph, of which every worker keeps its shard; opening it is a collective call of all workers."""
+
+    nodes: TrainingData
+    shards: FullGraphOptions
+    memory: ShardMemory
+
+    def open(self) -> "OpenShard":
+        """Raises ConfigError, on all workers, where the shards do not fit in memory; FormatError where the graph is damaged."""
+        nodes = self.nodes.open()
+        # This process has the shard's arrays and little else: what it frees is for its neighbours.
+        return_freed_blocks()
+        # A group of its own, since DDP's calls are under way beside ours; its deadline is not inherited.
+        deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        peers = Peers.of_group(dist.new_group(timeout=deadline) if dist.is_initialized() else None)
+        self.memory.check_workers(peers)
+        drawn = nodes.collate(nodes.sampler(self.shards, peers.size).sample(0, peers.rank))
+        nodes.check()
+        shard = map_tensors(drawn, lambda tensor: tensor.to(peers.device))
+        return OpenShard(nodes, PlannedShard(**vars(shard), graph=plan_shard(shard, peers)))
+
+
+class OpenShard:
+    """The trainer's view of a shard."""
+
+    def __init__(self, nodes: OpenData, shard: PlannedShard) -> None:
+        self._nodes, self.shard = nodes, shard
+
+    def sampler(self, options: FullGraphOptions, num_ranks: int) -> "KeptShard":
+        return KeptShard(self._nodes.sampler(options, num_ranks), self.shard)
+
+    def collate(self, minibatch: TorchBatch) -> TorchBatch:
+        return minibatch
+
+    def target(self, batch: TorchBatch) -> Tensor:
+        return self._nodes.target(batch)
+
+    def ids(self, batch: TorchBatch) -> Tensor:
+        return self._nodes.ids(batch)
+
+    def sizes(self, batch: TorchBatch) -> tuple[int, int]:
+        return self._nodes.sizes(batch)
+
+    def split_codes(self, batch: TorchBatch) -> Tensor | None:
+        return self._nodes.split_codes(batch)
+
+    def near_middle(self) -> float:
+        return self._nodes.near_middle()
+
+    def check(self) -> None:
+        """Nothing to do: the shard was copied into memory as it was opened."""
+
+    def traffic(self) -> np.ndarray | None:
+        return self._nodes.traffic()
+
+
+class KeptShard:
+    """One batch per worker and epoch: the shard in memory, with some splits' roots."""
+
+    def __init__(self, sampler: Sampler, shard: PlannedShard) -> None:
+        self._sampler = sampler
+        assert shard.split is not None
+        codes = torch.tensor(sampler.options.root_splits, dtype=shard.split.dtype, device=shard.split.device)
+        self._shard = replace(shard, root_index=torch.nonzero(torch.isin(shard.split, codes)).squeeze(1))
+
+    @property
+    def options(self) -> Any:
+        return self._sampler.options
+
+    @property
+    def content_hash(self) -> str:
+        return self._sampler.content_hash
+
+    @property
+    def num_batches(self) -> int:
+        return self._sampler.num_batches
+
+    def sample(self, epoch: int, batch: int) -> PlannedShard:
+        return replace(self._shard, epoch=epoch, index=batch)
+
+
+def _same_machine(peers: Peers) -> int:
+    """How many of the workers run on this machine, this one included."""
+    names = peers.gather(torch.tensor([zlib.crc32(node().encode())], device=peers.device), [1] * peers.size)
+    return int((names == names[peers.rank]).sum())

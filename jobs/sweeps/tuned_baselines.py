@@ -1,0 +1,98 @@
+"""The classic models beside a sweep: one after another once the trials have ended, for each graph, split, seed and metric that the trials have."""
+
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from graphmill.cluster.runs.run_directory import write_atomic
+from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.core.errors import ConfigError, StageError
+from graphmill.jobs.baselines.tuned_baselines import Try, best_of, tries
+from graphmill.jobs.cli.child_process import cause_of, end_tagged, start
+from graphmill.jobs.config.config import BaselineOptions, RunConfig
+from graphmill.jobs.data.prepare_graph import prepare_any_graph
+from graphmill.jobs.run.node_run import resolve_nodes
+from graphmill.jobs.sweeps.trials import command_of
+
+_STOP_TIMEOUT_S = 40.0
+
+
+@dataclass(frozen=True)
+class Classic:
+    """A classic model's scores over the sweep's graphs, splits and seeds."""
+
+    name: str
+    scores: Sequence[Mapping[str, float]]
+    """By split, of the configuration that validated best, of each of them."""
+
+    def __str__(self) -> str:
+        means = [self._told(split) for split in ("valid", "test") if all(split in one for one in self.scores)]
+        return f"{', '.join(means)} ({len(self.scores)} runs)" if len(self.scores) > 1 else ", ".join(means)
+
+    def mean(self, split: str) -> float:
+        return statistics.fmean(one[split] for one in self.scores)
+
+    def _told(self, split: str) -> str:
+        values = [one[split] for one in self.scores]
+        return f"{split} {self.mean(split):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:
+    """Why classic models cannot be trained beside these trials, whose data is there; None where they can."""
+    opened = cache(prepare_any_graph)
+    for config in configs:
+        try:
+            resolve_nodes(replace(config, baseline=baseline), opened(config.data), None)
+        except ConfigError as error:
+            return str(error)
+    return None
+
+
+def train_beside(
+    configs: Iterable[RunConfig], baseline: BaselineOptions, out: Path, tag: str, timeout_s: float
+) -> list[Classic]:
+    """Trains what is not trained yet, each in a process of its own. Raises StageError, with the cause, where one fails."""
+    asked: dict[str, list[Try]] = {}
+    for config in configs:
+        planned = tries(replace(config, baseline=baseline), RunUrl(str(out / f"beside-{len(asked):03d}")))
+        alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)
+        asked.setdefault(alike, planned)
+    for one in (one for planned in asked.values() for one in planned):
+        if not (one.folder / "summary.json").is_file():
+            print(f"baseline {one.name}: {one.told}", flush=True)
+            _train(one, tag, timeout_s)
+    return [
+        Classic(name, [best_of([one for one in planned if one.name == name])[1] for planned in asked.values()])
+        for name in baseline.models
+    ]
+
+
+def _what_is_trained(config: RunConfig) -> dict[str, object]:
+    """All that its scores depend on."""
+    apart = ("loader", "servers", "workers", "ray", "run")
+    return {name: value for name, value in config.tree().items() if name not in apart}
+
+
+def _train(one: Try, tag: str, timeout_s: float) -> None:
+    one.folder.parent.mkdir(parents=True, exist_ok=True)
+    recipe, log = one.folder.with_suffix(".yaml"), one.folder.with_suffix(".log")
+    where = ["--run.resume", str(one.folder)]
+    if not (one.folder / "config.json").is_file():
+        write_atomic(recipe, yaml.safe_dump(one.config.tree(), sort_keys=False))
+        where = [str(recipe), "--run.dir", str(one.folder)]
+    process = start([*command_of(one.config), *where], log, f"{tag}.classic", os.environ)
+    try:
+        status = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise StageError(f"baseline {one.name}: not finished within {timeout_s:g} s (--trial_timeout_s)") from None
+    finally:
+        end_tagged(f"{tag}.classic", _STOP_TIMEOUT_S)
+    if not (one.folder / "summary.json").is_file():
+        raise StageError(f"baseline {one.name}: {cause_of(log, status)}; log: {log}")

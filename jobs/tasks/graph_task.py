@@ -1,0 +1,187 @@
+"""Tasks over many graphs: which targets they are about, and what they must know of the training split."""
+
+from typing import Literal
+
+import numpy as np
+
+from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOptions, PairsOptions, RegressionOptions
+from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.jobs.config.registry import Component, Inputs
+from graphmill.models.options.features import Features
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
+from graphmill.storage.graph_sets.graph_set import StoredGraphs
+
+
+def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
+    """What the set decides of a model or a task."""
+    task = _MODEL_TASKS[manifest.labelled]
+    return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task=task)
+
+
+_MODEL_TASKS: dict[str | None, Literal["node", "graph", "link"]] = {None: "graph", "nodes": "node", "pairs": "link"}
+
+
+def _features(schema: RowSchema) -> Features:
+    return Features(categories=schema.categories) if schema.categories else Features(dim=schema.dim)
+
+
+def predicted(manifest: GraphSetManifest) -> str:
+    """What is predicted of the set, in the plural."""
+    return "graphs" if manifest.labelled is None else f"labelled {manifest.labelled}"
+
+
+def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
+    """Which targets the run is about; none where nodes or pairs are labelled."""
+    names = store.target_names
+    if store.manifest.labelled:
+        return ()
+    if not names:
+        raise ConfigError(f"{store.url}: expected targets, the set has none; ingest it with a target")
+    if wanted is None:
+        return tuple(range(len(names)))
+    if wanted not in names:
+        raise ConfigError(f"{store.url}: expected a target of {', '.join(names)}, got {wanted!r}; set --task.target")
+    return (names.index(wanted),)
+
+
+def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, micro_batches: int) -> tuple[str, ...]:
+    """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
+    scored = []
+    for split in ("train", "valid", "test"):
+        graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
+        target = split_targets(store, split, columns)
+        enough, needed = bool((~np.isnan(target)).any()), "a target"
+        if isinstance(task, PairClassification):
+            enough, needed = bool((target == 1).any()), "a pair that belongs together"
+        elif isinstance(task, BinaryClassification) or task.metric == "rocauc":
+            enough, needed = (
+                bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()),
+                "a question with both answers",
+            )
+        if isinstance(task, Classification) and enough and np.nanmax(target) >= task.num_classes:
+            raise ConfigError(
+                f"{store.url}: split {split}: expected the training split's classes 0 to {task.num_classes - 1}, got {np.nanmax(target):g}; "
+                "ingest the set with another split"
+            )
+        if enough and len(graphs) >= micro_batches:
+            scored.append(split)
+        elif split != "test" and not enough:
+            raise ConfigError(
+                f"{store.url}: split {split}: expected {needed} among its {len(graphs)} graphs, found none; ingest the set with another split"
+            )
+        elif split != "test":
+            raise ConfigError(
+                f"{store.url}: split {split}: expected at least {micro_batches} graphs (one per micro-batch of a step), got {len(graphs)}; "
+                "lower --fit.micro_batches (or, where it is none, --workers) or ingest the set with another split"
+            )
+    return tuple(scored[1:])
+
+
+def split_targets(store: StoredGraphs, split: str, columns: tuple[int, ...]) -> np.ndarray:
+    """[targets of a split's graphs, columns], NaN where there is none: those of graphs, or of labelled nodes or pairs in a column."""
+    if split not in store.split_names:
+        return np.empty((0, max(1, len(columns))))
+    if store.manifest.labelled == "nodes":
+        label = store.node_labels(split)
+        return np.where(label < 0, np.nan, label.astype(np.float32))[:, None]
+    if store.manifest.labelled == "pairs":
+        return store.pair_labels(split).astype(np.float32)[:, None]
+    return store.target[store.split(split)][:, list(columns)]
+
+
+def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ...]) -> Task:
+    """The task with what it must know of the training split."""
+    fit, labelled = component.options, store.manifest.labelled
+    wanted = {NodesOptions: "nodes", PairsOptions: "pairs"}.get(type(fit))
+    if wanted != labelled and (wanted or not component.is_foreign):
+        raise ConfigError(
+            f"{store.url}: expected --task {labelled or 'regression, binary or classes'} for a set of which "
+            f"{f'{labelled} are labelled' if labelled else 'graphs have targets'}, got {component.name}"
+        )
+    if isinstance(fit, NodesOptions):
+        return _nodes_task(store, fit)
+    if isinstance(fit, PairsOptions):
+        return PairClassification(fit.metric)
+    if labelled:
+        return fit.build(set_inputs(store.manifest, store.manifest.num_classes or 1))
+    training = store.manifest.measured.parts[store.split_names.index("train") + 1]
+    names = [store.target_names[column] for column in columns]
+    means, deviations = [], []
+    for column, name in zip(columns, names, strict=True):
+        statistics = training.targets[column]
+        if not statistics.num_labelled:
+            raise ConfigError(f"{store.url}: target {name}: no training graph has one; choose with --task.target")
+        if statistics.mean is None or statistics.std is None:
+            raise DataError(f"{store.url}: expected finite targets or NaN, got infinity in the training split")
+        means.append(statistics.mean)
+        deviations.append(statistics.std or 1.0)
+    if isinstance(fit, BinaryOptions | ClassesOptions):
+        target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
+        if isinstance(fit, BinaryOptions):
+            return _binary_task(store.url, target, names, fit)
+        return _class_task(store.url, target, names, fit)
+    if not isinstance(fit, RegressionOptions):
+        return fit.build(set_inputs(store.manifest, len(columns)))
+    if not fit.standardise:
+        means, deviations = [0.0] * len(columns), [1.0] * len(columns)
+    return Regression(
+        mean=tuple(means),
+        scale=tuple(deviations),
+        kind=fit.loss,
+        huber_delta=fit.huber_delta,
+        metric=fit.metric,
+    )
+
+
+def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOptions) -> Task:
+    other = ~np.isnan(target) & (target != 0) & (target != 1)
+    if other.any():
+        column = int(np.argmax(other.any(axis=0)))
+        raise ConfigError(
+            f"{url}: target {names[column]}: expected 0, 1 or nothing, got {target[other[:, column], column][0]:g}; set --task regression"
+        )
+    positive, negative = np.count_nonzero(target == 1, axis=0), np.count_nonzero(target == 0, axis=0)
+    weight = np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1), 1.0)
+    return BinaryClassification(
+        num_tasks=target.shape[1],
+        metric=fit.metric,
+        label_smoothing=fit.label_smoothing,
+        positive_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
+    )
+
+
+def _nodes_task(store: StoredGraphs, fit: NodesOptions) -> Task:
+    label, num_classes = store.node_labels("train"), store.manifest.num_classes or 0
+    count = np.bincount(label[label >= 0], minlength=num_classes)
+    return Classification(
+        num_classes=num_classes,
+        metric=fit.metric,
+        label_smoothing=fit.label_smoothing,
+        class_weight=_balanced(count) if fit.class_weights == "balanced" else None,
+        batch_weights=fit.class_weights == "batch",
+        one_logit=fit.one_logit,
+    )
+
+
+def _balanced(count: np.ndarray) -> tuple[float, ...]:
+    """Targets / (classes · targets of the class), by class; 1 for a class without any."""
+    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
+    return tuple(weight.tolist())
+
+
+def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOptions) -> Task:
+    if len(names) != 1:
+        raise ConfigError(
+            f"{url}: expected one target with numbers of classes, got {', '.join(names)}; set --task.target"
+        )
+    known = target[~np.isnan(target)]
+    if (known < 0).any() or (known != np.floor(known)).any():
+        raise ConfigError(f"{url}: target {names[0]}: expected classes 0, 1, 2 …, got others; set --task regression")
+    count = np.bincount(known.astype(np.int64), minlength=2)
+    return Classification(
+        num_classes=len(count),
+        metric=fit.metric,
+        label_smoothing=fit.label_smoothing,
+        class_weight=_balanced(count) if fit.class_weights == "balanced" else None,
+    )

@@ -1,0 +1,136 @@
+"""A model of nodes as one of links: the model's outputs at the roots are the states of nodes, and a decoder scores pairs of them.
+
+In training it returns the logits of each link and its negatives. In evaluation it counts, of a link's rivals, how many have a higher score and how
+many the same, so that no more than four numbers of a link leave the batch, however many the rivals.
+
+Legend: m links, k negatives, r roots, D width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.cluster.tasks import StepOutput, step_output
+from graphmill.models.ends.link_decoders import build_link_decoder
+from graphmill.models.options.links import LinkDecoderOptions
+from graphmill.models.primitives.segments import at_least_float32
+from graphmill.samplers.batches.link_batch import TorchLinkBatch
+
+_BLOCK = 1 << 22  # numbers at a time in evaluation: scores, or the states that a score is made of
+
+
+class LinkModel(nn.Module):
+    """An encoder of nodes, as the trainer takes one, and a decoder of links."""
+
+    def __init__(self, encoder: nn.Module, options: LinkDecoderOptions, num_relations: int = 0) -> None:
+        """`num_relations`: of a knowledge graph; 0: links have none."""
+        super().__init__()
+        self.encoder, self.decoder = encoder, build_link_decoder(options, num_relations)
+        self.head = nn.Identity()  # reads the nodes' states, which `predict --embeddings` keeps
+        # Numbers for each score of one node against many.
+        self._width = 1 if options.kind in ("dot", "distmult") else options.width
+        if hasattr(encoder, "param_groups"):
+            self.param_groups = self._param_groups
+
+    def forward(self, batch: TorchLinkBatch) -> StepOutput:
+        """Training: logits [m, 1 + k], a link's own first. Evaluation: float64 [m, 4], `graphmill.cluster.metrics.link_scores` says of what; where the best links are
+        asked for, float64 [m, 2 · top_k]: the permanent ids of their destinations, then their scores, descending."""
+        output = step_output(self.encoder(batch))
+        state_rD = self.head(at_least_float32(output.prediction))
+        if self.training:
+            return StepOutput(self._logits(state_rD, batch), output.penalty)
+        if batch.top_k:
+            return StepOutput(self._best(state_rD, batch))
+        assert batch.link_source is not None
+        width = state_rD.shape[1] * (0 if batch.negative is None else batch.negative.shape[1])
+        if batch.known is not None:
+            width = self._width * len(state_rD)
+        blocks = torch.arange(len(batch.link_source), device=state_rD.device).split(max(1, _BLOCK // max(width, 1)))
+        return StepOutput(torch.cat([self._ranked(state_rD, batch, rows) for rows in blocks]))
+
+    def predicted_rows(self, states: Tensor, batch: TorchLinkBatch) -> Tensor:
+        """[m, D]: the states of the links' sources."""
+        assert batch.link_source is not None
+        return states[batch.link_source]
+
+    def _logits(self, state_rD: Tensor, batch: TorchLinkBatch) -> Tensor:
+        assert batch.link_source is not None
+        assert batch.link_destination is not None
+        assert batch.negative is not None
+        sources = batch.link_source[:, None] if batch.negative_source is None else batch.negative_source
+        relation = batch.link_relation
+        # Rows by `index_select`, whose gradient is a sum in the order of the rows.
+        source = _rows(state_rD, batch.link_source)
+        own_m1 = self.decoder(source, _rows(state_rD, batch.link_destination), relation)[:, None]
+        others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative), _column(relation))
+        return torch.cat([own_m1, others_mk], dim=1)
+
+    def _ranked(self, state_rD: Tensor, batch: TorchLinkBatch, rows: Tensor) -> Tensor:
+        """float64 [b, 4] of some links: score, rivals with a higher one, with the same, and the first rival's."""
+        assert batch.link_source is not None
+        assert batch.link_destination is not None
+        assert batch.negative is not None
+        source, destination = state_rD[batch.link_source[rows]], batch.link_destination[rows]
+        relation = None if batch.link_relation is None else batch.link_relation[rows]
+        if batch.known is not None:
+            scores = self.decoder.against(source, state_rD, relation)
+            own = scores.gather(1, destination[:, None])
+            rival = _allowed(scores, batch.known, rows).scatter_(1, destination[:, None], False)
+            return _counts(own, scores, rival, scores.gather(1, batch.negative[rows]))
+        negative = batch.negative[rows]
+        own = self.decoder(source, state_rD[destination], relation)[:, None]
+        scores = self.decoder(source[:, None], state_rD[negative.clamp_min(0)], _column(relation))
+        return _counts(own, scores, negative >= 0, scores[:, :1])
+
+    def _best(self, state_rD: Tensor, batch: TorchLinkBatch) -> Tensor:
+        assert batch.link_source is not None
+        assert batch.known is not None
+        ids = batch.node_id[batch.root_index]
+        found = []
+        block = max(1, _BLOCK // (self._width * len(state_rD)))
+        for rows in torch.arange(len(batch.link_source), device=state_rD.device).split(block):
+            relation = None if batch.link_relation is None else batch.link_relation[rows]
+            scores = self.decoder.against(state_rD[batch.link_source[rows]], state_rD, relation)
+            best = scores.masked_fill(~_allowed(scores, batch.known, rows), -torch.inf).topk(batch.top_k, dim=1)
+            is_link = best.values > -torch.inf  # of a node with few others left there are less
+            chosen = torch.where(is_link, ids[best.indices], -1)
+            found.append(torch.cat([chosen.double(), torch.where(is_link, best.values, 0.0).double()], dim=1))
+        return torch.cat(found)
+
+    def _param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+        """The encoder's own, and the decoder's: matrices with weight decay, vectors without."""
+        own: Any = self.encoder
+        matrices = [parameter for parameter in self.decoder.parameters() if parameter.ndim >= 2]
+        vectors = [parameter for parameter in self.decoder.parameters() if parameter.ndim < 2]
+        groups = [(matrices, weight_decay), (vectors, 0.0)]
+        return [
+            *own.param_groups(learning_rate, weight_decay),
+            *({"params": some, "weight_decay": decay} for some, decay in groups if some),
+        ]
+
+
+def _column(relation: Tensor | None) -> Tensor | None:
+    """[m] → [m, 1]: beside k negatives."""
+    return None if relation is None else relation[:, None]
+
+
+def _rows(state_rD: Tensor, index: Tensor) -> Tensor:
+    """[…] → […, D]."""
+    return state_rD.index_select(0, index.reshape(-1)).reshape(*index.shape, state_rD.shape[1])
+
+
+def _allowed(scores: Tensor, known_2q: Tensor, rows: Tensor) -> Tensor:
+    """bool [b, r]: False for what a link's source is known to be joined with. Links of `known_2q` ascend."""
+    link, node = known_2q
+    own = slice(int(torch.searchsorted(link, rows[0])), int(torch.searchsorted(link, rows[-1], right=True)))
+    allowed = torch.ones_like(scores, dtype=torch.bool)
+    allowed[link[own] - rows[0], node[own]] = False
+    return allowed
+
+
+def _counts(own: Tensor, scores: Tensor, rival: Tensor, first: Tensor) -> Tensor:
+    """[b, 1], [b, k], [b, k], [b, 1 or 0] → float64 [b, 4]."""
+    higher, same = (((found) & rival).sum(1, keepdim=True) for found in (scores > own, scores == own))
+    first = first if first.shape[1] else torch.zeros_like(own)
+    return torch.cat([own.double(), higher.double(), same.double(), first.double()], dim=1)

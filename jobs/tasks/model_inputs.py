@@ -1,0 +1,237 @@
+"""From the loaders' batches to what every model takes, and a model over those as the trainer takes one.
+
+A minibatch lists, per node, the sources of its in-edges; `graphmill.models.primitives.graphs.Graphs` holds edges as source over destination. A shard of the
+whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`: then the forward pass is a collective call of all ranks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.cluster.tasks import StepOutput
+from graphmill.models.ends.pair_head import PairHead
+from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel.graph import ShardedGraph
+from graphmill.models.parallel.halo import ShardedAdjacency
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.relational import TypedGraphs
+from graphmill.samplers.batches.device_copy import tensor_bytes
+from graphmill.samplers.batches.minibatch import TorchBatch
+from graphmill.samplers.batches.typed_batch import TypedBatch
+from graphmill.samplers.methods.graph_batches import TorchGraphBatch
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedShard(TorchBatch):
+    """A shard that is used again, with the exchange of rows planned."""
+
+    graph: ShardedGraph | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return tensor_bytes(self)
+
+
+def plan_shard(batch: TorchBatch, peers: Peers) -> ShardedGraph:
+    """The graph of which the batch is this rank's part, without roots; a collective call."""
+    assert batch.shard is not None
+    shards = Shards(batch.shard.bounds)
+    adjacency = ShardedAdjacency(
+        batch.indptr,
+        batch.indices,
+        shards,
+        peers,
+        symmetric=batch.shard.symmetric,
+        edge_feature=batch.edge_feature,
+    )
+    return ShardedGraph(shards, peers, adjacency, batch.node_id, x=batch.x, encodings=batch.encodings)
+
+
+def shard_graph(batch: TorchBatch) -> ShardedGraph:
+    """The same, planned where it is not yet."""
+    planned = batch.graph if isinstance(batch, PlannedShard) else None
+    return plan_shard(batch, Peers.of_group()) if planned is None else planned
+
+
+def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
+    """A minibatch of roots: its subgraphs, or all of it as one graph; of a shard the sharded graph. `root_index` are the nodes to predict."""
+    if batch.shard is not None:
+        return replace(shard_graph(batch), root_index=batch.root_index)
+    num_nodes = len(batch.node_id)
+    destination = torch.repeat_interleave(
+        torch.arange(num_nodes, device=batch.node_id.device), batch.indptr.diff(), output_size=len(batch.indices)
+    )
+    whole = batch.graph_ptr is None
+    graphs = Graphs(
+        node_ptr=batch.node_id.new_tensor([0, num_nodes]) if batch.graph_ptr is None else batch.graph_ptr,
+        edge_index=torch.stack([batch.indices.long(), destination]),
+        edge_attr=batch.edge_feature,
+        edge_coefficient=coefficients(batch),
+        degree=batch.degree,
+        max_nodes=num_nodes if whole else None,
+        **_rows(batch),
+    )
+    return graphs.ascending(batch.indptr)
+
+
+class KeptEdges(Generic[Made]):
+    """What is made of a batch's edges, kept where two batches in a row have the same: each step on a whole graph, and its scores.
+
+    Of other batches only the lists are kept, until the next one. `again` gives what was made the rows of another batch.
+    """
+
+    def __init__(
+        self, make: Callable[[TorchBatch], Made], again: Callable[[Made, TorchBatch], Made] | None = None
+    ) -> None:
+        self._make, self._again = make, again
+        self._edges: tuple[Tensor | None, ...] = ()
+        self._made: Made | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy: nothing is kept yet."""
+        return {**vars(self), "_edges": (), "_made": None}
+
+    def __call__(self, batch: TorchBatch) -> Made:
+        edges = (
+            batch.indices,
+            batch.indptr,
+            batch.graph_ptr,
+            coefficients(batch),
+            batch.degree,
+            batch.edge_feature,
+        )
+        if not _are_same(edges, self._edges):
+            self._edges, self._made = edges, None
+            return self._make(batch)
+        made = self._made
+        if made is None:
+            made = self._make(batch)
+        elif self._again is not None:
+            made = self._again(made, batch)
+        self._made = made
+        return made
+
+
+def _are_same(edges: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
+    """Whether all are equal; where shapes tell, no device is waited for."""
+    if list(map(_form, edges)) != list(map(_form, others)):
+        return False
+    return all(
+        a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in zip(edges, others, strict=True)
+    )
+
+
+def _form(tensor: Tensor | None) -> Any:
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
+
+
+class NodeBatchGraphs:
+    """`node_batch_graphs`, with the edges of a whole graph made once."""
+
+    def __init__(self) -> None:
+        self._kept = KeptEdges(node_batch_graphs, _with_rows)
+
+    def __call__(self, batch: TorchBatch) -> Graphs | ShardedGraph:
+        return self._kept(batch) if batch.shard is None else node_batch_graphs(batch)
+
+
+def _with_rows(graphs: Any, batch: TorchBatch) -> Any:
+    return graphs.with_rows(**_rows(batch))
+
+
+def _rows(batch: TorchBatch) -> dict[str, Any]:
+    encodings = getattr(batch, "encodings", None) or {}
+    return {"x": batch.x, "node_id": batch.node_id, "root_index": batch.root_index, "encodings": encodings}
+
+
+def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
+    """A minibatch of a typed graph."""
+    subgraph = {name: nodes.subgraph for name, nodes in batch.nodes.items() if nodes.subgraph is not None}
+    return TypedGraphs(
+        node_id={name: nodes.node_id for name, nodes in batch.nodes.items()},
+        x={name: nodes.x for name, nodes in batch.nodes.items()},
+        edges={relation: (edges.indptr, edges.indices) for relation, edges in batch.edges.items()},
+        root_type=batch.root_type,
+        root_index=batch.root_index,
+        subgraph=subgraph or None,
+    )
+
+
+def coefficients(batch: TorchBatch) -> Tensor | None:
+    """By what messages count, of a batch that also knows by which degrees to divide their sums; GraphSAINT's does not."""
+    return None if batch.degree is None else batch.edge_coefficient
+
+
+def graph_batch_graphs(batch: TorchGraphBatch) -> Graphs:
+    """A batch of whole graphs."""
+    return Graphs(
+        node_ptr=batch.node_ptr,
+        edge_index=batch.edge_index.long(),
+        x=batch.node_feature,
+        edge_attr=batch.edge_feature,
+        encodings=getattr(batch, "encodings", None) or {},
+    )
+
+
+class OverGraphs(nn.Module):
+    """A model over `Graphs`, or over `TypedGraphs`, as the trainer takes one: batch in, predictions and penalty out."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        to_graphs: Callable[[Any], Graphs | ShardedGraph | TypedGraphs],
+        predict: Callable[[nn.Module, Any, int], tuple[Tensor, Tensor | None]] | None = None,
+    ) -> None:
+        """`predict` calls the model where its own call is not the whole of it; see `with_penalty`."""
+        super().__init__()
+        self.model = model
+        self._to_graphs, self._predict = to_graphs, predict or plain
+
+    def forward(self, batch: Any) -> StepOutput:
+        return StepOutput(*self._predict(self.model, self._to_graphs(batch), batch.epoch))
+
+    @property
+    def head(self) -> nn.Module | None:
+        """What reads the states of those that are predicted; None where the model ends with states."""
+        return getattr(getattr(self.model, "readout", self.model), "head", None)
+
+    def predicted_rows(self, states: Tensor, batch: Any) -> Tensor:
+        """All of them: these models read no other states."""
+        return states
+
+
+class OverPairs(OverGraphs):
+    """A model over `Graphs` that ends with states of nodes, and a head that scores the batch's pairs: `graphmill.models.ends.pair_head`."""
+
+    def __init__(
+        self, model: nn.Module, to_graphs: Callable[[Any], Any], predict: Callable[..., Any], width: int
+    ) -> None:
+        super().__init__(model, to_graphs, predict)
+        self.pairs = PairHead(width)
+
+    def forward(self, batch: Any) -> StepOutput:
+        graphs = self._to_graphs(batch)
+        states, penalty = self._predict(self.model, graphs, batch.epoch)
+        return StepOutput(self.pairs(states, graphs, batch.pairs[:, :2].T), penalty)
+
+    @property
+    def head(self) -> None:
+        return None
+
+
+def plain(model: nn.Module, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: int) -> tuple[Tensor, None]:
+    """The predictions of a model without a penalty."""
+    return model(graphs, epoch=epoch), None
+
+
+def with_penalty(model: Any, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: int) -> tuple[Tensor, Tensor | None]:
+    """Predictions and, in training, the penalty of a model that has one (Primphormer's KSVD loss)."""
+    if not model.training:
+        return model(graphs, epoch=epoch), None
+    return model.forward_with_penalty(graphs, epoch=epoch)

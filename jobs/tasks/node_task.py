@@ -1,0 +1,143 @@
+"""The tasks on one graph, and classes or labels of its nodes: what the task must know of the graph, and what the graph must have for it."""
+
+import numpy as np
+
+from graphmill.cluster.options import NodeAnswerOptions, NodeBinaryOptions, NodeClassificationOptions
+from graphmill.cluster.tasks import BinaryClassification, Classification, Task
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.link_options import LinksOptions
+from graphmill.jobs.config.registry import Component, Inputs
+from graphmill.jobs.tasks.link_task import link_task
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS
+from graphmill.storage.graph import StoredGraph
+
+
+def node_task(config: RunConfig, inputs: Inputs, manifest: Manifest) -> Task:
+    """The run's task on this graph. Raises ConfigError where the two do not fit."""
+    options, split_set = config.task.options, config.data.split_set
+    if isinstance(options, LinksOptions):
+        return link_task(manifest, options)
+    if isinstance(options, NodeBinaryOptions):
+        positive = _given_weights(options, manifest)
+        if options.class_weights == "balanced":
+            positive = positive_weights(manifest, split_set)
+        return BinaryClassification(manifest.num_classes or 0, options.metric, options.label_smoothing, positive)
+    if not isinstance(options, NodeClassificationOptions):
+        return options.build(inputs)
+    weights = _given_weights(options, manifest)
+    if options.class_weights == "balanced":
+        weights = _balanced_weights(manifest, split_set)
+    return Classification(manifest.num_classes or 0, options.metric, options.label_smoothing, weights)
+
+
+def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[float, ...] | None:
+    """Those of the command line; None where there are none. Raises ConfigError where there is not one for each class or label."""
+    num_classes = manifest.num_classes or 0
+    if options.weights and len(options.weights) != num_classes:
+        raise ConfigError(
+            f"weights: expected {num_classes} numbers, one for each class or label of {manifest.name}, got {len(options.weights)}; set --task.weights"
+        )
+    return options.weights or None
+
+
+def _balanced_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
+    """Training nodes / (classes · nodes of the class), by class; 1 for a class without nodes."""
+    count = _training_counts(manifest, split_set)
+    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
+    return tuple(weight.tolist())
+
+
+def positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
+    """Labelled training nodes without the label / nodes with it, by label; 1 for a label that all have, or none."""
+    count, labelled = (
+        _training_counts(manifest, split_set),
+        manifest.measured.splits[split_set].num_labelled[SPLIT_TRAIN],
+    )
+    weight = np.where((count > 0) & (count < labelled), (labelled - count) / np.maximum(count, 1), 1.0)
+    return tuple(weight.tolist())
+
+
+def _training_counts(manifest: Manifest, split_set: int) -> np.ndarray:
+    classes = manifest.measured.splits[split_set].class_counts
+    if classes is None:
+        raise ConfigError(
+            f"class weights: {manifest.name} has {manifest.num_classes} classes, more than are counted; "
+            "set --task.class_weights none"
+        )
+    return np.array(classes[SPLIT_TRAIN])
+
+
+_LABEL_KINDS = {"classification": "class", "binary": "answers"}  # by task
+_LABELS = {"class": "a class each", "answers": "several labels each", "value": "a real number each", None: "no labels"}
+
+
+def fits_labels(manifest: Manifest, task: Component) -> bool:
+    """Whether the graph has the labels that the task is about; a user's own takes classes or answers."""
+    return manifest.label_kind in (("class", "answers") if task.is_foreign else (_LABEL_KINDS[task.name],))
+
+
+def lacks_features(manifest: Manifest, width: int) -> bool:
+    """Whether the features are missing that a run needs; a type of a typed graph may have none, nor need there be any beside embeddings of this width."""
+    return not manifest.feature_dim + width and manifest.part is None
+
+
+def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int, width: int) -> None:
+    """Raises ConfigError where the graph has not the labels, features and splits that the task needs.
+
+    `num_roots`: labelled nodes that the training split must have at least. `width`: of embeddings, with which there need be no features.
+    """
+    manifest = graph.manifest
+    if not fits_labels(manifest, task):
+        wanted = _LABELS[_LABEL_KINDS.get(task.name, "class")]
+        others = [name for name, kind in _LABEL_KINDS.items() if kind == manifest.label_kind]
+        do = f"set --task {others[0]}" if others else "ingest it with such labels"
+        raise ConfigError(
+            f"{graph.url}: expected nodes with {wanted}, the graph's have {_LABELS[manifest.label_kind]}; {do}"
+        )
+    if lacks_features(manifest, width):
+        raise ConfigError(
+            f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
+            "features (jobs/ingest.py --edge_list.features)"
+        )
+    if split_set >= manifest.num_split_sets:
+        raise ConfigError(
+            f"{graph.url}: expected a split set below {manifest.num_split_sets}, got {split_set}; set --data.split_set"
+        )
+    if manifest.label_kind == "class" and (manifest.num_classes or 0) < 2:
+        raise ConfigError(
+            f"{graph.url}: expected labels of two classes or more, the graph has {manifest.num_classes}; ingest it with such labels (or "
+            "--num_classes 2)"
+        )
+    if metric == "rocauc" and manifest.label_kind == "class" and manifest.num_classes != 2:
+        raise ConfigError(
+            f"metric rocauc: expected 2 classes, the graph has {manifest.num_classes}; set --task.metric accuracy"
+        )
+    check_splits(manifest, split_set, metric, num_roots)
+
+
+def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int) -> None:
+    """Raises ConfigError where a split cannot be trained on or scored."""
+    split = manifest.measured.splits[split_set]
+    for name, code in SPLITS.items():
+        labelled, size = split.num_labelled[code], split.num_nodes[code]
+        needed = num_roots if name == "train" else 1
+        if labelled < needed:
+            fewer = "lower --fit.micro_batches (or, where it is none, --workers) or " if labelled else ""
+            raise ConfigError(
+                f"split {name}: expected at least {needed} labelled nodes (one root per micro-batch of a step), the graph has {labelled} "
+                f"among {size}; {fewer}ingest the graph with another split"
+            )
+        counts = split.class_counts[code] if split.class_counts else ()
+        several = manifest.label_kind == "answers"
+        if several and metric in ("rocauc", "ap") and all(count in (0, labelled) for count in counts):
+            raise ConfigError(
+                f"split {name}: {metric} needs a label that some of its nodes have and others not, the graph has none; "
+                "set --task.metric micro_f1 or ingest the graph with another split"
+            )
+        if not several and metric == "rocauc" and labelled in counts:
+            raise ConfigError(
+                f"split {name}: rocauc needs nodes of both classes, the graph has only class {counts.index(labelled)}; "
+                "set --task.metric accuracy or ingest the graph with another split"
+            )

@@ -1,0 +1,126 @@
+"""From raw node or edge features to the model's width: a sum of embeddings of categories, or a linear map of numbers."""
+
+import functools
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.models.options.features import Features
+from graphmill.models.primitives.dropout import Dropout, MaskRows
+
+# PyTorch says so once a process; what is used of it is tested here.
+warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+
+
+class FeatureEncoder(nn.Module):
+    """Σ_f Emb_f(column f), or a Linear; rows [n, F] → [n, width]. Raises ValueError on ids outside the vocabulary (CPU).
+
+    Tables of several columns begin as OGB's AtomEncoder and BondEncoder, Xavier uniform each, and that of a single column as GraphGym's
+    TypeDict encoder, N(0, 1): what the released GRIT and GraphGPS train with. TokenGT and PPGT have initial values of their own.
+    """
+
+    def __init__(self, features: Features, width: int) -> None:
+        super().__init__()
+        self.features, self.width = features, width
+        self.linear = nn.Linear(features.dim, width) if features.dim else None
+        # One table for all columns, column f from row offset[f] on: one gather and one sum.
+        self.embedding = nn.Embedding(sum(features.categories), width) if features.categories else None
+        self.offset: Tensor
+        offset = torch.tensor([0, *features.categories[:-1]] if features.categories else []).long().cumsum(0)
+        self.register_buffer("offset", offset, persistent=False)
+        if self.embedding is not None and len(features.categories) > 1:
+            for table in self.embedding.weight.split(features.categories):
+                nn.init.xavier_uniform_(table)
+
+    def forward(self, rows_nF: Tensor | None) -> Tensor:
+        if rows_nF is None:
+            raise ValueError(f"the model expects features ({self.features}), the batch has none; set features to empty")
+        if rows_nF.dim() == 1:
+            rows_nF = rows_nF.unsqueeze(1)
+        columns = len(self.features.categories) or self.features.dim
+        if rows_nF.shape[1] != columns:
+            raise ValueError(
+                f"features must have {columns} columns, got {rows_nF.shape[1]}; set the features of the config"
+            )
+        if self.linear is not None:
+            return self.linear(rows_nF.to(self.linear.weight.dtype))
+        assert self.embedding is not None
+        rows_nF = checked_categories(rows_nF, self.features)
+        return nn.functional.embedding_bag(rows_nF + self.offset, self.embedding.weight, mode="sum")
+
+
+class NodeInput(nn.Module):
+    """Numeric node features as a model's first layer takes them: rows scaled (a row of zeros stays), then dropout; categories pass.
+
+    Where few numbers are not 0 (bags of words) and linear maps alone read them, what comes out is a CSR matrix, whose products cost a
+    tenth. It holds the same numbers, with the same dropout; sums over a row may round differently.
+    """
+
+    def __init__(self, dropout: float, scale_rows: bool, *, linear: bool) -> None:
+        """`linear`: whether nothing but `nn.Linear` reads the rows."""
+        super().__init__()
+        self.dropout, self.scale_rows, self.linear = Dropout(dropout), scale_rows, linear
+
+    def forward(self, x_nF: Tensor, rows: MaskRows | None = None) -> Tensor:
+        """[n, F], dense or CSR."""
+        if not x_nF.is_floating_point():
+            return x_nF
+        if self.linear and pays_as_csr(x_nF):
+            return self._csr(x_nF, rows)
+        if self.scale_rows:
+            x_nF = nn.functional.normalize(x_nF, p=1.0, dim=1)
+        return self.dropout(x_nF, rows)
+
+    def _csr(self, x_nF: Tensor, rows: MaskRows | None) -> Tensor:
+        row_Z, column_Z = x_nF.nonzero(as_tuple=True)  # row by row
+        value_Z = x_nF[row_Z, column_Z]
+        if self.scale_rows:
+            total_n = value_Z.new_zeros(len(x_nF)).index_add_(0, row_Z, value_Z.abs())
+            value_Z = value_Z / total_n.clamp_min(1e-12)[row_Z]
+        value_Z = self.dropout.at(value_Z, row_Z * x_nF.shape[1] + column_Z, x_nF.shape[1], rows)
+        start_n = torch.zeros(len(x_nF) + 1, dtype=torch.int64)
+        start_n[1:] = torch.bincount(row_Z, minlength=len(x_nF)).cumsum(0)
+        return torch.sparse_csr_tensor(start_n, column_Z, value_Z, x_nF.shape, check_invariants=False)
+
+
+_LEAST_COLUMNS, _MOST_DENSE = 64, 1 / 16  # of rows whose CSR form is worth being made
+
+
+def pays_as_csr(x_nF: Tensor) -> bool:
+    """Whether products with these rows cost less in CSR form; on CPUs with MKL, in single or double precision. Of many rows some thousand are looked at."""
+    some_mF = x_nF[:: max(1, len(x_nF) // 1024)]
+    return (
+        x_nF.device.type == "cpu"
+        and x_nF.dtype in (torch.float32, torch.float64)
+        and x_nF.shape[1] >= _LEAST_COLUMNS
+        and not x_nF.requires_grad
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkl.is_available()
+        and int(torch.count_nonzero(some_mF)) <= _MOST_DENSE * some_mF.numel()
+    )
+
+
+def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
+    """Returns the rows as int64. Raises ValueError on an id outside its column's vocabulary.
+
+    On a GPU naming the id would mean waiting for the device, so the device itself checks: it ends the process with an assertion.
+    """
+    rows_nF = rows_nF.long()
+    if not rows_nF.numel():
+        return rows_nF
+    outside_nF = (rows_nF < 0) | (rows_nF >= _sizes(features.categories, rows_nF.device))
+    if rows_nF.device.type != "cpu":
+        torch._assert_async(~outside_nF.any(), "a category lies outside its column's vocabulary")
+    elif outside_nF.any():
+        row, column = (int(k) for k in outside_nF.nonzero()[0])
+        raise ValueError(
+            f"feature column {column} must be in [0, {features.categories[column]}), "
+            f"got {int(rows_nF[row, column])} in row {row}; enlarge its vocabulary in categories"
+        )
+    return rows_nF
+
+
+@functools.lru_cache(maxsize=64)
+def _sizes(categories: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(categories, device=device)

@@ -1,0 +1,36 @@
+"""Scores of pairs of nodes within graphs: GraphGym's inductive edge head with the decoding "dot", and what ranks pairs in evaluation.
+
+Legend: n nodes, B graphs, N places, D width, P pairs.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.models.ends.heads import link_scores
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.segments import at_least_float32
+
+
+class PairHead(nn.Module):
+    """z = W x + b, and z_u · z_v for a pair; as the released code of the Long Range Graph Benchmark (arXiv:2206.08164) has it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x_nD: Tensor, graphs: Graphs, pair_2P: Tensor) -> Tensor:
+        """[P, 1] in training: the logits of pairs (positions in the batch). In evaluation [P, 3]: beside them, of the nodes w of the pair's graph but
+        v itself (u is one of them), how many have a higher z_u · z_w, and how many the same."""
+        z_nD = self.linear(x_nD)
+        logit_P1 = link_scores(z_nD, pair_2P).unsqueeze(1)
+        if self.training:
+            return logit_P1
+        padding = graphs.padding
+        z_BND = padding.pad(at_least_float32(z_nD))
+        scores_BNN = z_BND @ z_BND.transpose(1, 2)
+        u_P, v_P = padding.slot_n[pair_2P[0]], padding.place_n[pair_2P[1]]
+        scores_PN = scores_BNN.flatten(0, 1)[u_P]
+        others_PN = padding.mask_BN[padding.graph_n[pair_2P[0]]].scatter(1, v_P.unsqueeze(1), False)
+        own_P1 = scores_PN.gather(1, v_P.unsqueeze(1))
+        counts = [(others_PN & found).sum(1, keepdim=True) for found in (scores_PN > own_P1, scores_PN == own_P1)]
+        return torch.cat([logit_P1.float(), *(count.float() for count in counts)], dim=1)

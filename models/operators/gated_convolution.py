@@ -1,0 +1,234 @@
+"""GECO's chain of gated circular convolutions as one differentiable operator, with fewer transforms and little kept memory.
+
+    P₁, …, P_K, V = split(H W + b);   V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K     (arXiv 2406.12059, and Hyena's optional skip s)
+
+The operator is the circular convolution of length N, exact up to rounding. It is fast and small because:
+
+- Filters enter as factors F_i = A_i Z: Z [I, N] are the features that the filter FFN ends with, A_i [D, I] its last linear map. The
+  transform is linear, so A_i rfft(Z) is F_i's spectrum: I transforms instead of K·D, and the gradient needs I as well.
+- Gradients are correlations, which are real transforms; autograd's own gradient of rfft is a full complex one, twice the work.
+- Between forward and backward only H, the convolutions F_i ⊛ V and Z's spectrum are kept (C + K·D + I·L/N numbers a node); gates,
+  filters and every other spectrum are computed again.
+- Channels go through in chunks, so complex intermediates exist for a chunk only and stay in the cache where they fit.
+- Where N has large prime factors, a transform of length N is several times slower. Then signals are padded with zeros to a fast length
+  L ≥ 2N - 1 and the filter's features are repeated periodically over the lags -(N-1) … N-1, so that the first N places hold the
+  circular convolution of length N: the same operator, no approximation (`graphmill.models.primitives.transform_length`).
+
+Transforms run in float32 at least; with bfloat16 gates (autocast) H, the kept convolutions and the result are in bfloat16. float16 cannot
+hold a sum over many nodes: everything is float32 then.
+
+Shapes: N nodes in the order π, C input channels, D width, K order, I features, L transform length, M = L // 2 + 1 frequencies.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphmill.models.primitives.transform_length import fold_lags, repeat_lags, transform_length
+
+# Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work. Where an eighth of
+# what is kept for the gradient is more than the most, a chunk may take that. Every product of a chunk reads the features' spectrum anew, so with
+# few channels in a chunk the processor waits for memory.
+_CHUNK_CPU = (16 << 20, 256 << 20)
+_CHUNK_CUDA = (256 << 20, 2 << 30)
+_CHANNELS = 16  # of a chunk, where they fit; a width above 64 has chunks of a quarter of it
+
+
+def gated_convolve(
+    h_NC: Tensor,
+    weight_EC: Tensor,
+    bias_E: Tensor,
+    filter_KDI: Tensor,
+    feature_IN: Tensor,
+    skip_KD: Tensor | None = None,
+    *,
+    chunk_bytes: int | None = None,
+) -> Tensor:
+    """Returns [N, D]: the module's equation for rows in the order π; E = (K + 1) D, gates first and V last.
+
+    `chunk_bytes` bounds the intermediates of the channels that go through at once (None: by device and size); at least one does.
+    O(D N log N + N C E) time. Differentiable once.
+    """
+    device = h_NC.device.type
+    if torch.is_autocast_enabled(device):
+        half = torch.get_autocast_dtype(device)
+        h_NC, weight_EC, bias_E = h_NC.to(half), weight_EC.to(half), bias_E.to(half)
+    if h_NC.dtype == torch.float16:  # 65,504 at most: sums over all nodes pass it
+        h_NC, weight_EC, bias_E = h_NC.float(), weight_EC.float(), bias_E.float()
+    exact = torch.promote_types(torch.promote_types(h_NC.dtype, feature_IN.dtype), torch.float32)
+    filter_KDI, feature_IN = filter_KDI.to(exact), feature_IN.to(exact)
+    if skip_KD is not None:
+        skip_KD = skip_KD.to(exact)
+    if chunk_bytes is None:
+        least, most = _CHUNK_CUDA if device == "cuda" else _CHUNK_CPU
+        order, width, inner = filter_KDI.shape
+        num, length = h_NC.shape[0], transform_length(h_NC.shape[0])
+        kept = h_NC.element_size() * num * (h_NC.shape[1] + order * width) + 4 * inner * length
+        most = max(most, kept // 8) if torch.is_grad_enabled() else most
+        wanted = max(_CHANNELS, -(-width // 4)) * _channel_bytes(length)
+        chunk_bytes = min(most, max(least, wanted))
+    with torch.autocast(device, enabled=False):
+        return _GatedConvolution.apply(
+            h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, torch.is_grad_enabled()
+        )
+
+
+class _GatedConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h_NC: Tensor,
+        weight_EC: Tensor,
+        bias_E: Tensor,
+        filter_KDI: Tensor,
+        feature_IN: Tensor,
+        skip_KD: Tensor | None,
+        chunk_bytes: int,
+        keep: bool,
+    ) -> Tensor:
+        order, width, _ = filter_KDI.shape
+        num = h_NC.shape[0]
+        ctx.length, ctx.chunk_bytes = transform_length(num), chunk_bytes
+        if num == 0:
+            ctx.save_for_backward(h_NC, weight_EC, bias_E, filter_KDI, skip_KD, feature_IN)
+            return h_NC.new_zeros(0, width)
+        spectrum_IM = torch.fft.rfft(repeat_lags(feature_IN, ctx.length))
+        p_GDN = _project(h_NC, weight_EC, order + 1)
+        kept: list[Tensor] = []
+        for chunk in _chunks(width, ctx):
+            p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
+            skip_Kc = None if skip_KD is None else skip_KD[:, chunk]
+            convolve_gates_(p_GcN, filter_KDI[:, chunk], spectrum_IM, skip_Kc, ctx.length, kept if keep else None)
+        # In place the last gates became the result.
+        y_ND = p_GDN[order - 1].t().contiguous()
+        if keep:
+            # What the gradient needs of the features is the conjugate.
+            spectrum_IM = torch.conj_physical(spectrum_IM, out=spectrum_IM)
+            ctx.save_for_backward(h_NC, weight_EC, bias_E, filter_KDI, skip_KD, spectrum_IM, *kept)
+        return y_ND
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor | None, ...]:
+        h_NC, weight_EC, bias_E, filter_KDI, skip_KD, conjugate_IM, *kept = ctx.saved_tensors
+        # Without a second pass over this graph, what follows may free each as it goes.
+        ctx.maybe_clear_saved_tensors()
+        order, width, _ = filter_KDI.shape
+        num, length = h_NC.shape[0], ctx.length
+        if num == 0:
+            empty = (h_NC, weight_EC, bias_E, filter_KDI, conjugate_IM)
+            zeros = [torch.zeros_like(t) for t in empty]
+            return (*zeros, None if skip_KD is None else torch.zeros_like(skip_KD), None, None)
+        exact = filter_KDI.dtype
+        grad_filter_KDI = torch.empty_like(filter_KDI)
+        grad_skip_KD = None if skip_KD is None else torch.empty_like(skip_KD)
+        grad_spectrum_IM = torch.zeros_like(conjugate_IM)
+        p_GDN = _project(h_NC, weight_EC, order + 1)
+        grad_DN = grad_ND.t()
+        for number, chunk in enumerate(_chunks(width, ctx)):
+            p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
+            convolved = kept[number * order : (number + 1) * order]
+            # Time-domain inputs of each convolution; only their spectra are needed, and the signals themselves for the skip.
+            signals = [p_GcN[order].to(exact)]
+            signals += [(p_GcN[i] * convolved[i]).to(exact) for i in range(order - 1)]
+            spectra = [torch.fft.rfft(signal, n=length) for signal in signals]
+            grad_cN = grad_DN[chunk].contiguous()
+            for i in reversed(range(order)):
+                inner_cN = (grad_cN * p_GcN[i]).to(exact)
+                torch.mul(grad_cN, convolved[i], out=p_GcN[i])  # the gates' gradient takes their place
+                inner_cM = torch.fft.rfft(inner_cN, n=length)
+                if grad_skip_KD is not None:
+                    torch.sum(inner_cN * signals[i], dim=1, out=grad_skip_KD[i, chunk])
+                # The filter's: the spectrum of Σ_t g_t v_{t-l} is ĝ v̂*; its conjugate goes on, as Z's spectrum does.
+                product_cM = torch.conj_physical(inner_cM).mul_(spectra[i])
+                _add_outer(grad_spectrum_IM, filter_KDI[i, chunk], product_cM, length)
+                grad_filter_KDI[i, chunk] = _inner(product_cM, conjugate_IM, length)
+                # The signal's: Σ_t f_{t-s} g_t.
+                skip_c = None if skip_KD is None else skip_KD[i, chunk]
+                inner_cM *= _filter_spectrum(filter_KDI[i, chunk], conjugate_IM, skip_c, length)
+                grad_cN = _inverse(inner_cM, length, num).to(p_GDN.dtype)
+            p_GcN[order].copy_(grad_cN)
+            kept[number * order : (number + 1) * order] = [None] * order
+        del conjugate_IM, convolved, spectra, signals, p_GcN, grad_cN
+        grad_IL = torch.fft.irfft(torch.conj_physical(grad_spectrum_IM, out=grad_spectrum_IM), n=length, norm="forward")
+        del grad_spectrum_IM
+        grad_p_EN = p_GDN.view(-1, num)
+        return (
+            grad_p_EN.t() @ weight_EC,
+            grad_p_EN @ h_NC,
+            grad_p_EN.sum(dim=1),
+            grad_filter_KDI,
+            fold_lags(grad_IL, num),
+            grad_skip_KD,
+            None,
+            None,
+        )
+
+
+def _project(h_NC: Tensor, weight_EC: Tensor, groups: int) -> Tensor:
+    """[G, D, N], without the bias: one product that writes the node axis contiguous, as the transforms want it."""
+    return (weight_EC @ h_NC.t()).view(groups, -1, h_NC.shape[0])
+
+
+def _channel_bytes(length: int) -> int:
+    """Of one channel's intermediates: backward holds about eight real arrays at once, spectra counted as one each."""
+    return 8 * 4 * length
+
+
+def _chunks(width: int, ctx: Any) -> list[slice]:
+    size = max(1, min(width, ctx.chunk_bytes // _channel_bytes(max(ctx.length, 1))))
+    return [slice(start, min(start + size, width)) for start in range(0, width, size)]
+
+
+def convolve_gates_(
+    p_GcN: Tensor,
+    filter_KcI: Tensor,
+    spectrum_IM: Tensor,
+    skip_Kc: Tensor | None,
+    length: int,
+    kept: list[Tensor] | None = None,
+) -> Tensor:
+    """The chain for some channels, gates and values in place: returns [c, N], where the last gates were.
+
+    `spectrum_IM`: of the filters' features, repeated over the lags of a transform of this length. The convolutions are added to `kept`.
+    """
+    order, num = filter_KcI.shape[0], p_GcN.shape[2]
+    v_cN = p_GcN[order]
+    for i in range(order):
+        signal_cM = torch.fft.rfft(v_cN.to(filter_KcI.dtype), n=length)
+        skip_c = None if skip_Kc is None else skip_Kc[i]
+        signal_cM *= _filter_spectrum(filter_KcI[i], spectrum_IM, skip_c, length)
+        convolved_cN = _inverse(signal_cM, length, num).to(p_GcN.dtype)
+        if kept is not None:
+            kept.append(convolved_cN)
+        v_cN = p_GcN[i].mul_(convolved_cN)
+    return v_cN
+
+
+def _filter_spectrum(filter_cI: Tensor, spectrum_IM: Tensor, skip_c: Tensor | None, length: int) -> Tensor:
+    """[c, M]: the filters' spectra over L, so that the inverse transform needs no scale of its own."""
+    real_c2M = (filter_cI / length) @ torch.view_as_real(spectrum_IM).flatten(1)
+    filter_cM = torch.view_as_complex(real_c2M.view(filter_cI.shape[0], -1, 2))
+    if skip_c is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant
+        filter_cM += (skip_c / length).unsqueeze(1)
+    return filter_cM
+
+
+def _inverse(signal_cM: Tensor, length: int, num: int) -> Tensor:
+    return torch.fft.irfft(signal_cM, n=length, norm="forward")[:, :num].contiguous()
+
+
+def _add_outer(sum_IM: Tensor, filter_cI: Tensor, product_cM: Tensor, length: int) -> None:
+    real_I2M = torch.view_as_real(sum_IM).flatten(1)
+    real_I2M.addmm_((filter_cI / length).t(), torch.view_as_real(product_cM).flatten(1))
+
+
+def _inner(product_cM: Tensor, conjugate_IM: Tensor, length: int) -> Tensor:
+    """[c, I]: Σ over lags of two real sequences, from their half spectra (Parseval): all but the ends count twice."""
+    a_c2M, b_I2M = (torch.view_as_real(t).flatten(1) for t in (product_cM, conjugate_IM))
+    total_cI = 2 * (a_c2M @ b_I2M.t()) - a_c2M[:, :1] @ b_I2M[:, :1].t()
+    if length % 2 == 0:
+        total_cI -= a_c2M[:, -2:-1] @ b_I2M[:, -2:-1].t()
+    return total_cI / length

@@ -1,0 +1,339 @@
+"""Local blocks: convolutions over a node's in-neighbors, the layer that "Classic GNNs are Strong Baselines" makes of them, and a gate.
+
+    L(H) = Drop(ReLU(Norm(Conv(H) + Res(H))))              arXiv:2406.08993, equation 5
+
+    LCB        (arXiv:2406.12059)   Conv(H) = [H, ÂH, …, Â^hops H] W + b; in GECO's own layer without W and b
+    GraphSAGE  (arXiv:1706.02216)   Conv(H)_i = W h_i + b + W' mean_{j → i} h_j
+    GCN        (arXiv:1609.02907)   Conv(H) = D̂^-½ (A + I) D̂^-½ H W + b
+    GAT        (arXiv:1710.10903)   Conv(H)_i = ‖_heads Σ_{j → i or j = i} α_ij W h_j + b,   α_ij = softmax_j LeakyReLU(s·W h_j + d·W h_i)
+    APPNP      (arXiv:1810.05997)   Conv(H) = Z_K,   Z_0 = H W + b,   Z_k+1 = (1 − α) D̂^-½ (A + I) D̂^-½ Z_k + α Z_0
+    GatedGCN   (arXiv:1711.07553)   Conv(H)_i = A h_i + Σ_{j → i} σ_ij ⊙ B h_j / (Σ_j σ_ij + 10⁻⁶),   σ_ij = sigmoid(D h_i + E h_j)
+
+With features e_ij of the edges (`edge_dim`), and a linear map U of them in each layer, without bias:
+
+    GraphSAGE  … + mean_{j → i} ReLU(W' h_j + U e_ij)      as GINE's messages (arXiv:1905.12265)
+    GCN        Conv(H)_i = ReLU(W h_i) / d̂_i + Σ_{j → i} ReLU(W h_j + U e_ij) / √(d̂_i d̂_j) + b,   d̂ = in-degree + 1     OGB's for molecules (arXiv:2005.00687)
+    GAT        W h_j + U e_ij in place of W h_j in the sum, and + t·U e_ij in the LeakyReLU; of a node's attention to itself U e = 0
+    GatedGCN   σ_ij = sigmoid(D h_i + E h_j + U e_ij)
+
+Â of the others hears no single edge.
+
+The baselines (models/message_passing.py) are these layers alone; beside a global block they join it by a gate, L(H) + g ⊙ Global(L(H)), or
+stand in front of it. Sums run over sorted lists, without atomics.
+
+Shapes: n nodes, E edges, F input channels, P features of an edge, D width, K heads of C = D / K channels.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.models.options.choices import Normalisation
+from graphmill.models.options.local import LocalOptions
+from graphmill.models.primitives.batch_norm import AllRows, RowBatchNorm, normalise
+from graphmill.models.primitives.dropout import Dropout, MaskRows
+from graphmill.models.primitives.layer_norm import LayerNorm
+from graphmill.models.primitives.propagation import Propagation
+from graphmill.models.primitives.segments import Grouping
+
+
+class EdgeLists(Propagation, Protocol):
+    """Also lists the edges, for blocks that weigh each of them."""
+
+    @property
+    def by_source(self) -> Grouping: ...
+
+    @property
+    def by_destination(self) -> Grouping: ...
+
+    @property
+    def edge_feature(self) -> Tensor | None: ...
+
+
+class HasEdges(Protocol):
+    """`graphmill.models.primitives.graphs.Graphs`, or a worker's rows of one graph."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def adjacency(self) -> Propagation: ...
+
+    @property
+    def by_source(self) -> Grouping: ...
+
+    @property
+    def by_destination(self) -> Grouping: ...
+
+
+@dataclass(frozen=True)
+class EdgeStates:
+    """The edges of graphs with states [E, P] that a model has made of their features, in the order of `edge_index`."""
+
+    graphs: HasEdges
+    edge_feature: Tensor | None
+
+    @property
+    def num_nodes(self) -> int:
+        return self.graphs.num_nodes
+
+    @property
+    def all_rows(self) -> AllRows | None:
+        return self.graphs.adjacency.all_rows
+
+    @property
+    def by_source(self) -> Grouping:
+        return self.graphs.by_source
+
+    @property
+    def by_destination(self) -> Grouping:
+        return self.graphs.by_destination
+
+    def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
+        """Without the edges' states."""
+        return self.graphs.adjacency.propagate(x_nD, normalisation)
+
+
+class EdgeMap(nn.Module):
+    """U e of the adjacency's edges, [E, D]."""
+
+    def __init__(self, edge_dim: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(edge_dim, width, bias=False)
+
+    def forward(self, adjacency: EdgeLists) -> Tensor:
+        """Raises ValueError where the edges have no such features."""
+        e_EP = adjacency.edge_feature
+        if e_EP is None or e_EP.shape[1] != self.linear.in_features:
+            got = "none" if e_EP is None else e_EP.shape[1]
+            raise ValueError(f"features of edges must have {self.linear.in_features} columns, got {got}; set edge_dim")
+        return self.linear(e_EP.to(self.linear.weight.dtype))
+
+
+def make_edge_map(edge_dim: int, width: int) -> EdgeMap | None:
+    """None: edges have no features."""
+    return EdgeMap(edge_dim, width) if edge_dim else None
+
+
+class LocalBlock(nn.Module):
+    """LCB: [X, ÂX] (or [X, ÂX, …, Â^hops X]); no parameters, and equivariant to renumbering the nodes."""
+
+    def __init__(self, propagation: Normalisation, hops: int = 1) -> None:
+        super().__init__()
+        self.propagation, self.hops = propagation, hops
+
+    def forward(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
+        """Returns [n, (hops + 1) D]."""
+        hops = [x_nD]
+        for _ in range(self.hops):
+            hops.append(adjacency.propagate(hops[-1], self.propagation))
+        return torch.cat(hops, dim=1)
+
+
+class HopConvolution(nn.Module):
+    """The LCB and a linear map, [n, F] → [n, D]."""
+
+    def __init__(self, in_dim: int, width: int, propagation: Normalisation, hops: int) -> None:
+        super().__init__()
+        self.block = LocalBlock(propagation, hops)
+        self.linear = nn.Linear((hops + 1) * in_dim, width)
+
+    def forward(self, x_nF: Tensor, adjacency: Propagation) -> Tensor:
+        return self.linear(self.block(x_nF, adjacency))
+
+
+class SAGEConvolution(nn.Module):
+    """[n, F] → [n, D]."""
+
+    def __init__(self, in_dim: int, width: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        self.own = nn.Linear(in_dim, width)
+        self.neighbors = nn.Linear(in_dim, width, bias=False)
+        self.edge = make_edge_map(edge_dim, width)
+
+    def forward(self, x_nF: Tensor, adjacency: EdgeLists) -> Tensor:
+        h_nD = self.neighbors(x_nF)
+        if self.edge is None:
+            return self.own(x_nF) + adjacency.propagate(h_nD, "mean")
+        message_ED = torch.relu(adjacency.by_source.spread(h_nD) + self.edge(adjacency))
+        return self.own(x_nF) + adjacency.by_destination.mean(message_ED)
+
+
+class GCNConvolution(nn.Module):
+    """[n, F] → [n, D]; the self-loop is added here."""
+
+    def __init__(self, in_dim: int, width: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, width, bias=False)
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.edge = make_edge_map(edge_dim, width)
+
+    def forward(self, x_nF: Tensor, adjacency: EdgeLists) -> Tensor:
+        h_nD = self.linear(x_nF)
+        if self.edge is None:
+            return adjacency.propagate(h_nD, "gcn") + self.bias
+        by_destination = adjacency.by_destination
+        factor_n1 = (by_destination.size_S + 1).to(h_nD.dtype).rsqrt().unsqueeze(1)
+        h_ED, factor_E1 = adjacency.by_source.spread(torch.cat([h_nD, factor_n1], dim=1)).tensor_split([-1], dim=1)
+        total_nD = by_destination.sum(torch.relu(h_ED + self.edge(adjacency)) * factor_E1)
+        return factor_n1 * (total_nD + factor_n1 * torch.relu(h_nD)) + self.bias
+
+
+class PageRankConvolution(nn.Module):
+    """APPNP, [n, F] → [n, D]: personalised PageRank of H W + b, with restart α, by K steps."""
+
+    def __init__(self, in_dim: int, width: int, steps: int, restart: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, width)
+        self.steps, self.restart = steps, restart
+
+    def forward(self, x_nF: Tensor, adjacency: Propagation) -> Tensor:
+        start_nD = z_nD = self.linear(x_nF)
+        for _ in range(self.steps):
+            z_nD = torch.lerp(adjacency.propagate(z_nD, "gcn"), start_nD, self.restart)
+        return z_nD
+
+
+class GATConvolution(nn.Module):
+    """[n, F] → [n, D]; every node also attends to itself."""
+
+    def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.edge = make_edge_map(edge_dim, width)
+        self.of_edge = nn.Parameter(torch.empty(num_heads, width // num_heads)) if edge_dim else None
+        self.linear = nn.Linear(in_dim, width, bias=False)
+        self.source = nn.Parameter(torch.empty(num_heads, width // num_heads))
+        self.destination = nn.Parameter(torch.empty(num_heads, width // num_heads))
+        self.bias = nn.Parameter(torch.zeros(width))
+        for weight in (self.linear.weight, self.source, self.destination):
+            nn.init.xavier_uniform_(weight)
+        if self.of_edge is not None:
+            nn.init.xavier_uniform_(self.of_edge)
+
+    def forward(self, x_nF: Tensor, adjacency: EdgeLists) -> Tensor:
+        h_nKC = self.linear(x_nF).unflatten(1, (self.num_heads, -1))
+        from_nK, to_nK = (h_nKC * self.source).sum(-1), (h_nKC * self.destination).sum(-1)
+        by_source, by_destination = adjacency.by_source, adjacency.by_destination
+        logit_EK = by_source.spread(from_nK) + by_destination.spread(to_nK)
+        if self.edge is not None:
+            e_EKC = self.edge(adjacency).unflatten(1, (self.num_heads, -1))
+            logit_EK = logit_EK + (e_EKC * self.of_edge).sum(-1)
+        logit_EK = nn.functional.leaky_relu(logit_EK, 0.2)
+        own_nK = nn.functional.leaky_relu(from_nK + to_nK, 0.2)
+        # The largest logit of each node: subtracted, it changes no weight, and no exponential overflows.
+        index_EK = by_destination.group_E.unsqueeze(1).expand_as(logit_EK)
+        largest_nK = own_nK.detach().scatter_reduce(0, index_EK, logit_EK.detach(), "amax")
+        weight_EK = (logit_EK - by_destination.spread(largest_nK)).exp()
+        own_nK = (own_nK - largest_nK).exp()
+        total_nKC = by_source.carry(h_nKC, weight_EK, by_destination) + own_nK.unsqueeze(2) * h_nKC
+        if self.edge is not None:
+            total_nKC = total_nKC + by_destination.sum(weight_EK.unsqueeze(2) * e_EKC)
+        return (total_nKC / (by_destination.sum(weight_EK) + own_nK).unsqueeze(2)).flatten(1) + self.bias
+
+
+class GatedConvolution(nn.Module):
+    """GatedGCN without edge states, [n, F] → [n, D]."""
+
+    def __init__(self, in_dim: int, width: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        self.edge = make_edge_map(edge_dim, width)
+        self.width = width
+        self.node = nn.Linear(in_dim, 4 * width)  # A, D at the destination; B, E at the source
+
+    def forward(self, x_nF: Tensor, adjacency: EdgeLists) -> Tensor:
+        own_nD, to_nD, from_n2D = self.node(x_nF).split([self.width, self.width, 2 * self.width], dim=1)
+        message_ED, at_source_ED = adjacency.by_source.spread(from_n2D).chunk(2, dim=1)
+        gate_ED = adjacency.by_destination.spread(to_nD) + at_source_ED
+        sigma_ED = torch.sigmoid(gate_ED if self.edge is None else gate_ED + self.edge(adjacency))
+        return own_nD + gated_mean(sigma_ED, message_ED, adjacency.by_destination)
+
+
+def gated_mean(sigma_ED: Tensor, message_ED: Tensor, by_destination: Grouping) -> Tensor:
+    """Σ_j σ_ij ⊙ m_ij / (Σ_j σ_ij + 10⁻⁶) over the edges j → i, [n, D]."""
+    return by_destination.sum(sigma_ED * message_ED) / (by_destination.sum(sigma_ED) + 1e-6)
+
+
+def make_convolution(
+    options: LocalOptions,
+    in_dim: int,
+    width: int,
+    propagation: Normalisation = "mean",
+    hops: int = 1,
+    edge_dim: int = 0,
+) -> nn.Module:
+    """Conv, [n, F] → [n, D]; `propagation` and `hops` are the LCB's. `edge_dim`: P, of blocks that read features of edges."""
+    if options.block == "lcb":
+        return HopConvolution(in_dim, width, propagation, hops)
+    if options.block == "gat":
+        return GATConvolution(in_dim, width, options.num_heads, edge_dim)
+    if options.block == "appnp":
+        return PageRankConvolution(in_dim, width, options.steps, options.restart)
+    kinds = {"sage": SAGEConvolution, "gcn": GCNConvolution, "gated-gcn": GatedConvolution}
+    return kinds[options.block](in_dim, width, edge_dim)
+
+
+def make_norm(name: str, width: int) -> nn.Module:
+    """Over rows [n, width]: "batch", "layer" or "none"."""
+    if name == "batch":
+        return RowBatchNorm(width)
+    return LayerNorm(width) if name == "layer" else nn.Identity()
+
+
+class LocalLayer(nn.Module):
+    """L(H) of the module's docstring, [n, F] → [n, D]."""
+
+    def __init__(
+        self,
+        options: LocalOptions,
+        in_dim: int,
+        width: int,
+        propagation: Normalisation = "mean",
+        hops: int = 1,
+        edge_dim: int = 0,
+    ) -> None:
+        super().__init__()
+        self.convolution = make_convolution(options, in_dim, width, propagation, hops, edge_dim)
+        self.residual: nn.Module | None = None
+        if options.residual == "linear":
+            self.residual = nn.Linear(in_dim, width)
+        elif options.residual == "identity" and in_dim == width:
+            self.residual = nn.Identity()
+        self.norm = make_norm(options.norm, width)
+        self.dropout = Dropout(options.dropout)
+
+    def forward(self, x_nF: Tensor, adjacency: Propagation, rows: MaskRows | None = None) -> Tensor:
+        h_nD = self.convolution(x_nF, adjacency)
+        if self.residual is not None:
+            h_nD = h_nD + self.residual(x_nF)
+        return self.dropout(torch.relu(normalise(self.norm, h_nD, adjacency.all_rows)), rows)
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.scale_D = nn.Parameter(torch.full((width,), start))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale_D
+
+
+class LocalLayers(nn.Module):
+    """Local layers of a model whose stem makes node states [n, D], with a gate g each where they are joined by one. None with join "serial"."""
+
+    def __init__(self, options: LocalOptions, width: int, num_layers: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        count = 0 if options.is_paper else num_layers
+        self.layers = nn.ModuleList(LocalLayer(options, width, width, edge_dim=edge_dim) for _ in range(count))
+        gates = count if options.join == "gate" else 0
+        self.gates = nn.ModuleList(LayerScale(width, options.gate_start) for _ in range(gates))
+
+    def in_front(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
+        """All local layers one after another where the global ones are on top; else x."""
+        for layer in () if self.gates else self.layers:
+            x_nD = layer(x_nD, adjacency)
+        return x_nD

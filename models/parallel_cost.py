@@ -1,0 +1,164 @@
+"""Formulas for a training step over workers: bytes sent by a worker, and memory of a worker.
+
+They are GECO's. GCN, GraphSAGE and GAT are counted as a GECO of local layers alone, which they are. N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
+"""
+
+from functools import cache
+
+import torch
+
+from graphmill.models.geco import GECO
+from graphmill.models.options.geco import GECOConfig
+from graphmill.models.options.message_passing import MessagePassingConfig
+from graphmill.models.parallel.gated_sequences import CHUNK_BYTES, channel_bytes
+from graphmill.models.parallel.shards import Shards
+
+ParallelConfig = GECOConfig | MessagePassingConfig
+"""Of the models that are trained with their graph spread over workers."""
+
+
+def as_geco(config: ParallelConfig) -> GECOConfig:
+    """The GECO with the same layers."""
+    if isinstance(config, GECOConfig):
+        return config
+    return GECOConfig(
+        in_dim=config.in_dim,
+        out_dim=config.out_dim,
+        edge_dim=config.edge_dim,
+        width=config.width,
+        num_layers=config.num_layers,
+        local=config.local,
+    )
+
+
+def sent_bytes(
+    config: ParallelConfig,
+    rows: Shards,
+    rank: int,
+    halo_sent: int,
+    halo_received: int,
+    *,
+    symmetric: bool = False,
+    element_size: int = 4,
+) -> dict[str, int]:
+    """Bytes that a worker sends to its peers in one forward and backward pass, by kind, the sum of gradients included.
+
+    L is the number of global layers. sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W²; halo: the channels that all
+    layers propagate (L · h · D of the paper's) a row, there and back, where of a symmetric graph the rows that are sent are the same both ways, but for GAT. With `recompute` the way there is
+    gone twice. sums: of batch norms, likewise.
+    """
+    config = as_geco(config)
+    channels = Shards.even(config.width, rows.num_workers).sizes[rank]
+    num_global = config.local.num_global(config.num_layers)
+    num_rows = rows.sizes[rank]
+    others = (rows.total - num_rows) * channels  # own channels of the peers' rows
+    own = num_rows * (config.width - channels)  # the peers' channels of own rows
+    gates = config.order + 1
+    there = 2 if config.recompute else 1
+    ring = 2 * (rows.num_workers - 1) * num_parameters(config) * element_size // rows.num_workers
+    summed, attended = _halo_channels(config)
+    back = summed * (halo_sent if symmetric else halo_received) + attended * halo_received
+    return {
+        "sequences": element_size * num_global * (there * (gates * own + others) + gates * others + own),
+        "halo": element_size * ((summed + attended) * there * halo_sent + back),
+        "gradients": ring,
+        "sums": _norm_bytes(config, rows, rank, element_size),
+    }
+
+
+def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) -> int:
+    """Batch norm's mean and variance over all rows: sums of the blocks of rows here, and back the gradient of each, summed by a ring. The
+    paper's layer has two norms, a local one has one."""
+    if config.local.norm != "batch":
+        return 0
+    num_norms = config.num_layers * (2 if config.local.is_paper else 1)
+    others, width = rows.num_workers - 1, config.width * element_size
+    there = len(rows.blocks(rank)) * others * width
+    return 2 * num_norms * ((2 if config.recompute else 1) * there + 2 * others * width // rows.num_workers)
+
+
+def _halo_channels(config: GECOConfig) -> tuple[int, int]:
+    """Channels of a row that one forward pass sends: for sums ÂX, and for attention over edges."""
+    local, width = config.local, config.width
+    lcb = config.hops * width
+    layer = {"lcb": lcb, "appnp": local.steps * width}.get(local.block, width)
+    if local.is_paper and local.block != "gat":
+        return config.num_layers * layer, 0
+    top = local.top_layers * lcb if local.join == "top" else 0
+    if local.block == "gat":  # the rows, and each head's part of the logits
+        return top, config.num_layers * (layer + local.num_heads)
+    first = config.hops * (config.in_dim + config.encoding_dim) if local.block == "lcb" else layer
+    return first + (config.num_layers - 1) * layer + top, 0
+
+
+def training_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
+    """About the most memory that one worker's shard takes while training in float32, beyond the process itself."""
+    config = as_geco(config)
+    k, h = config.order, config.hops
+    # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, five D-wide inputs of norms, FFN and activation, and
+    # three masks of dropout.
+    kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
+    if (
+        not config.local.is_paper or config.local.block != "lcb"
+    ):  # the convolution's result, its residual, norm and dropout
+        kept += 4
+    # In addition at the peak of the backward pass: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
+    passing = 3 * (k + 1) + 3
+    count = config.num_layers + (config.local.top_layers if config.local.join == "top" else 0)
+    if _is_local(config):
+        # The layer's input, those of its norm and ReLU, the mask of dropout; of GAT also W h and the sums before and after the division.
+        kept, passing = 4 + (3 if config.local.block == "gat" else 0), 4
+    layers = count + kept if config.recompute else count * kept
+    at_once = 1 if config.recompute else config.num_layers
+    attention = 2 * _attention_bytes(config, num_nodes, num_edges, num_workers) * at_once  # as many again at the peak
+    # Of the parameters: weights, gradients, two moments, best weights, the exchange.
+    return attention + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
+
+
+def _is_local(config: GECOConfig) -> bool:
+    """Whether no layer is a global one."""
+    return config.local.num_global(config.num_layers) == 0
+
+
+def _attention_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
+    """Of a layer of GAT: logits, their LeakyReLU and the weights of each head for every edge, and of several workers the halo's rows."""
+    if config.local.block != "gat":
+        return 0
+    halo = 4 * config.width * num_nodes * (num_workers > 1)
+    return 4 * 3 * config.local.num_heads * -(-num_edges // num_workers) + halo
+
+
+def inference_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
+    """The same for a forward pass without gradients, which keeps nothing of a layer that is done."""
+    config = as_geco(config)
+    # [X, ÂX, …]; gates and V as rows, as they are sent and received, and as sequences; the layer's input and output, and the layers' sum.
+    passing = (config.hops + 1) + (3 + (num_workers > 1)) * (config.order + 1) + 6
+    if _is_local(config):  # the layer's input and output, the convolution's result, its residual; of GAT also W h
+        passing = 6
+    attention = _attention_bytes(config, num_nodes, num_edges, num_workers)
+    return attention + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * passing, 2)
+
+
+def _shard_bytes(
+    config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int, row_numbers: int, copies: int
+) -> int:
+    """`row_numbers`: float32 numbers of each row of the shard, beside its input; `copies`: of the parameters."""
+    d, k = config.width, config.order
+    rows = -(-num_nodes // num_workers)
+    numbers = row_numbers + 4 * (config.in_dim + config.encoding_dim)
+    # Whatever the number of workers: the order and its inverse while it is sorted, ids, the filters' features and their gradient, and
+    # rows of a halo that may be everyone's.
+    replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)
+    parameters = copies * 4 * num_parameters(config)
+    if _is_local(config):
+        replicated = 24 + 4 * d * (num_workers > 1)  # of the plan, and the halo's rows
+    else:
+        parameters += max(min(CHUNK_BYTES, 2 * rows * (k + 1) * d), channel_bytes(k + 1, num_nodes))
+    return 4 * rows * numbers + 12 * -(-num_edges // num_workers) + replicated * num_nodes + parameters
+
+
+@cache
+def num_parameters(config: GECOConfig) -> int:
+    """Of `GECO(config)`, built without memory."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in GECO(config).parameters())

@@ -1,0 +1,85 @@
+"""Batch normalisation over rows that also accepts a batch of one row or none, rows that are spread over workers, and a second computation."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.models.primitives.segments import at_least_float32
+
+
+class AllRows(Protocol):
+    """Rows of which each worker has some, and the means over all of them; `graphmill.models.parallel.global_terms.ShardedNodes`."""
+
+    @property
+    def total(self) -> int: ...
+
+    def mean(self, x_nD: Tensor) -> Tensor: ...
+
+    def spread(self, x_1D: Tensor) -> Tensor: ...
+
+
+def normalise(norm: nn.Module, x_nD: Tensor, all_rows: AllRows | None) -> Tensor:
+    """`norm` of rows, which for a batch norm are some of `all_rows`."""
+    return norm(x_nD, all_rows) if isinstance(norm, RowBatchNorm) else norm(x_nD)
+
+
+class RowBatchNorm(nn.BatchNorm1d):
+    """BatchNorm1d over [n, D]; fewer than two rows have no variance and are normalised by the running statistics.
+
+    Models pass packed rows, never padding.
+    """
+
+    counts = True  # False: running statistics stay as they are
+
+    def forward(self, x_nD: Tensor, all_rows: AllRows | None = None) -> Tensor:
+        """`all_rows`: x is a worker's part of them, and a call in training is collective. All workers have the same running statistics."""
+        if self.training and (x_nD.shape[0] if all_rows is None else all_rows.total) < 2:
+            return nn.functional.batch_norm(
+                x_nD, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
+        if not self.training or (all_rows is None and self.counts):
+            return super().forward(x_nD)
+        if all_rows is None:
+            # Into copies: a second computation has to keep as many tensors for the backward pass as the first.
+            mean_D, var_D, momentum = self._running()
+            kept = mean_D.clone(), var_D.clone()
+            return nn.functional.batch_norm(x_nD, *kept, self.weight, self.bias, True, momentum, self.eps)
+        with torch.autocast(x_nD.device.type, enabled=False):
+            wide_nD = at_least_float32(x_nD)
+            mean_1D = all_rows.mean(wide_nD)
+            wide_nD = wide_nD - all_rows.spread(mean_1D)
+            var_1D = all_rows.mean(wide_nD.square())
+            if self.counts:
+                self._remember(mean_1D, var_1D * all_rows.total / (all_rows.total - 1))
+            return (wide_nD * all_rows.spread((var_1D + self.eps).rsqrt()) * self.weight + self.bias).to(x_nD.dtype)
+
+    @torch.no_grad()
+    def _remember(self, mean_1D: Tensor, var_1D: Tensor) -> None:
+        running_mean_D, running_var_D, momentum = self._running()
+        running_mean_D.lerp_(mean_1D[0].to(running_mean_D.dtype), momentum)
+        running_var_D.lerp_(var_1D[0].to(running_var_D.dtype), momentum)
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+
+    def _running(self) -> tuple[Tensor, Tensor, float]:
+        """Mean, variance, and the share of a new batch."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
+        return self.running_mean, self.running_var, self.momentum
+
+
+@contextmanager
+def computing_again(layer: nn.Module) -> Iterator[None]:
+    """Within it the layer's batches do not count in running statistics: they did when it was first computed."""
+    norms = [module for module in layer.modules() if isinstance(module, RowBatchNorm)]
+    for norm in norms:
+        norm.counts = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.counts = True

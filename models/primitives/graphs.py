@@ -1,0 +1,183 @@
+"""The input of every model: one or several graphs packed one after another, and the padded view that dense models compute on.
+
+Legend: B graphs, n nodes and E edges of all graphs together, N places per graph in the padded view, D channels.
+
+Pairs: entry [b, i, j] of a padded pair tensor belongs to the edge i → j (the adjacency matrix's A_ij = 1), which for an attention
+model is query i looking at key j, and for a random walk its start i and end j. Undirected graphs hold every edge both ways.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmill.models.options.choices import EdgeQuery
+from graphmill.models.primitives.propagation import Adjacency
+from graphmill.models.primitives.segments import Grouping, at_least_float32
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """A batch of graphs; a single large graph is a batch of one. Graph b has the nodes [node_ptr[b], node_ptr[b + 1])."""
+
+    node_ptr: Tensor  # int64 [B + 1]
+    edge_index: Tensor  # int64 [2, E]: source over destination, positions in the batch; edges may come in any order
+    x: Tensor | None = None  # [n, F]: int64 categories or floating-point features
+    edge_attr: Tensor | None = None  # [E, F']: likewise, of the edges
+    node_id: Tensor | None = None  # int64 [n], permanent ids: what GECO orders nodes by
+    root_index: Tensor | None = None  # int64 [r]: the nodes whose outputs are wanted; None: all of them
+    encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each
+    edge_coefficient: Tensor | None = None  # [E]: by what a message counts in `adjacency`, beside…
+    degree: Tensor | None = (
+        None  # int64 [n]: …the degrees that stand for those of these edges (`graphmill.samplers.batches.minibatch`)
+    )
+    max_nodes: int | None = None  # N, if the caller knows it (avoids waiting for the device)
+    max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
+
+    @cached_property
+    def num_graphs(self) -> int:
+        return self.node_ptr.numel() - 1
+
+    @cached_property
+    def num_nodes(self) -> int:
+        """n; from the rows at hand, else from node_ptr."""
+        for rows in (self.x, self.node_id):
+            if rows is not None:
+                return rows.shape[0]
+        return int(self.node_ptr[-1])
+
+    @cached_property
+    def size_B(self) -> Tensor:
+        """int64 [B]: nodes per graph."""
+        return self.node_ptr.diff()
+
+    @cached_property
+    def graph_of_node(self) -> Tensor:
+        """int64 [n]: the graph of each node."""
+        graph = torch.arange(self.num_graphs, device=self.node_ptr.device)
+        return torch.repeat_interleave(graph, self.size_B, output_size=self.num_nodes)
+
+    @cached_property
+    def padding(self) -> "Padding":
+        return Padding(self)
+
+    @cached_property
+    def by_graph(self) -> Grouping:
+        """The nodes, grouped by graph."""
+        return Grouping(self.graph_of_node, self.num_graphs, self.node_ptr)
+
+    @cached_property
+    def by_source(self) -> Grouping:
+        """The edges, grouped by the node they leave."""
+        return Grouping(self.edge_index[0], self.num_nodes)
+
+    @cached_property
+    def by_destination(self) -> Grouping:
+        """The edges, grouped by the node they enter."""
+        return Grouping(self.edge_index[1], self.num_nodes)
+
+    @cached_property
+    def adjacency(self) -> Adjacency:
+        """The in-edges of every node, and its transpose, for `propagate`."""
+        (in_ptr, in_edge), (out_ptr, out_edge) = self.by_destination.lists, self.by_source.lists
+        is_sorted = self.by_destination.is_sorted
+
+        def by_destination(rows_E: Tensor | None) -> Tensor | None:
+            return rows_E if rows_E is None or is_sorted else rows_E[in_edge]
+
+        of_out = None if self.edge_coefficient is None else self.edge_coefficient[out_edge]
+        return Adjacency(
+            in_ptr,
+            self.edge_index[0] if is_sorted else self.edge_index[0][in_edge],
+            by_destination(self.edge_coefficient),
+            transposed=(out_ptr, self.edge_index[1][out_edge], of_out),
+            degree=self.degree,
+            edge_feature=by_destination(self.edge_attr),
+        )
+
+    def ascending(self, in_ptr: Tensor) -> "Graphs":
+        """The same, with the promise that edges ascend in destination: those into node v are [in_ptr[v], in_ptr[v + 1]), of int64 [n + 1]."""
+        vars(self)["by_destination"] = Grouping(self.edge_index[1], self.num_nodes, in_ptr)
+        return self
+
+    def with_rows(self, **rows: Any) -> "Graphs":
+        """The same edges with other rows or roots: what is known of the edges stays known."""
+        made = replace(self, **rows)
+        known = {name: value for name, value in vars(self).items() if name not in self.__dataclass_fields__}
+        vars(made).update(known)
+        return made
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Graphs":
+        def moved(value: Any) -> Any:
+            return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
+
+        fields = {name: moved(getattr(self, name)) for name in self.__dataclass_fields__}
+        return replace(self, **fields | {"encodings": {name: moved(rows) for name, rows in self.encodings.items()}})
+
+
+class Padding:
+    """Moves rows between the packed and the padded layout. Node k of graph b is in place k; later places are padding."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        """Raises ValueError where `max_nodes` is below the largest graph (read on the CPU only)."""
+        size_B = graphs.size_B
+        if graphs.max_nodes is None:
+            self.num_places = int(size_B.max()) if size_B.numel() else 0
+        else:
+            self.num_places = graphs.max_nodes
+            if size_B.device.type == "cpu" and size_B.numel() and int(size_B.max()) > self.num_places:
+                raise ValueError(
+                    f"max_nodes must be at least the largest graph's {int(size_B.max())} nodes, got {self.num_places}; set max_nodes"
+                )
+        self.num_graphs, self.graph_n, self.edge_index = graphs.num_graphs, graphs.graph_of_node, graphs.edge_index
+        self.place_n = torch.arange(graphs.num_nodes, device=size_B.device) - graphs.node_ptr[self.graph_n]
+        self.slot_n = self.graph_n * self.num_places + self.place_n
+        places = torch.arange(self.num_places, device=size_B.device)
+        self.mask_BN = places < size_B.unsqueeze(1)  # bool: the place holds a node
+
+    def pad(self, rows_nD: Tensor, fill: float = 0.0) -> Tensor:
+        """[n, …] → [B, N, …]."""
+        shape = (self.num_graphs, self.num_places, *rows_nD.shape[1:])
+        flat = rows_nD.new_full((self.num_graphs * self.num_places, *rows_nD.shape[1:]), fill)
+        return flat.index_copy(0, self.slot_n, rows_nD).view(shape)
+
+    def unpad(self, padded_BND: Tensor) -> Tensor:
+        """[B, N, …] → [n, …]."""
+        return padded_BND.flatten(0, 1).index_select(0, self.slot_n)
+
+    @cached_property
+    def pair_E(self) -> Tensor:
+        """int64 [E]: the flat index of each edge's entry in a [B, N, N] tensor."""
+        return self.pair_index("source")
+
+    def pair_index(self, query: EdgeQuery) -> Tensor:
+        """int64 [E]: the flat index of [b, i, j] for the edge i → j, or with `query` "target" of [b, j, i], where j looks at i."""
+        first, second = self.edge_index if query == "source" else self.edge_index.flip(0)
+        return self.slot_n[first] * self.num_places + self.place_n[second]
+
+    def pad_pairs(self, values_E: Tensor, query: EdgeQuery = "source") -> Tensor:
+        """[E, …] → [B, N, N, …]: each edge's value at its entry (`pair_index`), parallel edges summed, absent edges 0."""
+        size = self.num_graphs * self.num_places * self.num_places
+        wide_E = at_least_float32(values_E)
+        flat = (
+            wide_E.new_zeros((size, *values_E.shape[1:]))
+            .index_add(0, self.pair_index(query), wide_E)
+            .to(values_E.dtype)
+        )
+        return flat.view(self.num_graphs, self.num_places, self.num_places, *values_E.shape[1:])
+
+    def adjacency(self, dtype: torch.dtype = torch.float32, *, undirected: bool = False) -> Tensor:
+        """[B, N, N]: 1 where there is an edge i → j (`undirected`: or j → i), however many; self-loops as given."""
+        size = self.num_graphs * self.num_places * self.num_places
+        flat = torch.zeros(size, dtype=dtype, device=self.mask_BN.device)
+        flat[self.pair_E] = 1
+        adjacency_BNN = flat.view(self.num_graphs, self.num_places, self.num_places)
+        return torch.maximum(adjacency_BNN, adjacency_BNN.transpose(1, 2)) if undirected else adjacency_BNN
+
+    @cached_property
+    def pair_mask_BNN(self) -> Tensor:
+        """bool [B, N, N]: both places hold nodes."""
+        return self.mask_BN.unsqueeze(2) & self.mask_BN.unsqueeze(1)

@@ -1,0 +1,293 @@
+"""Parameter-free propagation ÂX over in-edges, deterministic and without scatter, forward and backward.
+
+Row i of the adjacency lists the sources of node i's in-edges (CSC of the graph = CSR by destination), so one segmented
+sum per node gives AX, and the transposed lists give Aᵀ for the backward pass. Degree normalisation scales rows before
+and after; no normalised edge weights are ever stored.
+"""
+
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from graphmill.models.options.choices import Normalisation
+from graphmill.models.primitives.batch_norm import AllRows
+from graphmill.models.primitives.segments import Grouping, at_least_float32
+
+
+class SourceLists(NamedTuple):
+    """Lists of sources per row; indptr and indices share one integer dtype, as the kernels need."""
+
+    indptr: Tensor  # [N+1]
+    indices: Tensor  # [E]
+    weight: Tensor | None  # [E]
+
+    def reversed(self, num_columns: int | None = None) -> "SourceLists":
+        """The transposed lists, each in ascending row order. One stable sort of E numbers.
+
+        `num_columns` is how many sources there are, where that is not the number of rows.
+        """
+        num_rows = self.indptr.numel() - 1
+        num_columns = num_rows if num_columns is None else num_columns
+        row_E = torch.repeat_interleave(
+            torch.arange(num_rows, dtype=self.indices.dtype, device=self.indices.device), self.indptr.diff().long()
+        )
+        by_source_E = torch.argsort(self.indices, stable=True)
+        indptr = self.indptr.new_zeros(num_columns + 1)
+        indptr[1:] = torch.bincount(self.indices, minlength=num_columns).cumsum(0)
+        return SourceLists(indptr, row_E[by_source_E], None if self.weight is None else self.weight[by_source_E])
+
+
+class Propagation(Protocol):
+    """A local block's view of a graph: the number of rows here, and ÂX for them."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def all_rows(self) -> AllRows | None:
+        """Where other workers have the other rows of the graph: all of them."""
+        ...
+
+    def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor: ...
+
+
+class Adjacency:
+    """The in-edges of N nodes, with its degree factors and its transpose computed once and kept.
+
+    Build it from CSC arrays: `indptr` int64 [N+1] and `indices` int32 or int64 [E], where
+    `indices[indptr[i]:indptr[i+1]]` are the sources of node i's in-edges. Multi-edges count once each; self loops are
+    used where given and never added. `edge_weight` [E], at least 0, multiplies each edge and takes no gradient.
+    `degree` [N] stands for the nodes' degrees, in and out, where these are the edges of a sample and the weights estimate sums over all edges.
+    `edge_feature` [E, F] are rows for blocks that read them (models/operators/local_blocks.py); ÂX does not.
+    `symmetric=True` promises A = Aᵀ (every edge is there both ways, with the same weight), which spares the transpose;
+    `transposed` hands over one that the caller already has.
+    """
+
+    all_rows: AllRows | None = None
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        edge_weight: Tensor | None = None,
+        *,
+        symmetric: bool = False,
+        transposed: tuple[Tensor, Tensor, Tensor | None] | None = None,
+        degree: Tensor | None = None,
+        edge_feature: Tensor | None = None,
+    ) -> None:
+        """Raises ValueError when the arrays do not describe N rows of ids in [0, N); ids are read on the CPU only."""
+        self._rows = check_lists(indptr, indices, edge_weight, "indptr")
+        self._columns: SourceLists | None = self._rows if symmetric else None
+        if transposed is not None:
+            self._columns = check_lists(*transposed, "the transposed indptr")
+            if self._columns.indices.numel() != self.num_edges or self._columns.indptr.numel() != indptr.numel():
+                raise ValueError(
+                    f"transposed needs {self.num_nodes} rows and {self.num_edges} edges like the adjacency, got "
+                    f"{self._columns.indptr.numel() - 1} and {self._columns.indices.numel()}; transpose the same graph"
+                )
+        if degree is not None and degree.shape != (self.num_nodes,):
+            raise ValueError(
+                f"degree needs one number per node: {self.num_nodes} nodes, got shape {tuple(degree.shape)}; pass the degrees of the same nodes"
+            )
+        self._own_degree, self.edge_feature = degree, edge_feature
+        self._factors: dict[tuple[str, torch.dtype], tuple[Tensor | None, Tensor | None]] = {}
+
+    @property
+    def num_nodes(self) -> int:
+        return self._rows.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        return self._rows.indices.numel()
+
+    @cached_property
+    def by_destination(self) -> Grouping:
+        """The edges in the order of the lists, grouped by the node they enter."""
+        indptr = self._rows.indptr.long()
+        row_n = torch.arange(self.num_nodes, device=indptr.device)
+        group_E = torch.repeat_interleave(row_n, indptr.diff(), output_size=self.num_edges)
+        return Grouping(group_E, self.num_nodes, indptr)
+
+    @cached_property
+    def by_source(self) -> Grouping:
+        """The same edges, grouped by the node they leave."""
+        return Grouping(self._rows.indices.long(), self.num_nodes)
+
+    def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor:
+        """Returns ÂX [N, D] in x's dtype, with Â = D_in⁻¹A (mean), A (sum), D_in^-½ A D_out^-½ (sym) or
+        (D_in + I)^-½ (A + I) (D_in + I)^-½ (gcn).
+
+        A[i, j] counts (or weighs) the edges j → i. Degrees are sums of edge weights where there are any. For an undirected
+        graph `sym` is the usual D^-½AD^-½; for a directed one the source is scaled by its out-degree. A node without
+        in-edges gets a zero row. No self loops are added but with gcn. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
+        shape or normalisation.
+        """
+        check_propagation(x_ND, self.num_nodes, normalisation)
+        return Propagate.apply(x_ND, self, normalisation, False)
+
+    def multiply(self, x_ND: Tensor, normalisation: str, transposed: bool) -> Tensor:
+        """ÂX or ÂᵀX, without a gradient."""
+        left, right = self.factors(normalisation, x_ND.dtype)
+        if transposed:
+            left, right = right, left
+        x_ND = x_ND if right is None else x_ND * right
+        y_ND = sum_rows(self.rows(transposed), x_ND)
+        if normalisation == "gcn":
+            y_ND = y_ND + x_ND
+        return y_ND if left is None else y_ND.mul_(left)
+
+    def rows(self, transposed: bool) -> SourceLists:
+        """The lists of in-neighbours, or of out-neighbours when `transposed` (built on first use)."""
+        if not transposed:
+            return self._rows
+        if self._columns is None:
+            self._columns = self._rows.reversed()
+        return self._columns
+
+    def factors(self, normalisation: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """The row factors (left, right) [N, 1] with Â = diag(left) A diag(right); None stands for ones."""
+        key = (normalisation, dtype)
+        if key not in self._factors:
+            left = right = None
+            if normalisation == "mean":
+                left = power_or_zero(self._degree(), -1.0).to(dtype)
+            elif normalisation == "sym":
+                left = power_or_zero(self._degree(), -0.5).to(dtype)
+                right = power_or_zero(self._degree(transposed=True), -0.5).to(dtype)
+            elif normalisation == "gcn":
+                left = right = (self._degree() + 1).to(dtype).rsqrt()
+            self._factors[key] = (left, right)
+        return self._factors[key]
+
+    def _degree(self, *, transposed: bool = False) -> Tensor:
+        """[N, 1]: the degrees that were given, or of these edges."""
+        if self._own_degree is None:
+            return edge_sums(self.rows(transposed))
+        return self._own_degree.to(torch.float64 if self._own_degree.device.type == "cpu" else torch.float32).unsqueeze(
+            1
+        )
+
+
+def check_propagation(x_ND: Tensor, num_nodes: int, normalisation: str) -> None:
+    """Raises ValueError on a wrong shape or normalisation."""
+    allowed = get_args(Normalisation)
+    if normalisation not in allowed:
+        raise ValueError(f"propagation must be one of {', '.join(allowed)}, got {normalisation!r}; set propagation")
+    if x_ND.dim() != 2 or x_ND.shape[0] != num_nodes:
+        raise ValueError(
+            f"propagate needs one row per node: {num_nodes} nodes, got shape {tuple(x_ND.shape)}; "
+            "pass the features and the adjacency of the same batch"
+        )
+
+
+class Propagate(torch.autograd.Function):
+    """ÂX, or ÂᵀX when transposed; each is the other's gradient, so it differentiates any number of times."""
+
+    @staticmethod
+    def forward(ctx, x_ND: Tensor, adjacency: Any, normalisation: str, transposed: bool) -> Tensor:
+        ctx.adjacency, ctx.normalisation, ctx.transposed = adjacency, normalisation, transposed
+        return adjacency.multiply(x_ND, normalisation, transposed)
+
+    @staticmethod
+    def backward(ctx, grad_ND: Tensor):
+        return Propagate.apply(grad_ND, ctx.adjacency, ctx.normalisation, not ctx.transposed), None, None, None
+
+
+def sum_rows(rows: SourceLists, x_ND: Tensor) -> Tensor:
+    """Returns y [N, D] with y_i = Σ_e weight_e · x[indices_e] over row i's edges, by the device's faster kernel.
+
+    CPU: embedding_bag (1M edges, D = 128, one thread: 25 ms, against 48 ms for sparse CSR and 700 ms for index_add).
+    CUDA: sparse CSR; embedding_bag instead under `torch.use_deterministic_algorithms`, since it sums each row in one
+    fixed order, which cuSPARSE does not promise. Sums are taken in float32 at least, whatever autocast says, and have x's dtype.
+    """
+    if rows.indices.numel() == 0 or x_ND.shape[1] == 0:
+        return x_ND.new_zeros(rows.indptr.numel() - 1, x_ND.shape[1])
+    if rows.weight is not None and at_least_float32(x_ND) is not x_ND:
+        return sum_rows(rows, x_ND.float()).to(x_ND.dtype)  # the kernels would round the weights too
+    if x_ND.is_cuda and not torch.are_deterministic_algorithms_enabled():
+        return sum_rows_csr(rows, x_ND)
+    return sum_rows_bag(rows, x_ND)
+
+
+def sum_rows_bag(rows: SourceLists, x_ND: Tensor) -> Tensor:
+    """`sum_rows` by embedding_bag."""
+    weight = None if rows.weight is None else rows.weight.to(x_ND.dtype)
+    return torch.nn.functional.embedding_bag(
+        rows.indices,
+        x_ND.contiguous(),
+        rows.indptr,
+        mode="sum",
+        per_sample_weights=weight,
+        include_last_offset=True,
+    )
+
+
+def sum_rows_csr(rows: SourceLists, x_ND: Tensor) -> Tensor:
+    """`sum_rows` by a sparse CSR matrix product. Not under autocast, which would round float32 terms and sums to 8 bits."""
+    wide_ND = at_least_float32(x_ND)  # weights keep their bits too
+    weight = torch.ones(1, device=x_ND.device).expand(rows.indices.numel()) if rows.weight is None else rows.weight
+    with torch.autocast(x_ND.device.type, enabled=False):
+        matrix = torch.sparse_csr_tensor(
+            rows.indptr,
+            rows.indices,
+            weight.to(wide_ND.dtype).contiguous(),
+            size=(rows.indptr.numel() - 1, x_ND.shape[0]),
+            check_invariants=False,
+        )
+        return (matrix @ wide_ND).to(x_ND.dtype)
+
+
+def check_lists(
+    indptr: Tensor, indices: Tensor, weight: Tensor | None, name: str, num_sources: int | None = None
+) -> SourceLists:
+    """The lists in one dtype of integers. Raises ValueError where they are none; ids may name `num_sources` nodes (None: as many as rows)."""
+    if indptr.dim() != 1 or indptr.numel() == 0 or indices.dim() != 1:
+        raise ValueError(
+            "adjacency needs indptr [N+1] and indices [E], "
+            f"got shapes {tuple(indptr.shape)} and {tuple(indices.shape)}; "
+            "pass the graph's CSC arrays"
+        )
+    if indices.dtype not in (torch.int32, torch.int64) or indptr.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"adjacency needs int32 or int64 indptr and indices, got {indptr.dtype} and {indices.dtype}; convert them"
+        )
+    if weight is not None and (weight.shape != indices.shape or not weight.is_floating_point()):
+        raise ValueError(
+            f"edge_weight needs one floating-point number per edge: {indices.numel()} edges, got shape "
+            f"{tuple(weight.shape)} of {weight.dtype}; pass the weights of the same edges"
+        )
+    if indices.device.type == "cpu":
+        num_edges = indices.numel()
+        num_nodes = indptr.numel() - 1 if num_sources is None else num_sources
+        if int(indptr[0]) != 0 or int(indptr[-1]) != num_edges or bool((indptr.diff() < 0).any()):
+            raise ValueError(
+                f"{name} must rise from 0 to the number of edges {num_edges}, got {int(indptr[0])} to {int(indptr[-1])}"
+                " or a falling step; pass the graph's CSC arrays"
+            )
+        if num_edges and not 0 <= int(indices.min()) <= int(indices.max()) < num_nodes:
+            raise ValueError(
+                f"indices must lie in [0, {num_nodes}), got {int(indices.min())} to {int(indices.max())}; "
+                "renumber the edges to rows of the batch"
+            )
+    # int32 halves the index traffic; it holds while row starts (up to E) fit.
+    dtype = torch.int32 if indices.dtype == torch.int32 and indices.numel() < 2**31 else torch.int64
+    return SourceLists(indptr.to(dtype), indices.to(dtype), weight)
+
+
+def edge_sums(rows: SourceLists) -> Tensor:
+    """Float [N, 1]: the number of edges per row, or the sum of their weights."""
+    if rows.weight is None:
+        return rows.indptr.diff().to(torch.float64 if rows.indptr.device.type == "cpu" else torch.float32).unsqueeze(1)
+    weight = rows.weight.double() if rows.weight.device.type == "cpu" else rows.weight.float()
+    lists = rows._replace(indices=torch.zeros_like(rows.indices), weight=weight)
+    if rows.indices.numel() == 0:
+        return weight.new_zeros(rows.indptr.numel() - 1, 1)
+    return sum_rows_bag(lists, weight.new_ones(1, 1))
+
+
+def power_or_zero(degree: Tensor, exponent: float) -> Tensor:
+    """degree^exponent, and 0 where the degree is 0."""
+    return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).pow(exponent), 0.0)

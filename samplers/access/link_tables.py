@@ -1,0 +1,217 @@
+"""What batches of links are drawn from: every node in ascending permanent id, the links of each split, and the edges as links to train on.
+
+A node's number is its place in ascending permanent id, so that nothing here depends on partitions. A process reads each table once, when it is
+first asked for: 20 bytes a node, 16 bytes an edge, and as many again of each direction for what is known.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+
+from graphmill.core.offsets import pointers
+from graphmill.samplers.vocabulary.messages import (
+    DegreeLists,
+    EdgeColumn,
+    LinkRows,
+    NeighborLists,
+    NodeList,
+    join_columns,
+)
+from graphmill.samplers.vocabulary.stage_clock import stage
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+
+_NODES = 1 << 18  # of a request: bounds what is under way
+
+
+class Lists(Protocol):
+    """What is asked of a router."""
+
+    manifest: Manifest
+
+    def list_chunk(self, key: int, chunk: int, num_chunks: int) -> NodeList: ...
+
+    def list_neighbors(self, node: np.ndarray) -> DegreeLists: ...
+
+    def sample_neighbors(
+        self, node: np.ndarray, fanout: int, key: int, *, columns: tuple[EdgeColumn, ...]
+    ) -> NeighborLists: ...
+
+    def list_links(self, split: int) -> list[LinkRows]: ...
+
+
+@dataclass(frozen=True)
+class LinkTable:
+    """Pairs of nodes by their numbers, links first, each kind ascending in (source, destination)."""
+
+    source: np.ndarray  # int64 [m]
+    destination: np.ndarray  # int64 [m]
+    num_links: int  # the pairs after them are no links
+    # Of links with lists of their own: link i has the negatives negative[negative_ptr[i]:negative_ptr[i + 1]], ends in place of its destination.
+    negative_ptr: np.ndarray  # int64 [m + 1]
+    negative: np.ndarray  # int64
+    time: np.ndarray | None = None  # int64 [m], where links are told apart by it
+    relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where known links end: of each source, in a knowledge graph of each (source, relation)."""
+
+    key: np.ndarray  # int64 [m], ascending: source · relations + relation
+    node: np.ndarray  # int64 [m], ascending for each key
+    num_relations: int  # at least 1
+
+    @classmethod
+    def of(cls, source: np.ndarray, destination: np.ndarray, relation: np.ndarray | None, num_relations: int) -> "Ends":
+        count = max(1, num_relations)
+        key = source * count if relation is None else source * count + relation
+        order = np.lexsort((destination, key))
+        key, node = key[order], destination[order]
+        is_new = np.ones(len(key), bool)
+        is_new[1:] = (key[1:] != key[:-1]) | (node[1:] != node[:-1])
+        return cls(key[is_new], node[is_new], count)
+
+    def after(self, source: np.ndarray, relation: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """(places among these links, ascending; the nodes where known links of the same source and relation end)."""
+        key = source * self.num_relations + (0 if relation is None else relation)
+        first, last = (np.searchsorted(self.key, key, side=side) for side in ("left", "right"))
+        counts = last - first
+        place = np.repeat(np.arange(len(key)), counts)
+        return place, self.node[np.repeat(first - pointers(counts)[:-1], counts) + np.arange(counts.sum())]
+
+
+class LinkTables:
+    """One graph's, through its router."""
+
+    def __init__(self, router: Lists) -> None:
+        self._router = router
+        self.num_nodes = router.manifest.num_nodes
+        self.symmetric = router.manifest.symmetric
+        self.num_relations = len(router.manifest.relations)  # 0: links have none
+        self._of_split: dict[tuple[int, bool], LinkTable] = {}
+
+    @cached_property
+    def nodes(self) -> NodeList:
+        """Node number i is entry i."""
+        return self._router.list_chunk(key=0, chunk=0, num_chunks=1)
+
+    @cached_property
+    def _number(self) -> np.ndarray:
+        """The number of each stored id."""
+        number = np.empty(self.num_nodes, self._router.manifest.index_dtype)
+        number[self.nodes.node] = np.arange(self.num_nodes)
+        return number
+
+    @cached_property
+    @stage("plan")
+    def edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """The graph's edges as links (source, destination), each once, ascending, without loops; of a symmetric graph's two directions the one
+        from the lower node."""
+        keys = []
+        for start in range(0, self.num_nodes, _NODES):
+            node = np.arange(start, min(start + _NODES, self.num_nodes))
+            lists = self._router.list_neighbors(node)
+            source = self._number[lists.neighbor].astype(np.int64)
+            destination = np.repeat(self._number[node].astype(np.int64), lists.count)
+            kept = source < destination if self.symmetric else source != destination
+            keys.append(source[kept] * self.num_nodes + destination[kept])
+        key = np.unique(np.concatenate(keys))
+        return np.divmod(key, self.num_nodes)
+
+    @cached_property
+    @stage("plan")
+    def timed_edges(self) -> np.ndarray:
+        """int64 [3, m]: (source, destination, time) of the edges as links, as `edges`, but of edges at several times each."""
+        return self._edges_with("time")
+
+    @cached_property
+    @stage("plan")
+    def triples(self) -> np.ndarray:
+        """int64 [3, m]: (source, destination, relation) of a knowledge graph's edges, loops too, each once, ascending."""
+        return self._edges_with("feature", loops=True)
+
+    def _edges_with(self, column: Literal["time", "feature"], *, loops: bool = False) -> np.ndarray:
+        parts = []
+        for start in range(0, self.num_nodes, _NODES):
+            node = np.arange(start, min(start + _NODES, self.num_nodes))
+            lists = self._router.sample_neighbors(node, -1, 0, columns=(column,))
+            values = lists.edge_time if lists.edge_feature is None else lists.edge_feature[:, 0].astype(np.int64)
+            assert values is not None
+            source = self._number[lists.neighbor].astype(np.int64)
+            destination = np.repeat(self._number[node].astype(np.int64), lists.count)
+            kept = source < destination if self.symmetric else (source != destination) | loops
+            parts.append(np.stack([source, destination, values])[:, kept])
+        found = np.concatenate(parts, axis=1)
+        found = found[:, np.lexsort(found[::-1])]
+        is_new = np.ones(found.shape[1], bool)
+        is_new[1:] = (found[:, 1:] != found[:, :-1]).any(axis=0)
+        return found[:, is_new]
+
+    @cached_property
+    def ends(self) -> Ends:
+        """Where the edges of each node end; a symmetric graph's both ways."""
+        return self._ends([])
+
+    @cached_property
+    def known(self) -> Ends:
+        """The same of the edges and of all links that are held out."""
+        return self._ends([self._stored(code) for code in (SPLIT_VALID, SPLIT_TEST)])
+
+    def _ends(self, held_out: list[LinkTable]) -> Ends:
+        names = ("source", "destination", "relation")
+        edges = self.triples if self.num_relations else self.edges
+        columns = [
+            np.concatenate([own, *(getattr(table, name)[: table.num_links] for table in held_out)])
+            for own, name in zip(edges, names, strict=False)
+        ]
+        source, destination, relation = *columns[:2], columns[2] if self.num_relations else None
+        if self.symmetric:
+            source, destination = np.concatenate([source, destination]), np.concatenate([destination, source])
+        return Ends.of(source, destination, relation, self.num_relations)
+
+    @cached_property
+    def weight_ends(self) -> np.ndarray:
+        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2), in whole 1024ths; the degree counts edges at either end."""
+        source, destination = self.edges
+        degree = np.bincount(source, minlength=self.num_nodes) + np.bincount(destination, minlength=self.num_nodes)
+        root = np.sqrt(degree.astype(np.float64))  # exact to the last bit on every machine, as a power is not
+        return np.cumsum(np.rint(1024 * root * np.sqrt(root)).astype(np.int64))
+
+    def links(self, split: int, *, timed: bool = False) -> LinkTable:
+        """Of a split, as stored; of the training split, where none are stored, the graph's edges. `timed`: with the time of each."""
+        if (split, timed) not in self._of_split:
+            stored = self._stored(split)
+            if split == SPLIT_TRAIN and not stored.num_links:
+                edges = self.timed_edges if timed else self.triples if self.num_relations else self.edges
+                source, destination, *more = edges
+                stored = LinkTable(
+                    np.concatenate([source, stored.source]),
+                    np.concatenate([destination, stored.destination]),
+                    len(source),
+                    np.zeros(len(source) + len(stored.source) + 1, np.int64),
+                    stored.negative,
+                    join_columns([*more, stored.time]) if timed else None,
+                    join_columns([*more, stored.relation]) if self.num_relations else None,
+                )
+            self._of_split[split, timed] = stored
+        return self._of_split[split, timed]
+
+    def _stored(self, split: int) -> LinkTable:
+        if self._router.manifest.links is None:
+            none = np.empty(0, np.int64)
+            return LinkTable(none, none, 0, np.zeros(1, np.int64), none, relation=none if self.num_relations else None)
+        replies = self._router.list_links(split)
+        names = ("source", "destination", "is_link", "count", "negative")
+        columns = {name: np.concatenate([getattr(one, name) for one in replies]) for name in names}
+        source, destination, is_link = columns["source"], columns["destination"], columns["is_link"]
+        time, relation = (join_columns([getattr(one, name) for one in replies]) for name in ("time", "relation"))
+        count, start = columns["count"], pointers(columns["count"])[:-1]
+        others = [values for values in (time, relation) if values is not None]
+        order = np.lexsort((*others, destination, source, 1 - is_link))
+        ptr = pointers(count[order])
+        at = np.repeat(start[order] - ptr[:-1], count[order]) + np.arange(ptr[-1])
+        more = (None if values is None else values[order] for values in (time, relation))
+        return LinkTable(source[order], destination[order], int(is_link.sum()), ptr, columns["negative"][at], *more)

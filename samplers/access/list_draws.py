@@ -1,0 +1,224 @@
+"""Answers `SampleNeighbors` from one partition: bounds of the lists, a draw of their entries, and the columns of each entry.
+
+Where edges have times, lists ascend in them: a list up to a time is shorter, and all else is as it is for whole lists. A node's list holds its in-edges, its out-edges, or first these and then those; of a symmetric graph, whose in-edges and out-edges are
+one, "both" means the list once. Entry j of a list is the same edge however the graph is partitioned, and so is every draw.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.kernels import draws
+from graphmill.samplers.kernels.lists import (
+    all_positions,
+    degrees_until,
+    entries,
+    joined_entries,
+    joined_positions,
+)
+from graphmill.samplers.kernels.random_streams import hash_again, hash_ids
+from graphmill.samplers.kernels.subgraphs import DamagedLists, list_bounds
+from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, SampleNeighbors, WalkDirection
+from graphmill.samplers.vocabulary.requirements import (
+    LAST_OF_BOTH,
+    NO_EDGE_FEATURES,
+    NO_EDGE_IDS,
+    NO_EDGE_TIMES,
+    no_out_edges,
+)
+from graphmill.storage.graph import Partition, are_below
+
+
+@dataclass(frozen=True)
+class EdgeLists:
+    """One direction of a partition's edges, with the columns that lie beside them."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    num_sources: int  # which all `indices` are below
+    edge_id: np.ndarray | None
+    weight: np.ndarray | None
+    time: np.ndarray | None
+    feature: np.ndarray | None
+
+
+def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeLists, EdgeLists | None]:
+    """(lists, lists that follow them, if any). Raises ConfigError where out-edges are asked for and not stored.
+
+    A symmetric graph stores no out-edges: they are its in-edges, and columns are those of the reverse edge.
+    """
+    in_columns = (partition.edge_id, partition.edge_weight, partition.edge_time, partition.edge_feature)
+    inward = EdgeLists(partition.indptr, partition.indices, partition.num_sources, *in_columns)
+    if direction == "in" or partition.out_indptr is partition.indptr:
+        return inward, None
+    if partition.out_indptr is None or partition.out_indices is None:
+        raise no_out_edges(direction)
+    out_columns = (partition.out_edge_id, partition.out_edge_weight, partition.out_edge_time, None)
+    outward = EdgeLists(partition.out_indptr, partition.out_indices, partition.num_sources, *out_columns)
+    return (outward, None) if direction == "out" else (inward, outward)
+
+
+def _take(lists: EdgeLists, more: EdgeLists | None, name: str, place: np.ndarray) -> np.ndarray:
+    """A column's values at the places of some entries."""
+    values = getattr(lists, name)
+    return entries(values, place) if more is None else joined_entries(values, getattr(more, name), place)
+
+
+class _Lists:
+    """The lists of some nodes, in one or two pieces each; with `until`, of each list what is no later."""
+
+    def __init__(
+        self, lists: EdgeLists, more: EdgeLists | None, row: np.ndarray, until: np.ndarray | None = None
+    ) -> None:
+        self._lists, self._more = lists, more
+        self.start, self.degree = _bounds(lists, row, until)
+        self.first = self.start
+        if more is not None:
+            self._in_degree = self.degree
+            self._out_start, out_degree = _bounds(more, row, until)
+            self.degree = self._in_degree + out_degree
+            self.first = np.zeros(len(row), np.int64)  # entries are drawn relative to their list
+
+    @property
+    def are_joined(self) -> bool:
+        return self._more is not None
+
+    def place(self, count: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Positions of drawn entries in the stored columns."""
+        if self._more is None:
+            return position
+        return joined_positions(count, position, self.start, self._in_degree, self._out_start)
+
+    def take(self, name: str, place: np.ndarray) -> np.ndarray:
+        return _take(self._lists, self._more, name, place)
+
+    def sources(self, place: np.ndarray) -> np.ndarray:
+        """Ids of neighbors. Raises DamagedLists for one that no node has."""
+        return checked(self.take("indices", place), self._lists.num_sources)
+
+    def everything(self) -> np.ndarray:
+        """Positions of all entries of all lists."""
+        position = all_positions(self.first, self.degree)
+        return self.place(self.degree, position)
+
+
+def checked(ids: np.ndarray, num_sources: int) -> np.ndarray:
+    """The same ids, in [0, num_sources). Raises DamagedLists."""
+    if not are_below(ids, num_sources):
+        raise DamagedLists
+    return ids
+
+
+def _bounds(lists: EdgeLists, row: np.ndarray, until: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """(start, degree) of the rows' lists. Raises ConfigError where there is a time and edges have none."""
+    start, degree = list_bounds(lists.indptr, row, len(lists.indices))
+    if until is None:
+        return start, degree
+    if lists.time is None:
+        raise ConfigError(NO_EDGE_TIMES)
+    return start, degrees_until(start, degree, lists.time, until)
+
+
+def sample_lists(
+    partition: Partition, num_nodes: int, row: np.ndarray, request: SampleNeighbors, tables: NodeTables | None
+) -> NeighborLists:
+    """The reply to a request about the partition's rows `row`; `num_nodes` are the graph's."""
+    lists, more = edge_lists(partition, request.direction)
+    some = _Lists(lists, more, row, request.until)
+    count, position = _draw(partition, row, some, request, tables)
+    place = some.place(count, position)
+    whole = partition.num_nodes == num_nodes
+    return NeighborLists(
+        count=count,
+        neighbor=some.sources(place),
+        **edge_columns(lists, more, place, request.columns, has_ranks=whole and lists.indptr is partition.indptr),
+    )
+
+
+def _draw(
+    partition: Partition, row: np.ndarray, lists: _Lists, request: SampleNeighbors, tables: NodeTables | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(count [n], position of each drawn entry)."""
+    first, degree, fanout = lists.first, lists.degree, request.fanout
+    key = np.uint64(request.key)
+    if request.scheme == "labor":
+        source = lists.sources(lists.everything())
+        coin = hash_ids(key, entries(_permanent_id(partition, tables), source))
+        return draws.draw_labor(first, degree, fanout, coin)
+    if request.scheme == "last":
+        if partition.edge_time is None:
+            raise ConfigError(NO_EDGE_TIMES)
+        if lists.are_joined:
+            raise ConfigError(LAST_OF_BOTH)
+        return draws.draw_last(first, degree, fanout)
+    first_id = partition.first_id
+    keys = hash_ids(key, entries(partition.original_id, row) if first_id is None else row + first_id)
+    if request.until is not None:  # a node's draws at two times have nothing to do with each other
+        keys = hash_again(keys, request.until)
+    if request.scheme == "uniform":
+        if request.replace:
+            return draws.draw_with_replacement(first, degree, keys, fanout)
+        return draws.draw_uniform(first, degree, keys, fanout)
+    weight = _weights(partition, row, lists, request, tables)
+    weight_first = np.cumsum(degree) - degree
+    if request.replace:
+        return draws.draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, weight)
+    return draws.draw_weighted(first, degree, keys, fanout, weight_first, weight)
+
+
+def _permanent_id(partition: Partition, tables: NodeTables | None) -> np.ndarray:
+    return partition.original_id if tables is None else tables.permanent_id
+
+
+def _weights(
+    partition: Partition, row: np.ndarray, lists: _Lists, request: SampleNeighbors, tables: NodeTables | None
+) -> np.ndarray:
+    """What all entries of the lists are drawn by, one list after the other. Raises DataError for a weight that is negative or not finite."""
+    place = lists.everything()
+    if request.scheme == "degree":
+        in_degree = np.diff(partition.indptr) if tables is None else tables.in_degree
+        return np.maximum(entries(in_degree, lists.sources(place)), 1).astype(np.float32)
+    if partition.edge_weight is None:
+        raise ConfigError("scheme 'weight' needs edge weights, the graph has none; ingest a source that has them")
+    weight = lists.take("weight", place)
+    bad = np.flatnonzero(~((weight >= 0) & (weight < np.inf)))
+    if len(bad):
+        owner = np.searchsorted(np.cumsum(lists.degree), bad[0], side="right")
+        raise DataError(
+            f"edge weights: expected finite numbers >= 0 to draw by, got {weight[bad[0]]} on an edge of node "
+            f"{int(partition.original_id[row[owner]])}; clean the source and ingest it again"
+        )
+    return weight
+
+
+def edge_columns(
+    lists: EdgeLists, more: EdgeLists | None, place: np.ndarray, columns: tuple[EdgeColumn, ...], *, has_ranks: bool
+) -> dict[str, np.ndarray]:
+    """What `columns` ask for of the entries at `place`, by its name in `NeighborLists`.
+
+    An edge's id is its row in the source, where the graph keeps that. Without it, in-edges of a graph in one partition
+    (`has_ranks`) have their rank by permanent ids of destination and source (by destination, time and source where there are times). Raises ConfigError where a column is not stored.
+    """
+    taken = {}
+    if "id" in columns:
+        if lists.edge_id is not None:
+            taken["edge_id"] = _take(lists, more, "edge_id", place)
+        elif more is None and has_ranks:
+            taken["edge_id"] = place
+        else:
+            raise ConfigError(NO_EDGE_IDS)
+    if "weight" in columns:
+        if lists.weight is None:
+            raise ConfigError("edge weights: the graph has none; ingest a source that has them")
+        taken["edge_weight"] = _take(lists, more, "weight", place)
+    if "time" in columns:
+        if lists.time is None:
+            raise ConfigError(NO_EDGE_TIMES)
+        taken["edge_time"] = _take(lists, more, "time", place)
+    if "feature" in columns:
+        if lists.feature is None or more is not None:
+            raise ConfigError(NO_EDGE_FEATURES)
+        taken["edge_feature"] = np.take(lists.feature, place, axis=0)
+    return taken

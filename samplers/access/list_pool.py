@@ -1,0 +1,99 @@
+"""Neighbor lists of one batch, each fetched once: the nodes of many subgraphs share them."""
+
+from typing import Protocol
+
+import numpy as np
+
+from graphmill.samplers.kernels.relabel import Relabeler
+from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
+
+
+class SizeOfGraph(Protocol):
+    """What a search knows of the graph beforehand."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def index_dtype(self) -> str: ...
+
+
+class ListsNeighbors(Protocol):
+    """Where a search finds neighbors: a plain graph's router, or several relations of a typed graph over one space of ids."""
+
+    @property
+    def manifest(self) -> SizeOfGraph: ...
+
+    def list_neighbors(
+        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+    ) -> DegreeLists: ...
+
+
+class _Growing:
+    """A one-dimensional array that grows at its end in amortised constant time."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._array, self._length = np.empty(1024, dtype), 0
+
+    @property
+    def array(self) -> np.ndarray:
+        return self._array[: self._length]
+
+    def extend(self, values: np.ndarray) -> None:
+        end = self._length + len(values)
+        if end > len(self._array):
+            longer = np.empty(max(end, 2 * len(self._array)), self._array.dtype)
+            longer[: self._length] = self.array
+            self._array = longer
+        self._array[self._length : end] = values
+        self._length = end
+
+
+class ListPool:
+    """Nodes by number in order of first appearance, their degrees, and their lists as far as they were fetched.
+
+    Node i's list is neighbor[start[i] : start[i] + degree[i]], in ascending permanent id (out-edges after in-edges where the
+    direction is both); start[i] is -1 until it is fetched.
+    """
+
+    def __init__(self, router: ListsNeighbors, direction: WalkDirection) -> None:
+        self._router, self._direction = router, direction
+        self._relabeler = Relabeler(np.empty(0, np.int64))
+        self._neighbor = _Growing(np.dtype(router.manifest.index_dtype))
+        self._start, self._degree = _Growing(np.dtype(np.int64)), _Growing(np.dtype(np.int64))
+
+    @property
+    def node(self) -> np.ndarray:
+        """int64 [n]: the stored id of each node."""
+        return self._relabeler.node
+
+    @property
+    def start(self) -> np.ndarray:
+        """int64 [n], -1: not fetched."""
+        return self._start.array
+
+    @property
+    def degree(self) -> np.ndarray:
+        """int64 [n], -1: not known."""
+        return self._degree.array
+
+    @property
+    def neighbor(self) -> np.ndarray:
+        return self._neighbor.array
+
+    def number(self, node: np.ndarray) -> np.ndarray:
+        """int32 [len(node)]: numbers of nodes; new ones have no list and no degree yet."""
+        number = self._relabeler.add(node)
+        unseen = np.full(self._relabeler.num_nodes - len(self.start), -1, np.int64)
+        self._start.extend(unseen)
+        self._degree.extend(unseen)
+        return number
+
+    def fetch(self, number: np.ndarray, max_degree: np.ndarray | None = None) -> None:
+        """Asks for the lists of these distinct numbers, or of those only whose degree is at most their `max_degree`."""
+        lists = self._router.list_neighbors(self.node[number], self._direction, max_degree)
+        end = len(self.neighbor) + np.cumsum(lists.count)
+        self.degree[number] = lists.degree
+        complete = lists.count == lists.degree
+        self.start[number[complete]] = (end - lists.count)[complete]
+        self._neighbor.extend(lists.neighbor)

@@ -1,0 +1,38 @@
+"""In which type integers travel between processes: the narrowest one that holds them all. They arrive in their own."""
+
+import numpy as np
+
+from graphmill.core.compile_cache import compiled
+
+_TYPES = [(np.dtype(name), np.iinfo(name).min, np.iinfo(name).max) for name in ("u1", "i1", "u2", "i2", "u4", "i4")]
+
+
+def narrow_dtype(array: np.ndarray) -> np.dtype:
+    """The type in which this array travels; its own for numbers that are no integers."""
+    if array.dtype.kind not in "iu" or array.itemsize == 1 or not array.size:
+        return array.dtype
+    return _narrowest(array.dtype, int(array.min()), int(array.max()))
+
+
+def narrow_bytes(array: np.ndarray, position: np.ndarray | None = None) -> int:
+    """Bytes of this array, or of array[position], as it travels."""
+    if position is None:
+        return array.size * narrow_dtype(array).itemsize
+    dtype = array.dtype
+    if array.ndim == 1 and dtype.kind in "iu" and array.itemsize > 1 and len(position):
+        dtype = _narrowest(dtype, *map(int, _bounds_at(array, position)))
+    return len(position) * (array.size // max(len(array), 1)) * dtype.itemsize
+
+
+def _narrowest(own: np.dtype, least: int, largest: int) -> np.dtype:
+    narrow = (dtype for dtype, low, high in _TYPES if low <= least and largest <= high)
+    return min(own, next(narrow, own), key=lambda dtype: dtype.itemsize)
+
+
+@compiled
+def _bounds_at(column, position):
+    least = largest = column[position[0]]
+    for i in range(1, len(position)):
+        value = column[position[i]]
+        least, largest = min(least, value), max(largest, value)
+    return least, largest

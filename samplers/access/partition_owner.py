@@ -1,0 +1,301 @@
+"""Answers a sampler's requests from one partition in this process.
+
+The one implementation of every request: a partition server forwards to it, and a router in the same process calls it directly.
+"""
+
+from collections.abc import Iterator
+from functools import singledispatchmethod
+from itertools import pairwise
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.array_pool import ArrayPool
+from graphmill.samplers.access.list_draws import checked, edge_columns, edge_lists, sample_lists
+from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.kernels.features import decode_rows
+from graphmill.samplers.kernels.lists import induced_edges_by_hash, induced_edges_by_map
+from graphmill.samplers.kernels.random_streams import hash_ids
+from graphmill.samplers.kernels.relabel import hash_table
+from graphmill.samplers.kernels.rows import own_rows, place_rows, take_rows
+from graphmill.samplers.kernels.subgraphs import HUB_DEGREE, DamagedLists, induced_subgraphs, list_neighbors, step_walks
+from graphmill.samplers.vocabulary.messages import (
+    DegreeLists,
+    EdgeColumn,
+    FetchRows,
+    FindNodes,
+    InducedEdges,
+    InducedSubgraphs,
+    LinkRows,
+    ListChunk,
+    ListGroups,
+    ListLinks,
+    ListNeighbors,
+    ListSplit,
+    NeighborLists,
+    NodeGroups,
+    NodeList,
+    NodeRows,
+    Reply,
+    Request,
+    SampleForBatches,
+    SampleNeighbors,
+    StepWalks,
+    WalkDirection,
+    join_columns,
+)
+from graphmill.samplers.vocabulary.requirements import NO_GROUPS
+from graphmill.storage.filesystem.mapped_files import damaged
+from graphmill.storage.format.encoding_names import encoding_columns, split_encodings
+from graphmill.storage.graph import Partition
+
+
+class PartitionOwner:
+    """Stateless, read-only and thread-safe over a `Partition`.
+
+    `tables` serve draws that depend on other partitions' nodes (LABOR, by degree); without them the partition must be the whole graph.
+    """
+
+    def __init__(self, partition: Partition, num_nodes: int, tables: NodeTables | None = None) -> None:
+        self._partition = partition
+        self._num_nodes = num_nodes
+        self._tables = tables
+        self._pool = ArrayPool()
+
+    def answer(self, request: Request) -> Reply:
+        """The reply to one request. Raises ConfigError where it names a node that this partition does not own, FormatError where the partition's lists
+        are not what they were when it was opened."""
+        try:
+            return self._answer(request)
+        except DamagedLists:
+            raise damaged(f"partition {self._partition.index}") from None
+
+    @singledispatchmethod
+    def _answer(self, request: object) -> Reply:
+        raise ConfigError(f"expected a request of graphmill.samplers.vocabulary.messages, got {type(request).__name__}")
+
+    def _rows(self, node: np.ndarray) -> np.ndarray:
+        partition = self._partition
+        try:
+            return own_rows(node, partition.start, partition.num_nodes)
+        except IndexError as error:
+            raise ConfigError(
+                f"partition {partition.index} owns the nodes [{partition.start}, {partition.stop}), got {int(node[error.args[0]])}"
+            ) from None
+
+    def _own_positions(self, member: np.ndarray) -> np.ndarray:
+        """int64, ascending: where `member` names nodes of this partition. Raises ConfigError where it names no node of the graph."""
+        if len(member) and not 0 <= int(member.min()) <= int(member.max()) < self._num_nodes:
+            bad = int(member.min()) if member.min() < 0 else int(member.max())
+            raise ConfigError(f"expected node ids in [0, {self._num_nodes}), got {bad}")
+        return np.flatnonzero((member >= self._partition.start) & (member < self._partition.stop))
+
+    @_answer.register
+    def _sample_neighbors(self, request: SampleNeighbors) -> NeighborLists:
+        partition, tables = self._partition, self._tables
+        if request.scheme in ("labor", "degree") and partition.num_nodes == self._num_nodes:
+            tables = None  # all is here
+        elif request.scheme in ("labor", "degree") and tables is None:
+            raise ConfigError(f"scheme {request.scheme!r} over several partitions needs NodeTables, the owner has none")
+        return sample_lists(partition, self._num_nodes, self._rows(request.node), request, tables)
+
+    @_answer.register
+    def _sample_for_batches(self, request: SampleForBatches) -> NeighborLists:
+        draw = vars(request).copy()
+        node, start, key, until = (draw.pop(name) for name in ("node", "start", "key", "until"))
+        some = [slice(first, stop) for first, stop in pairwise(start)]
+        drawn = [
+            self._sample_neighbors(
+                SampleNeighbors(node[own], key=int(one), until=None if until is None else until[own], **draw)
+            )
+            for own, one in zip(some, key, strict=True)
+        ]
+        columns = {name: join_columns([getattr(one, name) for one in drawn]) for name in vars(drawn[0])}
+        return NeighborLists(**columns)  # type: ignore[arg-type]  # counts and neighbors are always there
+
+    @_answer.register
+    def _induced_edges(self, request: InducedEdges) -> NeighborLists:
+        partition, member = self._partition, request.member
+        row = self._rows(member[self._own_positions(member)])
+        # The dense map costs 4 bytes per node of the graph to clear; worth it once the members are a fair share of them.
+        if self._num_nodes <= 32 * len(member):
+            position_of_id = np.full(self._num_nodes, -1, np.int32)
+            position_of_id[member] = np.arange(len(member), dtype=np.int32)
+            count, neighbor, entry = induced_edges_by_map(partition.indptr, partition.indices, row, position_of_id)
+        else:
+            table = hash_table(member, len(member))
+            count, neighbor, entry = induced_edges_by_hash(partition.indptr, partition.indices, row, *table)
+        return self._with_columns(count, neighbor, entry, request.columns)
+
+    def _with_columns(
+        self, count: np.ndarray, neighbor: np.ndarray, entry: np.ndarray, columns: tuple[EdgeColumn, ...]
+    ) -> NeighborLists:
+        """Lists of in-edges, which are these entries of the partition's."""
+        lists, _ = edge_lists(self._partition, "in")
+        has_ranks = self._partition.num_nodes == self._num_nodes
+        told = edge_columns(lists, None, entry, columns, has_ranks=has_ranks)
+        return NeighborLists(count=count, neighbor=neighbor, **told)
+
+    @_answer.register
+    def _fetch_rows(self, request: FetchRows) -> NodeRows:
+        partition = self._partition
+        row = self._rows(request.node)
+        split = None if request.split_set is None else self._split(request.split_set)[row]
+        return NodeRows(
+            original_id=partition.original_id[row],
+            feature=self._features(row) if request.feature else None,
+            label=None if partition.label is None else partition.label[row],
+            split=split,
+            encoding=self._encodings(row, request.encodings) if request.encodings else None,
+        )
+
+    def _encodings(self, row: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+        """The encodings of these rows, side by side."""
+        encoding = self._pool.empty((len(row), encoding_columns(names)), np.float32)
+        for stored, out in self._encoding_slices(names, encoding):
+            np.take(stored, row, axis=0, out=out, mode="clip")
+        return encoding
+
+    def _encoding_slices(self, names: tuple[str, ...], into: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(stored rows, their columns of `into`) for each name. Raises ConfigError for an encoding that is not stored."""
+        partition = self._partition
+        for name, out in split_encodings(into, names).items():
+            try:
+                yield partition.encodings[name], out
+            except KeyError:
+                kind, dim, *which = name.split("-")
+                raise ConfigError(
+                    f"encoding {name!r}: expected it in the graph's snapshot, found none; compute it: "
+                    f"python jobs/encode.py <url> {kind} --dim {dim}{''.join(f' --which {one}' for one in which)}"
+                ) from None
+
+    def _features(self, row: np.ndarray) -> np.ndarray | None:
+        """As they are stored."""
+        table, on_store = self._partition.feature, self._partition.feature_on_store
+        if on_store is not None:
+            return on_store.read(row)
+        if table is None:
+            return None
+        feature = self._pool.empty((len(row), table.shape[1]), table.dtype)
+        take_rows(table, row, feature)
+        return feature
+
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
+        """Writes the rows asked for to `position` (a slice: to all, in order) of the columns that `into` has: what `FetchRows` replies, features as
+        float32, with no copy in between."""
+        partition, at = self._partition, None if isinstance(position, slice) else position
+        row = self._rows(request.node)
+        columns = [(partition.label, into.label)]
+        if partition.first_id is None:
+            columns.append((partition.original_id, into.original_id))
+        else:
+            into.original_id[position] = row + partition.first_id
+        if request.split_set is not None:
+            columns.append((self._split(request.split_set), into.split))
+        if request.feature and into.feature is not None:
+            if partition.feature_on_store is not None:
+                decode_rows(partition.feature_rows, partition.feature_on_store.read(row), into.feature, None, at)
+            elif partition.feature is not None:
+                decode_rows(partition.feature_rows, partition.feature, into.feature, row, at)
+        for stored, out in columns:
+            if stored is not None and out is not None:
+                place_rows(stored, row, at, out)
+        if into.encoding is not None:
+            for encoded, columns_out in self._encoding_slices(request.encodings, into.encoding):
+                place_rows(encoded, row, at, columns_out)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Of a stored row of features."""
+        partition = self._partition
+        has_none = partition.feature is None and partition.feature_on_store is None
+        return 0 if has_none else partition.feature_rows.row_bytes
+
+    def _split(self, split_set: int) -> np.ndarray:
+        split = self._partition.split
+        num_sets = 0 if split is None else len(split)
+        if split is None or not 0 <= split_set < num_sets:
+            raise ConfigError(
+                f"split set: expected one of the graph's {num_sets}, got {split_set}; set --data.split_set"
+            )
+        return split[split_set]
+
+    @_answer.register
+    def _list_split(self, request: ListSplit) -> NodeList:
+        return self._node_list(np.flatnonzero(self._split(request.split_set) == request.code))
+
+    @_answer.register
+    def _list_links(self, request: ListLinks) -> LinkRows:
+        links = self._partition.links
+        if links is None:
+            raise ConfigError(
+                "links: expected a graph with links that are held out, got one without; ingest it with --links.valid and --links.test"
+            )
+        own = links.take(np.flatnonzero(links.split == request.split))
+        pairs = own.source, own.destination, own.is_link
+        return LinkRows(*pairs, np.diff(own.negative_ptr), own.negative, own.time, own.relation)
+
+    @_answer.register
+    def _list_chunk(self, request: ListChunk) -> NodeList:
+        if request.count == request.num_chunks:
+            return self._node_list(np.arange(self._partition.num_nodes))
+        hashed = hash_ids(np.uint64(request.key), self._partition.original_id)
+        # Bounds of the chunks' hashes in exact integers: chunk = floor(hash · num_chunks / 2^64).
+        low = -(-(request.chunk << 64) // request.num_chunks)
+        high = -(-((request.chunk + request.count) << 64) // request.num_chunks) - 1
+        return self._node_list(np.flatnonzero((hashed >= np.uint64(low)) & (hashed <= np.uint64(high))))
+
+    @_answer.register
+    def _find_nodes(self, request: FindNodes) -> NodeList:
+        owned, wanted = self._partition.original_id, request.original_id  # owned: ascending
+        row = np.searchsorted(owned, wanted)
+        inside = np.flatnonzero(row < len(owned))
+        return self._node_list(row[inside[owned[row[inside]] == wanted[inside]]])
+
+    @_answer.register
+    def _list_groups(self, request: ListGroups) -> NodeGroups:
+        if self._partition.group is None:
+            raise ConfigError(NO_GROUPS)
+        return NodeGroups(self._partition.group[self._rows(request.node)])
+
+    def _node_list(self, row: np.ndarray) -> NodeList:
+        partition = self._partition
+        time = None if partition.time is None else partition.time[row]
+        return NodeList(node=row + partition.start, original_id=partition.original_id[row], time=time)
+
+    def _walk_lists(self, direction: WalkDirection) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Two pairs (indptr, indices), and whether the second counts; in a symmetric graph both directions are one."""
+        lists, more = edge_lists(self._partition, direction)
+        other = more or lists
+        return lists.indptr, lists.indices, other.indptr, other.indices, more is not None
+
+    @_answer.register
+    def _list_neighbors(self, request: ListNeighbors) -> DegreeLists:
+        max_degree = np.empty(0, np.int64) if request.max_degree is None else request.max_degree
+        degree, count, neighbor = list_neighbors(
+            *self._walk_lists(request.direction), self._rows(request.node), max_degree
+        )
+        return DegreeLists(degree, count, checked(neighbor, self._partition.num_sources))
+
+    @_answer.register
+    def _step_walks(self, request: StepWalks) -> NeighborLists:
+        lists, row = self._walk_lists(request.direction), self._rows(request.node)
+        reached = step_walks(*lists, request.node, row, request.walk, np.uint64(request.key))
+        neighbor = checked(reached, self._partition.num_sources)
+        return NeighborLists(count=np.ones(len(row), np.int64), neighbor=neighbor)
+
+    @_answer.register
+    def _induced_subgraphs(self, request: InducedSubgraphs) -> NeighborLists:
+        partition, member, member_ptr = self._partition, request.member, request.graph_ptr
+        target, target_ptr = member, member_ptr
+        if request.target is not None and request.target_ptr is not None:
+            target, target_ptr = request.target, request.target_ptr
+            if len(target_ptr) != len(member_ptr):  # the compiled loop reads both by one index
+                raise ConfigError(f"expected as many sets of both types, got {len(target_ptr)} and {len(member_ptr)}")
+        position = self._own_positions(target).astype(np.int32)
+        row = self._rows(target[position])
+        lists = (partition.indptr, partition.indices)
+        count, neighbor, entry = induced_subgraphs(
+            *lists, row, position, target_ptr, member, member_ptr, HUB_DEGREE, bool(request.columns)
+        )
+        return self._with_columns(count, neighbor, entry, request.columns)

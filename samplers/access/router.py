@@ -1,0 +1,579 @@
+"""The client that samplers use: it splits a question by owner, asks all owners at once, and merges their answers.
+
+The merged answer is the one that a single partition would give, so a sampler cannot tell one partition from many, nor a local
+owner from a remote one. One request per owner and question.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from graphmill.core.compile_cache import compiled
+from graphmill.core.daemon_threads import begin
+from graphmill.core.errors import ConfigError, StageError
+from graphmill.core.offsets import pointers
+from graphmill.samplers.access.array_pool import ArrayPool
+from graphmill.samplers.access.link_tables import LinkTables
+from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.kernels.features import decode_rows
+from graphmill.samplers.kernels.lists import all_positions
+from graphmill.samplers.kernels.rows import group_by_owner, place_rows
+from graphmill.samplers.vocabulary.messages import (
+    DegreeLists,
+    EdgeColumn,
+    FetchRows,
+    FindNodes,
+    InducedEdges,
+    InducedSubgraphs,
+    LinkRows,
+    ListChunk,
+    ListGroups,
+    ListLinks,
+    ListNeighbors,
+    ListSplit,
+    NeighborLists,
+    NodeGroups,
+    NodeList,
+    NodeRows,
+    PartRequest,
+    Reply,
+    Request,
+    SampleForBatches,
+    SampleNeighbors,
+    Scheme,
+    StepWalks,
+    WalkDirection,
+    join_columns,
+)
+from graphmill.samplers.vocabulary.requirements import integer_ids
+from graphmill.storage.format.encoding_names import encoding_columns
+from graphmill.storage.format.manifest import LABEL_DTYPES, Manifest
+from graphmill.storage.graph import StoredGraph
+
+EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_time", "edge_feature")
+
+
+@dataclass(frozen=True)
+class NeighborQuestion:
+    """A question about neighbors as its owners are to be asked it."""
+
+    requests: tuple[tuple["Owner", PartRequest], ...]
+    positions: tuple[np.ndarray | slice, ...]  # of each request's nodes among those of the question
+    num_nodes: int
+
+    def answer(self, replies: Sequence[Reply]) -> NeighborLists:
+        """Of the replies to these requests, in their order."""
+        return _merge_lists([expect(reply, NeighborLists) for reply in replies], list(self.positions), self.num_nodes)
+
+    def answer_with_degrees(self, replies: Sequence[Reply]) -> DegreeLists:
+        """The same of `list_question`."""
+        parts, positions = [expect(reply, DegreeLists) for reply in replies], list(self.positions)
+        if len(parts) == 1 and isinstance(positions[0], slice):
+            return parts[0]
+        lists = _merge_lists([NeighborLists(part.count, part.neighbor) for part in parts], positions, self.num_nodes)
+        degree = _scatter([part.degree for part in parts], positions, self.num_nodes)
+        return DegreeLists(degree=degree, count=lists.count, neighbor=lists.neighbor)
+
+
+ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
+
+
+class Pending(Protocol):
+    """An answer under way."""
+
+    def result(self) -> Reply:
+        """Waits for the reply, up to the owner's deadline. Raises what the owner raised, or DeadlineError."""
+        ...
+
+
+class Owner(Protocol):
+    """Whoever answers for one partition: in this process, or a server elsewhere."""
+
+    def submit(self, request: Request) -> Pending: ...
+
+
+@runtime_checkable
+class PlacesRows(Protocol):
+    """An owner that reads its partition in this process, and can write rows where they belong at once."""
+
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
+        """Writes the rows asked for to `position` (a slice: to all, in order) of the columns that `into` has."""
+        ...
+
+
+PlaceRows = Callable[[NodeRows, np.ndarray | slice], None]
+
+
+class _Answered:
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    def result(self) -> Reply:
+        return self._reply
+
+
+class PendingRows:
+    """Rows of one partition under way."""
+
+    def __init__(self, pending: Pending, partition: int, num_rows: int) -> None:
+        self._pending, self._partition, self._num_rows = pending, partition, num_rows
+
+    def result(self) -> NodeRows:
+        """As many as were asked for, in every column. Raises StageError for another number, and what the owner raised."""
+        rows = expect(self._pending.result(), NodeRows)
+        for name, column in vars(rows).items():
+            if column is not None and len(column) != self._num_rows:
+                raise StageError(
+                    f"partition {self._partition}: expected {self._num_rows} rows of {name}, got {len(column)}; run the same version of "
+                    "Graphmill on all hosts"
+                )
+        return rows
+
+
+class LocalOwner:
+    """Answers in this process, at once."""
+
+    def __init__(self, owner: PartitionOwner) -> None:
+        self._owner = owner
+
+    def submit(self, request: Request) -> Pending:
+        return _Answered(self._owner.answer(request))
+
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
+        self._owner.place_rows(request, into, position)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Of a stored row of features."""
+        return self._owner.feature_bytes
+
+
+class StoreOwner:
+    """Answers in this process, where features stay on a store: requests for rows are under way meanwhile, as those to other processes."""
+
+    def __init__(self, owner: PartitionOwner) -> None:
+        self._owner = owner
+
+    def submit(self, request: Request) -> Pending:
+        if isinstance(request, FetchRows):
+            return begin(partial(self._owner.answer, request), "rows")
+        return _Answered(self._owner.answer(request))
+
+
+class Router:
+    """A whole graph behind one owner per partition.
+
+    Nodes are stored ids, which `find_nodes` finds by permanent ids. Every method raises ConfigError where they are no integers, or no
+    nodes of the graph.
+    """
+
+    def __init__(self, manifest: Manifest, owners: Sequence[Owner]) -> None:
+        if len(owners) != manifest.num_partitions:
+            raise ConfigError(f"expected one owner per partition ({manifest.num_partitions}), got {len(owners)}")
+        self.manifest = manifest
+        self._owners = list(owners)
+        self._offsets = np.asarray(manifest.partition_offsets, np.int64)
+        self._pool = ArrayPool()
+
+    def sample_neighbors(
+        self,
+        node: np.ndarray,
+        fanout: int,
+        key: int,
+        direction: WalkDirection = "in",
+        *,
+        scheme: Scheme = "uniform",
+        replace: bool = False,
+        columns: tuple[EdgeColumn, ...] = (),
+        until: np.ndarray | None = None,
+    ) -> NeighborLists:
+        """Up to `fanout` neighbors of each node (-1: all), drawn as `SampleNeighbors` says."""
+        node, draw = integer_ids(node), (fanout, key, direction, scheme, replace, columns)
+        return self._neighbor_lists_at(
+            node, lambda at: SampleNeighbors(node[at], *draw, None if until is None else until[at])
+        )
+
+    def neighbor_question(
+        self,
+        node: np.ndarray,
+        fanout: int,
+        key: int,
+        *,
+        scheme: Scheme = "uniform",
+        replace: bool = False,
+        columns: tuple[EdgeColumn, ...] = (),
+    ) -> NeighborQuestion:
+        """What `sample_neighbors` asks, for whoever sends several questions together."""
+        node = integer_ids(node)
+        requests, positions = self._requests_at(
+            node, lambda at: SampleNeighbors(node[at], fanout, key, "in", scheme, replace, columns)
+        )
+        return NeighborQuestion(tuple(requests), tuple(positions), len(node))
+
+    def sample_neighbors_of(
+        self,
+        nodes: Sequence[np.ndarray],
+        fanout: int,
+        keys: Sequence[int],
+        direction: WalkDirection = "in",
+        *,
+        untils: Sequence[np.ndarray] | None = None,
+        **draw: Any,
+    ) -> list[NeighborLists]:
+        """`sample_neighbors` of each array of nodes by its key, with one request per owner for all of them."""
+        if len(nodes) == 1:
+            until = None if untils is None else untils[0]
+            return [self.sample_neighbors(nodes[0], fanout, keys[0], direction, until=until, **draw)]
+        until = None if untils is None else np.concatenate(untils)
+        node, start, key = (
+            np.concatenate(nodes),
+            pointers(np.array([len(one) for one in nodes])),
+            np.array(keys, np.uint64),
+        )
+
+        def build(at: np.ndarray | slice) -> PartRequest:
+            own_start = start if isinstance(at, slice) else np.searchsorted(at, start)
+            own_until = None if until is None else until[at]
+            return SampleForBatches(node[at], own_start, key, fanout, direction, until=own_until, **draw)
+
+        lists = self._neighbor_lists_at(node, build)
+        ends = pointers(lists.count)[start]
+        cuts = zip(start[:-1], start[1:], ends[:-1], ends[1:], strict=True)
+        return [_cut_lists(lists, slice(first, last), slice(begin, end)) for first, last, begin, end in cuts]
+
+    def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
+        """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
+        node = integer_ids(node)
+        return self._neighbor_lists_at(node, lambda _: InducedEdges(node, columns))
+
+    def list_neighbors(
+        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+    ) -> DegreeLists:
+        """All neighbors of each node; of a node with more than its entry of `max_degree`, only their number."""
+        question = self.list_question(node, direction, max_degree)
+        pending = [owner.submit(request) for owner, request in question.requests]
+        return question.answer_with_degrees([one.result() for one in pending])
+
+    def list_question(
+        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+    ) -> NeighborQuestion:
+        """What `list_neighbors` asks, for whoever sends several questions together."""
+        node = integer_ids(node)
+        requests, positions = self._requests_at(
+            node, lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at])
+        )
+        return NeighborQuestion(tuple(requests), tuple(positions), len(node))
+
+    def induced_subgraphs(
+        self, member: np.ndarray, graph_ptr: np.ndarray, columns: tuple[EdgeColumn, ...] = ()
+    ) -> NeighborLists:
+        """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
+        member = integer_ids(member).astype(self.manifest.index_dtype, copy=False)
+        return self._neighbor_lists_at(member, lambda _: InducedSubgraphs(member, graph_ptr, columns))
+
+    def induced_question(
+        self,
+        target: np.ndarray,
+        target_ptr: np.ndarray,
+        source: np.ndarray,
+        source_ptr: np.ndarray,
+        columns: tuple[EdgeColumn, ...] = (),
+    ) -> NeighborQuestion:
+        """Of a relation, the edges within each set of nodes of both types: of set g source[source_ptr[g]:source_ptr[g + 1]], and so of `target`.
+
+        The lists are those of `target`, as positions in `source`.
+        """
+        target, dtype = integer_ids(target), self.manifest.index_dtype
+        request = InducedSubgraphs(source.astype(dtype), source_ptr, columns, target.astype(dtype), target_ptr)
+        requests, positions = self._requests_at(target, lambda _: request)
+        return NeighborQuestion(tuple(requests), tuple(positions), len(target))
+
+    def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
+        """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
+        node = integer_ids(node)
+        return self._neighbor_lists_at(node, lambda at: StepWalks(node[at], walk[at], key, direction)).neighbor
+
+    def fetch(
+        self,
+        node: np.ndarray,
+        *,
+        feature: bool = True,
+        split_set: int | None = None,
+        encodings: tuple[str, ...] = (),
+    ) -> NodeRows:
+        """Rows of `node`, in its order; with stored encodings, by name.
+
+        Features, which travel as they are stored, become float32 where they are put into these rows.
+        """
+        node = integer_ids(node)
+        rows = self.empty_rows(len(node), feature=feature, split_set=split_set, encodings=encodings)
+        near, far = self.ask_rows(node, feature=feature, split_set=split_set, encodings=encodings)
+        for place, group in near:  # while the others answer
+            place(rows, group)
+        for pending, group in far:
+            self.put_rows(pending.result(), None, rows, group)
+        return rows
+
+    def put_rows(self, stored: NodeRows, row: np.ndarray | None, into: NodeRows, position: np.ndarray) -> None:
+        """into[position] = stored[row] (all rows where that is None) in every column; features, as they travel, become float32."""
+        for name, column in vars(into).items():
+            if column is None:
+                continue
+            source = getattr(stored, name)
+            if name == "feature":
+                assert self.manifest.feature_rows is not None
+                decode_rows(self.manifest.feature_rows, source, column, row, position)
+            elif row is None:
+                column[position] = source
+            else:
+                place_rows(source, row, position, column)
+
+    @property
+    def partition_sizes(self) -> np.ndarray:
+        """int64 [owners]: nodes of each."""
+        return np.diff(self._offsets)
+
+    @property
+    def is_near(self) -> np.ndarray:
+        """bool [owners]: whose rows are written where they belong in this process."""
+        return np.array([isinstance(owner, PlacesRows) for owner in self._owners])
+
+    def ask_rows(
+        self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]
+    ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[PendingRows, np.ndarray]]]:
+        """Asks the owners for rows: of those in this process what places them, and of the others the replies under way, each with the
+        positions of its nodes in `node`."""
+        near, asked = self.row_requests(node, feature=feature, split_set=split_set, encodings=encodings)
+        far = [
+            (PendingRows(self._owners[index].submit(request), index, len(group)), group)
+            for index, request, group in asked
+        ]
+        return near, far
+
+    def row_requests(
+        self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
+    ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[int, FetchRows, np.ndarray]]]:
+        """The same with the requests to the other owners, by their numbers, not sent."""
+        near: list[tuple[PlaceRows, np.ndarray | slice]] = []
+        far: list[tuple[int, FetchRows, np.ndarray]] = []
+        # One owner says itself which ids are not its own.
+        all_of_one: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]
+        for index, group in all_of_one if len(self._owners) == 1 else self._groups(node):
+            owner, request = self._owners[index], FetchRows(node[group], feature, split_set, encodings)
+            if isinstance(owner, PlacesRows):
+                near.append((partial(owner.place_rows, request), group))
+            else:
+                far.append((index, request, np.arange(len(node)) if isinstance(group, slice) else group))
+        return near, far
+
+    def owner(self, index: int) -> Owner:
+        """Of a partition."""
+        return self._owners[index]
+
+    def empty_rows(
+        self,
+        length: int,
+        *,
+        feature: bool,
+        split_set: int | None,
+        encodings: tuple[str, ...],
+        stored: bool = False,
+    ) -> NodeRows:
+        """Room for what `fetch` returns of so many nodes or, of `stored` rows, for what owners reply."""
+        manifest = self.manifest
+        rows, width, dtype = manifest.feature_rows, manifest.feature_dim, np.dtype(np.float32)
+        if stored and rows is not None:
+            width, dtype = rows.stored_width, rows.stored_dtype
+        label, kind = None, manifest.label_kind
+        if kind is not None:
+            shape = (length,) if manifest.num_classes is None or kind == "class" else (length, manifest.num_classes)
+            label = np.empty(shape, LABEL_DTYPES[kind])
+        return NodeRows(
+            original_id=np.empty(length, np.int64),
+            feature=self._pool.empty((length, width), dtype) if feature and width else None,
+            label=label,
+            split=None if split_set is None else np.empty(length, np.int8),
+            encoding=self._pool.empty((length, encoding_columns(encodings)), np.float32) if encodings else None,
+        )
+
+    def find_nodes(self, permanent_id: np.ndarray) -> np.ndarray:
+        """int64: the stored ids of these permanent ids, in their order."""
+        return self.list_found(permanent_id).node
+
+    def list_found(self, permanent_id: np.ndarray) -> NodeList:
+        """The nodes with these permanent ids, in their order. Asks every owner; no table of all nodes is made."""
+        wanted = integer_ids(permanent_id).astype(np.int64, copy=False)
+        listed = self._list_nodes(self._owners, FindNodes(np.sort(wanted)))
+        place = np.searchsorted(listed.original_id, wanted)
+        place[place == len(listed.node)] = -1
+        missing = np.flatnonzero(listed.original_id[place] != wanted) if len(listed.node) else np.arange(len(wanted))
+        if len(missing):
+            raise ConfigError(
+                f"expected ids of nodes of the graph {self.manifest.name}, as its source numbers them, got {int(wanted[missing[0]])}, "
+                "which it does not have"
+            )
+        return listed.take(place)
+
+    def groups_of(self, node: np.ndarray) -> np.ndarray:
+        """int32: the locality group of each node."""
+        node = integer_ids(node)
+        parts, groups = self._ask_at(node, lambda at: ListGroups(node[at]))
+        return _scatter([expect(reply, NodeGroups).group for reply in parts], groups, len(node))
+
+    def list_split(self, split_set: int, code: int) -> NodeList:
+        """All nodes with this split code, ascending in permanent id."""
+        return self._list_nodes(self._owners, ListSplit(split_set, code))
+
+    def list_links(self, split: int) -> list[LinkRows]:
+        """The stored links with this split code, as each owner lists them."""
+        pending = [owner.submit(ListLinks(split)) for owner in self._owners]
+        return [expect(one.result(), LinkRows) for one in pending]
+
+    @cached_property
+    def link_tables(self) -> LinkTables:
+        """What batches of links are drawn from; read when it is first asked for."""
+        return LinkTables(self)
+
+    def list_chunk(
+        self, key: int, chunk: int, num_chunks: int, count: int = 1, partition: int | None = None
+    ) -> NodeList:
+        """All nodes of `count` chunks from `chunk` on of a random cut of the graph, or of one partition, ascending in permanent id."""
+        owners = self._owners if partition is None else [self._owners[partition]]
+        return self._list_nodes(owners, ListChunk(key, chunk, num_chunks, count))
+
+    def list_partitions(self, partitions: Sequence[int]) -> NodeList:
+        """All nodes of these distinct partitions, at least one, ascending in permanent id. Asks their owners alone."""
+        whole = ListChunk(key=0, chunk=0, num_chunks=1)
+        return self._list_nodes([self._owners[partition] for partition in partitions], whole)
+
+    def _list_nodes(self, owners: Sequence[Owner], request: Request) -> NodeList:
+        """What these owners list, all asked at once, ascending in permanent id."""
+        pending = [owner.submit(request) for owner in owners]
+        replies = [expect(one.result(), NodeList) for one in pending]
+        return ascending_nodes(replies)
+
+    def _ask_at(
+        self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
+    ) -> tuple[list[Reply], list[np.ndarray | slice]]:
+        """Sends each owner the request built from the positions of its nodes, all at once; returns replies and those positions."""
+        requests, groups = self._requests_at(node, build)
+        pending = [owner.submit(request) for owner, request in requests]
+        return [one.result() for one in pending], groups
+
+    def _requests_at(
+        self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
+    ) -> tuple[list[tuple[Owner, PartRequest]], list[np.ndarray | slice]]:
+        """Each owner with the request built from the positions of its nodes, and those positions."""
+        if len(self._owners) == 1:
+            return [(self._owners[0], build(slice(None)))], [slice(None)]
+        groups = self._groups(node)
+        return [(self._owners[index], build(group)) for index, group in groups], [group for _, group in groups]
+
+    def _groups(self, node: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """(owner, positions of its nodes) of every owner that has some; of no nodes, the first owner's none."""
+        try:
+            order, ends = group_by_owner(node, self._offsets)
+        except IndexError as error:
+            raise ConfigError(
+                f"expected node ids in [0, {self.manifest.num_nodes}), got {int(node[error.args[0]])}"
+            ) from None
+        starts = ends - np.diff(ends, prepend=0)
+        groups = [
+            (index, order[start:end])
+            for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+            if end > start
+        ]
+        return groups or [(0, order)]
+
+    def _neighbor_lists_at(self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]) -> NeighborLists:
+        parts, groups = self._ask_at(node, build)
+        return _merge_lists([expect(reply, NeighborLists) for reply in parts], groups, len(node))
+
+
+def local_router(
+    graph: StoredGraph,
+    *,
+    verify: bool = False,
+    watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
+    far: Mapping[int, Owner] | None = None,
+) -> Router:
+    """Router over all partitions of a graph in this process, but for those that other processes own (`far`, by partition).
+
+    `watch` may put something around the owner of each partition here that sees its messages (`graphmill.samplers.access.traffic.Traffic`).
+    """
+    num_nodes, tables, owners = graph.manifest.num_nodes, NodeTables(graph), dict(far or {})
+    for index in range(graph.num_partitions):
+        if index not in owners:
+            partition = graph.partition(index, verify=verify)
+            kind = LocalOwner if partition.feature_on_store is None else StoreOwner
+            owners[index] = watch(kind(PartitionOwner(partition, num_nodes, tables)), index)
+    return Router(graph.manifest, [owners[index] for index in range(graph.num_partitions)])
+
+
+def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
+    """The nodes of several lists as one, ascending in permanent id."""
+    node, original_id, time = (join_columns([getattr(one, name) for one in lists]) for name in vars(lists[0]))
+    assert node is not None
+    assert original_id is not None
+    return NodeList(node, original_id, time).take(np.argsort(original_id, kind="stable"))
+
+
+def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
+    """The reply, which is of this kind."""
+    assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
+    return reply
+
+
+def _merge_lists(replies: list[NeighborLists], groups: list[np.ndarray | slice], length: int) -> NeighborLists:
+    """Lists put back in the order of the question."""
+    if len(replies) == 1 and isinstance(groups[0], slice):
+        return replies[0]
+    count = _scatter([reply.count for reply in replies], groups, length)
+    start = np.concatenate([[0], np.cumsum(count)])
+    neighbor = np.empty(int(start[-1]), replies[0].neighbor.dtype)
+    columns = {name: _column_like(getattr(replies[0], name), len(neighbor)) for name in EDGE_COLUMNS}
+    for reply, group in zip(replies, groups, strict=True):
+        _place_lists(neighbor, start, group, reply.count, reply.neighbor)
+        for name, column in columns.items():
+            if column is None:
+                continue
+            if column.ndim == 1:
+                _place_lists(column, start, group, reply.count, getattr(reply, name))
+            else:
+                column[all_positions(start[group], reply.count)] = getattr(reply, name)
+    return NeighborLists(count=count, neighbor=neighbor, **columns)
+
+
+def _cut_lists(lists: NeighborLists, some: slice, entries: slice) -> NeighborLists:
+    """The lists of some nodes, which are these entries."""
+    columns = {name: None if (column := getattr(lists, name)) is None else column[entries] for name in EDGE_COLUMNS}
+    return NeighborLists(lists.count[some], lists.neighbor[entries], **columns)
+
+
+def _column_like(piece: np.ndarray | None, length: int) -> np.ndarray | None:
+    return None if piece is None else np.empty((length, *piece.shape[1:]), piece.dtype)
+
+
+def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length: int) -> np.ndarray:
+    """Pieces put back in the order of the question."""
+    if len(pieces) == 1 and isinstance(groups[0], slice):
+        return pieces[0]
+    merged = np.empty((length, *pieces[0].shape[1:]), pieces[0].dtype)
+    for piece, group in zip(pieces, groups, strict=True):
+        merged[group] = piece
+    return merged
+
+
+@compiled
+def _place_lists(neighbor, start, group, count, piece):
+    """Copies one owner's lists to their places among all lists."""
+    read = 0
+    for i in range(len(group)):
+        write = start[group[i]]
+        for j in range(count[i]):
+            neighbor[write + j] = piece[read + j]
+        read += count[i]

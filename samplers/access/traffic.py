@@ -1,0 +1,114 @@
+"""Counts the messages between a router and the owners of its partitions, by partition.
+
+Bytes are those of the arrays in requests and replies as they travel (`graphmill.samplers.access.narrow_ints`), without what a transport adds to a message.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphmill.samplers.access.narrow_ints import narrow_bytes
+from graphmill.samplers.vocabulary.messages import messages_in
+
+if TYPE_CHECKING:  # they import compiled loops, and a report needs only the columns' names
+    from graphmill.samplers.access.router import LocalOwner, Owner, Pending
+    from graphmill.samplers.vocabulary.messages import FetchRows, NodeRows, Reply, Request
+
+COLUMNS = (
+    "remote_requests",
+    "sent_bytes",  # in requests to other processes
+    "received_bytes",  # in their replies
+    "local_requests",  # answered in this process
+    "local_bytes",  # what their requests and replies would have been on a wire
+)
+_REMOTE_REQUESTS, _SENT, _RECEIVED, _LOCAL_REQUESTS, _LOCAL = range(len(COLUMNS))
+
+
+class Traffic:
+    """Totals since it was made; safe to add to from several threads."""
+
+    def __init__(self, num_partitions: int) -> None:
+        self._counts = np.zeros((num_partitions, len(COLUMNS)), np.int64)
+        self._lock = threading.Lock()
+
+    def add(self, partition: int, requests_column: int, bytes_column: int, num_requests: int, num_bytes: int) -> None:
+        with self._lock:
+            self._counts[partition, requests_column] += num_requests
+            self._counts[partition, bytes_column] += num_bytes
+
+    def by_partition(self) -> np.ndarray:
+        """int64 [partitions, len(COLUMNS)]: a copy."""
+        with self._lock:
+            return self._counts.copy()
+
+    def columns(self) -> dict[str, list[int]]:
+        """The same by the columns' names."""
+        return dict(zip(COLUMNS, self.by_partition().T.tolist(), strict=True))
+
+    def watch(self, owner: "Owner", partition: int) -> "Owner":
+        """The owner with its messages counted: as local ones where it answers in this process."""
+        from graphmill.samplers.access.router import LocalOwner, StoreOwner
+
+        if isinstance(owner, StoreOwner):
+            return WatchedRemote(owner, partition, self, is_here=True)
+        if isinstance(owner, LocalOwner):
+            return WatchedLocal(owner, partition, self)
+        return WatchedRemote(owner, partition, self)
+
+
+def array_bytes(message: "Request | Reply") -> int:
+    """Bytes of the arrays of a request or a reply, as they travel, and of those within it."""
+    own = sum(narrow_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
+    return own + sum(array_bytes(one) for one in messages_in(message))
+
+
+class WatchedRemote:
+    """An owner elsewhere, or one here whose replies are under way meanwhile, its messages counted."""
+
+    def __init__(self, owner: "Owner", partition: int, traffic: Traffic, *, is_here: bool = False) -> None:
+        self._owner, self._partition, self._traffic = owner, partition, traffic
+        self._requests, self._sent, self._received = (
+            (_LOCAL_REQUESTS, _LOCAL, _LOCAL) if is_here else (_REMOTE_REQUESTS, _SENT, _RECEIVED)
+        )
+
+    def submit(self, request: "Request") -> "Pending":
+        self._traffic.add(self._partition, self._requests, self._sent, 1, array_bytes(request))
+
+        def count(reply: "Reply") -> None:
+            self._traffic.add(self._partition, self._requests, self._received, 0, array_bytes(reply))
+
+        return _WatchedReply(self._owner.submit(request), count)
+
+
+class _WatchedReply:
+    def __init__(self, pending: "Pending", count: Callable[["Reply"], None]) -> None:
+        self._pending, self._count = pending, count
+
+    def result(self) -> "Reply":
+        reply = self._pending.result()
+        self._count(reply)
+        return reply
+
+
+class WatchedLocal:
+    """An owner in this process, its messages counted; it still writes rows where they belong at once."""
+
+    def __init__(self, owner: "LocalOwner", partition: int, traffic: Traffic) -> None:
+        self._owner, self._partition, self._traffic = owner, partition, traffic
+
+    def submit(self, request: "Request") -> "Pending":
+        pending = self._owner.submit(request)  # answered already
+        num_bytes = array_bytes(request) + array_bytes(pending.result())
+        self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)
+        return pending
+
+    def place_rows(self, request: "FetchRows", into: "NodeRows", position: np.ndarray | slice) -> None:
+        self._owner.place_rows(request, into, position)
+        columns = [column for name, column in vars(into).items() if column is not None and name != "feature"]
+        at = None if isinstance(position, slice) else position
+        num_bytes = array_bytes(request) + sum(narrow_bytes(column, at) for column in columns)
+        if into.feature is not None:
+            num_bytes += self._owner.feature_bytes * len(request.node)
+        self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)

@@ -1,0 +1,37 @@
+"""Compiles the loops behind an owner's answers before the first request.
+
+In a fresh environment the compiler takes seconds for each loop, so of a host's partition servers one compiles for all; loading them
+from the cache takes tenths of a second.
+"""
+
+import numpy as np
+
+from graphmill.core.compile_cache import one_compiles_for_all
+from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.vocabulary.messages import (
+    FetchRows,
+    InducedEdges,
+    InducedSubgraphs,
+    ListNeighbors,
+    Request,
+    SampleNeighbors,
+    WalkDirection,
+)
+from graphmill.storage.format.manifest import Manifest
+
+
+@one_compiles_for_all()
+def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
+    """Answers the most common kinds of requests, for no nodes."""
+    node, index = np.empty(0, np.int64), np.empty(0, manifest.index_dtype)
+    direction: WalkDirection = "both" if manifest.symmetric or manifest.has_out_edges else "in"
+    requests: list[Request] = [
+        SampleNeighbors(node, fanout=1, key=0),
+        InducedEdges(node),
+        ListNeighbors(node, direction),
+        ListNeighbors(node, direction, max_degree=node),
+        InducedSubgraphs(index, np.zeros(1, np.int64)),
+        FetchRows(node, split_set=0 if manifest.num_split_sets else None),
+    ]
+    for request in requests:
+        owner.answer(request)

@@ -1,0 +1,74 @@
+"""The last stages of a batch: into page-locked memory, and from there to the GPU beside the computation. Nothing to do on a CPU."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+
+from graphmill.samplers.vocabulary.stage_clock import stage
+
+Batch = TypeVar("Batch")  # a frozen dataclass, some of whose fields are tensors, or dictionaries of such dataclasses
+
+
+def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    """The batch with every tensor changed, its tables' too."""
+
+    def changed(value: Any) -> Any:
+        return {key: map_tensors(part, change) for key, part in value.items()} if _is_tables(value) else change(value)
+
+    fields = {
+        n: changed(value) for n, value in vars(batch).items() if isinstance(value, torch.Tensor) or _is_tables(value)
+    }
+    return replace(batch, **fields)  # type: ignore[type-var]
+
+
+def _is_tables(value: Any) -> bool:
+    """Whether it is a dictionary of dataclasses: a typed batch's parts, by type or relation."""
+    return isinstance(value, dict) and all(map(is_dataclass, value.values()))
+
+
+def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors that are the batch's own fields or its tables'."""
+    for value in getattr(batch, "__dict__", {}).values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif _is_tables(value):
+            for part in value.values():
+                yield from batch_tensors(part)
+
+
+def tensor_bytes(batch: Any) -> int:
+    """Bytes of the tensors that are the batch's own fields or its tables'."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in batch_tensors(batch))
+
+
+class DeviceCopy:
+    """Copies batches to one device on a stream of its own; `send` in a sampling thread, `receive` where the batch is used."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
+        """The batch, whose copy may still be running, and the event of its arrival."""
+        if self._stream is None:
+            here = self._device.type == "cpu"
+            return batch if here else map_tensors(batch, lambda tensor: tensor.to(self._device)), None
+        with stage("pin"):
+            pinned = map_tensors(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
+        with stage("copy"), torch.cuda.stream(self._stream):
+            # torch keeps the pinned memory until the copy is done
+            moved = map_tensors(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+            arrived = torch.cuda.Event()
+            arrived.record(self._stream)
+        return moved, arrived
+
+    def receive(self, batch: Batch, arrived: torch.cuda.Event | None) -> Batch:
+        """The batch, for use on the current stream: that stream waits for the copy, the host does not."""
+        if arrived is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(arrived)
+            for tensor in batch_tensors(batch):
+                tensor.record_stream(current)  # its memory is not used again before this stream is done with it
+        return batch

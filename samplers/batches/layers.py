@@ -1,0 +1,52 @@
+"""A neighbor-sampled batch as directed layers, as DGL's blocks and PyG's `trim_to_layer` have them.
+
+Of L hops, layer l (the first is the widest) brings messages to the nodes within L - 1 - l hops of the roots, from those within L - l. Nodes
+are numbered as in the batch, so the destinations of a layer are the first of its sources, and the last layer ends at the roots.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.batches.minibatch import TorchBatch
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One bipartite step: messages from the first `num_sources` nodes of the batch to the first `num_destinations`."""
+
+    source: torch.Tensor  # int32 [e], positions; a view of the batch's `indices`
+    destination: torch.Tensor  # int64 [e], positions, ascending
+    num_sources: int
+    num_destinations: int
+
+
+def build_layers(batch: TorchBatch, num_hops: int) -> tuple[Layer, ...]:
+    """The layers of a batch of `num_hops` fan-outs, widest first.
+
+    Raises ConfigError where the batch is not one of sampled edges around roots: its hops unknown, or edges induced.
+    """
+    if batch.hop is None or batch.graph_ptr is not None or num_hops < 1:
+        raise ConfigError("layers: expected a batch of the neighbor sampler and its number of hops")
+    # Node counts within 0, 1, … hops; hop numbers ascend in a batch.
+    within = torch.searchsorted(batch.hop, torch.arange(num_hops + 1, dtype=batch.hop.dtype), right=True).tolist()
+    if within[-1] != len(batch.node_id) or int(batch.indptr[within[-2]]) != len(batch.indices):
+        raise ConfigError(
+            f"layers: expected sampled edges over {num_hops} hops, got induced edges or another number of hops; "
+            "sample with edges='sampled'"
+        )
+    every_destination = torch.repeat_interleave(batch.indptr.diff(), output_size=len(batch.indices))
+    layers = []
+    for layer in range(num_hops):
+        num_destinations, num_sources = within[num_hops - 1 - layer], within[num_hops - layer]
+        num_edges = int(batch.indptr[num_destinations])
+        layers.append(
+            Layer(
+                source=batch.indices[:num_edges],
+                destination=every_destination[:num_edges],
+                num_sources=num_sources,
+                num_destinations=num_destinations,
+            )
+        )
+    return tuple(layers)

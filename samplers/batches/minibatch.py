@@ -1,0 +1,130 @@
+"""A sampler's result: one minibatch, as numpy arrays and, in the last step, as torch tensors over the same memory."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from graphmill.core.summaries import describe
+from graphmill.samplers.batches.device_copy import map_tensors
+from graphmill.storage.format.encoding_names import split_encodings
+
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
+
+@dataclass(frozen=True)
+class ShardOf:
+    """The whole graph, of which a batch is one rank's rows."""
+
+    bounds: tuple[int, ...]  # rank r has the stored nodes [bounds[r], bounds[r + 1])
+    symmetric: bool  # every edge of the graph is there both ways
+
+
+@dataclass(frozen=True, repr=False)
+class Subgraph(Generic[Array]):
+    """What a minibatch holds under the same name as numpy arrays and as tensors.
+
+    Row i of (indptr, indices) lists the nodes that node i takes messages from: the sources of its in-edges, or whatever
+    neighbors its sampler was told to draw. In a shard `indices` are stored ids of the whole graph, in its type of integers.
+    """
+
+    epoch: int
+    index: int  # number of the batch in its epoch, over all ranks
+    node_id: Array  # int64 [n], permanent ids
+    indptr: Array  # int64 [n + 1]: in-edges of node i are indices[indptr[i]:indptr[i + 1]]
+    indices: Array  # int32 [e], positions of the sources in node_id
+    root_index: Array  # int64 [r], positions of the roots in node_id
+    split: Array | None = None  # int8 [n]
+    graph_ptr: Array | None = None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1])
+    hop: Array | None = None  # int16 [n], distance to the root of its subgraph, or the hop that found the node
+    score: Array | None = None  # float32 [n], closeness to the root of its subgraph
+    loss_weight: Array | None = None  # float32 [n], by which a root's loss enters the sum
+    edge_coefficient: Array | None = None  # float32 [e], by which a message counts
+    degree: Array | None = None  # int64 [n], in-edges in the whole graph: of those the coefficients make estimates
+    edge_id: Array | None = None  # int64 [e], permanent ids
+    edge_weight: Array | None = None  # float32 [e]
+    edge_time: Array | None = None  # int64 [e]
+    root_time: Array | None = None  # int64 [n], of the root that each copy of a node was reached from
+    edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
+    encoding: Array | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
+    encoding_names: tuple[str, ...] = ()
+    shard: ShardOf | None = None
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    @property
+    def encodings(self) -> dict[str, Array]:
+        """float32 [n, dim] for each name: views of `encoding`."""
+        return {} if self.encoding is None else split_encodings(self.encoding, self.encoding_names)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_id)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_roots(self) -> int:
+        return len(self.root_index)
+
+
+@dataclass(frozen=True, repr=False)
+class MiniBatch(Subgraph[np.ndarray]):
+    """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled."""
+
+    feature: np.ndarray | None = None  # float32 [n, feature_dim]
+    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); read only the roots' labels for a loss
+    label: np.ndarray | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+
+
+@dataclass(frozen=True, repr=False)
+class TorchBatch(Subgraph[torch.Tensor]):
+    """A minibatch as tensors, which a training step takes: x and y are the features (float32) and the labels of `MiniBatch`."""
+
+    x: torch.Tensor | None = None
+    y: torch.Tensor | None = None
+
+    @property
+    def target(self) -> torch.Tensor:
+        """What the roots' predictions are compared with: their labels."""
+        assert self.y is not None
+        return self.y[self.root_index]
+
+    @property
+    def predicted_id(self) -> torch.Tensor:
+        """int64 [r]: permanent ids of those that are predicted."""
+        return self.node_id[self.root_index]
+
+    @property
+    def predicted_split(self) -> torch.Tensor | None:
+        """int8 [r]: their split codes."""
+        return None if self.split is None else self.split[self.root_index]
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
+        return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+def to_torch(batch: MiniBatch) -> TorchBatch:
+    """Tensors over the batch's own arrays; read-only arrays are copied once, features of another type become float32."""
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    renamed = {"feature": "x", "label": "y"}
+    values: dict[str, Any] = {
+        renamed.get(field.name, field.name): getattr(batch, field.name) for field in fields(batch)
+    }
+    if batch.feature is not None:
+        values["x"] = np.asarray(batch.feature, np.float32)
+    tensors: dict[str, Any] = {
+        name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()
+    }
+    return TorchBatch(**tensors)

@@ -1,0 +1,224 @@
+"""Batches as PyG `Data` or `HeteroData`, and a stored graph behind PyG's `FeatureStore` and `GraphStore`. Needs torch-geometric (extra: pyg).
+
+PyG numbers nodes as the stored graph does; `original_id` is an attribute of theirs. Written against torch-geometric 2.8.
+"""
+
+import warnings
+from typing import overload
+
+import numpy as np
+import torch
+
+from graphmill.core.errors import ConfigError, MissingDependencyError
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.batches.minibatch import TorchBatch
+from graphmill.samplers.batches.typed_batch import TypedBatch
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.graph import StoredGraph
+
+try:
+    from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
+    from torch_geometric.data.graph_store import EdgeLayout
+except ImportError as error:
+    raise MissingDependencyError(
+        f"graphmill.samplers.batches.to_pyg needs torch-geometric ({error}); pip install -e '.[pyg]'"
+    ) from error
+
+NODE_TYPE = "node"
+EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
+_MASKS = {"train_mask": SPLIT_TRAIN, "val_mask": SPLIT_VALID, "test_mask": SPLIT_TEST}
+
+
+@overload
+def to_pyg(batch: TorchBatch) -> Data: ...
+
+
+@overload
+def to_pyg(batch: TypedBatch[torch.Tensor]) -> HeteroData: ...
+
+
+def to_pyg(batch: TorchBatch | TypedBatch[torch.Tensor]) -> Data | HeteroData:
+    """The batch as PyG's loaders give it: a TorchBatch as `Data`, a typed batch as `HeteroData`."""
+    return _hetero_data(batch) if isinstance(batch, TypedBatch) else _data(batch)
+
+
+def _data(batch: TorchBatch) -> Data:
+    """A batch of a plain graph: x, edge_index, y, n_id (permanent ids), and what else the batch holds.
+
+    Tensors are the batch's own, but for `edge_index` [2, e], which PyG wants as int64 pairs: source, destination. Where the roots come
+    first, as a neighbor sampler's do, `batch_size` says how many they are; `root_index` names them in any case. Packed subgraphs get
+    `batch` and `ptr`. `edge_time` and `root_time` are called as in the batch. Stored encodings go by their own names (`data["rwse-20"]`); `loss_weight`, `edge_coefficient`, `degree`, `score`,
+    `split` and `hop` are called as in the batch.
+    """
+    destination = torch.repeat_interleave(batch.indptr.diff(), output_size=len(batch.indices))
+    data = Data(
+        x=batch.x,
+        edge_index=torch.stack([batch.indices.long(), destination]),
+        y=batch.y,
+        n_id=batch.node_id,
+        root_index=batch.root_index,
+    )
+    data.num_nodes = len(batch.node_id)
+    if torch.equal(batch.root_index, torch.arange(len(batch.root_index), device=batch.root_index.device)):
+        data.batch_size = len(batch.root_index)
+    if batch.graph_ptr is not None:
+        data.ptr = batch.graph_ptr
+        data.batch = torch.repeat_interleave(batch.graph_ptr.diff(), output_size=len(batch.node_id))
+    for name, value in (
+        ("e_id", batch.edge_id),
+        ("edge_weight", batch.edge_weight),
+        ("edge_time", batch.edge_time),
+        ("root_time", batch.root_time),
+        ("edge_attr", batch.edge_feature),
+        ("split", batch.split),
+        ("hop", batch.hop),
+        ("score", batch.score),
+        ("loss_weight", batch.loss_weight),
+        ("edge_coefficient", batch.edge_coefficient),
+        ("degree", batch.degree),
+        *batch.encodings.items(),
+    ):
+        if value is not None:
+            data[name] = value
+    return data
+
+
+def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
+    """A typed batch, for heterogeneous models and `trim_to_layer`.
+
+    `data[type]` has x, y, n_id (permanent ids), hop, split, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
+    edge_attr, edge_time and `num_sampled_edges` by hop. The roots come first among the nodes of their type, which has `batch_size` and `root_index`. All
+    types and relations of the graph are there. A batch of one subgraph per root has `batch`, as `disjoint=True` has it, and of PPR `score`, and no counts by hop. Tensors are the batch's own, but for edge_index.
+    """
+    data = HeteroData()
+    by_hop = batch.roots.subgraph is None  # edges among all nodes of a subgraph lead to any hop
+    for name, nodes in batch.nodes.items():
+        columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
+        columns |= {"batch": nodes.subgraph, "score": nodes.score}
+        for column, value in columns.items():
+            if value is not None:
+                data[name][column] = value
+        data[name].num_nodes = len(nodes)
+        if by_hop:
+            data[name].num_sampled_nodes = batch.layer_sizes(name)
+    data[batch.root_type].batch_size = batch.num_roots
+    data[batch.root_type].root_index = batch.root_index
+    for relation, edges in batch.edges.items():
+        target = torch.repeat_interleave(edges.indptr.diff(), output_size=len(edges))
+        store = data[tuple(relation)]
+        store.edge_index = torch.stack([edges.indices.long(), target])
+        columns = {
+            "e_id": edges.edge_id,
+            "edge_weight": edges.edge_weight,
+            "edge_attr": edges.edge_feature,
+            "edge_time": edges.edge_time,
+        }
+        for column, value in columns.items():
+            if value is not None:
+                store[column] = value
+        if not by_hop:
+            continue
+        within = torch.tensor([0, *batch.layer_sizes(relation.target)[:-1]]).cumsum(0)  # nodes that hops have expanded
+        store.num_sampled_edges = edges.indptr.cpu()[within].diff().tolist()
+    return data
+
+
+class RouterFeatureStore(FeatureStore):
+    """Node columns of the graph behind a router: `x`, `y`, `original_id`, and masks of one split set.
+
+    Read-only. Rows travel when they are asked for, one request per owner; an index of None reads all of them.
+    """
+
+    def __init__(self, router: Router, split_set: int = 0) -> None:
+        super().__init__()
+        manifest = router.manifest
+        self.__dict__["_router"], self.__dict__["_split_set"] = router, split_set
+        columns = ["original_id"]
+        columns += ["x"] if manifest.feature_dim else []
+        columns += ["y"] if manifest.label_kind else []
+        columns += list(_MASKS) if split_set < manifest.num_split_sets else []
+        self.__dict__["_columns"] = columns
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        return [TensorAttr(NODE_TYPE, name) for name in self._columns]
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        if attr.group_name != NODE_TYPE or attr.attr_name not in self._columns:
+            return None
+        manifest = self._router.manifest
+        widths = {"x": manifest.feature_dim}
+        if manifest.label_kind == "answers":
+            widths["y"] = manifest.num_classes or 0
+        return (manifest.num_nodes, *(widths[name] for name in [attr.attr_name] if name in widths))
+
+    def _get_tensor(self, attr: TensorAttr) -> torch.Tensor | None:
+        if attr.group_name != NODE_TYPE or attr.attr_name not in self._columns:
+            return None
+        name, node = attr.attr_name, _as_nodes(attr.index, self._router.manifest.num_nodes)
+        split_set = self._split_set if name in _MASKS else None
+        rows = self._router.fetch(node, feature=name == "x", split_set=split_set)
+        column = {"x": rows.feature, "y": rows.label, "original_id": rows.original_id}.get(name)
+        if name in _MASKS:
+            assert rows.split is not None
+            column = rows.split == _MASKS[name]
+        assert column is not None
+        return torch.from_numpy(column if column.flags.writeable else column.copy())
+
+    def _put_tensor(self, tensor: object, attr: TensorAttr) -> bool:
+        return False  # a stored graph is read-only
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        return False
+
+
+class StoredGraphStore(GraphStore):
+    """The whole topology as one CSC, for samplers that run in this process: PyG's NeighborLoader wants it there.
+
+    With one partition, int32 indices and `index_dtype=torch.int32` tensors are views of the mapped files, which must not be written
+    to; PyG's own samplers take int64, which costs 8 bytes per edge.
+    """
+
+    def __init__(self, graph: StoredGraph, index_dtype: torch.dtype = torch.int64) -> None:
+        super().__init__()
+        self.__dict__["_graph"], self.__dict__["_index_dtype"] = graph, index_dtype
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        size = (self._graph.manifest.num_nodes,) * 2
+        return [EdgeAttr(EDGE_TYPE, EdgeLayout.CSC, is_sorted=True, size=size)]
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if edge_attr.edge_type != EDGE_TYPE or edge_attr.layout != EdgeLayout.CSC:
+            return None
+        partitions = list(self._graph.partitions())
+        if len(partitions) == 1:
+            indices, indptr = partitions[0].indices, partitions[0].indptr
+        else:
+            indices = np.concatenate([partition.indices for partition in partitions])
+            degrees = np.concatenate([np.diff(partition.indptr) for partition in partitions])
+            indptr = np.concatenate([[0], np.cumsum(degrees)])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(indices).to(self._index_dtype), torch.from_numpy(indptr)
+
+    def _put_edge_index(self, edge_index: object, edge_attr: EdgeAttr) -> bool:
+        return False
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
+        return False
+
+
+def pyg_stores(graph: StoredGraph, router: Router, split_set: int = 0) -> tuple[RouterFeatureStore, StoredGraphStore]:
+    """What `NeighborLoader(data=…)` takes; its `input_nodes` is then ("node", ids). It needs torch-sparse or pyg-lib itself."""
+    if graph.manifest.content_hash != router.manifest.content_hash:
+        raise ConfigError("pyg_stores: expected a graph and a router of the same graph, got two graphs")
+    return RouterFeatureStore(router, split_set), StoredGraphStore(graph)
+
+
+def _as_nodes(index: object, num_nodes: int) -> np.ndarray:
+    """An index of a TensorAttr as node ids."""
+    if isinstance(index, torch.Tensor | np.ndarray):
+        node = np.asarray(index)
+        return np.flatnonzero(node) if node.dtype == bool else node.astype(np.int64, copy=False)
+    if isinstance(index, slice):
+        return np.arange(num_nodes)[index]
+    return np.arange(num_nodes) if index is None else np.array([int(index)])  # type: ignore[call-overload]

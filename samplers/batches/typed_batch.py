@@ -1,0 +1,154 @@
+"""A minibatch of a typed graph: a table of nodes for each type, and a CSC for each relation, as numpy arrays or as tensors."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+import torch
+
+from graphmill.core.summaries import describe
+from graphmill.samplers.batches.device_copy import map_tensors
+from graphmill.samplers.batches.minibatch import Array
+from graphmill.storage.format.source import Relation
+
+
+@dataclass(frozen=True, repr=False)
+class TypedNodes(Generic[Array]):
+    """A batch's nodes of one type. Positions follow discovery: hop after hop; in a hop relation after relation or, of subgraphs, root after root.
+
+    A node of several roots' subgraphs is there once for each.
+    """
+
+    node_id: Array  # int64 [n], permanent ids
+    hop: Array  # int16 [n], the hop that found the node
+    split: Array | None = None  # int8 [n]
+    x: Array | None = None  # float32 [n, feature_dim]
+    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); read only the roots' labels for a loss
+    y: Array | None = None
+    subgraph: Array | None = (
+        None  # int64 [n], of batches of one subgraph per root: whose it is, by place in `root_index`
+    )
+    score: Array | None = None  # float32 [n], closeness to that root
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __len__(self) -> int:
+        return len(self.node_id)
+
+
+@dataclass(frozen=True, repr=False)
+class TypedEdges(Generic[Array]):
+    """A batch's edges of one relation: row i lists the sources of the edges that end in node i of the relation's target type."""
+
+    indptr: (
+        Array  # int64 [n + 1], n nodes of the target type: the in-edges of node i are indices[indptr[i]:indptr[i + 1]]
+    )
+    indices: Array  # int32 [e], positions of the sources among the nodes of the source type
+    edge_id: Array | None = None  # int64 [e], permanent ids within the relation
+    edge_weight: Array | None = None  # float32 [e]
+    edge_time: Array | None = None  # int64 [e]
+    edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True, repr=False)
+class TypedBatch(Generic[Array]):
+    """A batch around roots of one type. As arrays it is byte-identical however the graph is partitioned and wherever it was sampled.
+
+    All types and relations of the graph are there, in its order, also those of which the batch has none.
+    """
+
+    epoch: int
+    index: int  # number of the batch in its epoch, over all ranks
+    num_hops: int
+    root_type: str
+    root_index: Array  # int64 [r], positions of the roots among the nodes of their type
+    nodes: Mapping[str, TypedNodes[Array]]
+    edges: Mapping[Relation, TypedEdges[Array]]
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(f"{len(table):,} {name}" for name, table in self.nodes.items())
+        edges = ", ".join(f"{len(table):,} {name}" for name, table in self.edges.items())
+        return f"TypedBatch({self.num_roots:,} roots {self.root_type};\n  nodes: {nodes};\n  edges: {edges})"
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(map(len, self.nodes.values()))
+
+    @property
+    def num_edges(self) -> int:
+        return sum(map(len, self.edges.values()))
+
+    @property
+    def num_roots(self) -> int:
+        return len(self.root_index)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.root_index.nbytes + sum(
+            value.nbytes for table in self._tables() for value in vars(table).values() if value is not None
+        )
+
+    def _tables(self) -> Iterator[TypedNodes[Array] | TypedEdges[Array]]:
+        yield from self.nodes.values()
+        yield from self.edges.values()
+
+    @property
+    def roots(self) -> TypedNodes[Array]:
+        """The table that `root_index` names rows of."""
+        return self.nodes[self.root_type]
+
+    @property
+    def target(self) -> Array:
+        """What the roots' predictions are compared with: their labels."""
+        assert self.roots.y is not None
+        target: Array = self.roots.y[self.root_index]
+        return target
+
+    @property
+    def predicted_id(self) -> Array:
+        """int64 [r]: permanent ids of those that are predicted."""
+        node_id: Array = self.roots.node_id[self.root_index]
+        return node_id
+
+    @property
+    def predicted_split(self) -> Array | None:
+        """int8 [r]: their split codes."""
+        split: Array | None = None if self.roots.split is None else self.roots.split[self.root_index]
+        return split
+
+    def layer_sizes(self, node_type: str) -> list[int]:
+        """How many of the type's nodes each hop has found: the roots first, then `num_hops` counts."""
+        hops = torch.as_tensor(self.nodes[node_type].hop).to(torch.int64)
+        return torch.bincount(hops, minlength=self.num_hops + 1).tolist()
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TypedBatch[Array]":
+        """Of tensors: the batch on that device."""
+        return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:
+    """Tensors over the batch's own arrays; read-only arrays are copied once."""
+
+    def tensor(array: np.ndarray | None) -> torch.Tensor | None:
+        return None if array is None else torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    def table(kind: Callable[..., Any], arrays: Any) -> Any:
+        return kind(**{name: tensor(value) for name, value in vars(arrays).items()})
+
+    return TypedBatch(
+        epoch=batch.epoch,
+        index=batch.index,
+        num_hops=batch.num_hops,
+        root_type=batch.root_type,
+        root_index=torch.from_numpy(batch.root_index),
+        nodes={name: table(TypedNodes, one) for name, one in batch.nodes.items()},
+        edges={name: table(TypedEdges, one) for name, one in batch.edges.items()},
+    )

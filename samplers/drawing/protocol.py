@@ -1,0 +1,71 @@
+"""What every sampler is: frozen options, and a pure function from (epoch, batch) to a minibatch.
+
+A sampler keeps no position: the loader does (`Loader.state_dict`). A new sampler joins the conformance suite with one line
+(tests/samplers/test_conformance.py).
+"""
+
+import hashlib
+from typing import Any, Protocol
+
+from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import changed_options
+
+
+class Batch(Protocol):
+    """What a sampler makes, a MiniBatch or another frozen dataclass: arrays, and how much of everything it holds."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
+class Sampler(Protocol):
+    """Batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`.
+
+    To the trainer a rank is a position of the step, a micro-batch; whichever worker computes it (`--fit.micro_batches`).
+    """
+
+    @property
+    def options(self) -> Any:
+        """Its frozen options, whose repr names every value that batches depend on."""
+        ...
+
+    @property
+    def content_hash(self) -> str:
+        """Hash of what batches are drawn from: the graph (`GraphStatistics.graph_digest`: whatever its partitions) and, where they are given, the roots."""
+        ...
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of one epoch over all ranks; a multiple of the number of ranks."""
+        ...
+
+    def sample(self, epoch: int, batch: int) -> Batch:
+        """The minibatch; the same for the same arguments, always."""
+        ...
+
+
+def sampler_repr(sampler: Sampler) -> str:
+    """A sampler in a notebook."""
+    return f"{type(sampler).__name__}({sampler.num_batches:,} batches an epoch, {changed_options(sampler.options)})"
+
+
+def sampler_len(sampler: Sampler) -> int:
+    return sampler.num_batches
+
+
+def check_batch(batch: int, num_batches: int) -> None:
+    """Raises ConfigError where an epoch of `num_batches` has no batch of this number."""
+    if not 0 <= batch < num_batches:
+        raise ConfigError(f"batch: expected a number in [0, {num_batches}), got {batch}")
+
+
+def sampler_fingerprint(sampler: Sampler, num_positions: int) -> str:
+    """16 hex digits that tell whether two loaders walk alike through the same data: kind, options, batches, and how many a step has."""
+    walk = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_positions}"
+    return hashlib.sha256(walk.encode()).hexdigest()[:16]

@@ -1,0 +1,102 @@
+"""Roots dealt to batches: the plan of the samplers whose batches are made around some roots each."""
+
+import hashlib
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.drawing.protocol import check_batch
+from graphmill.samplers.drawing.roots import Roots
+from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
+from graphmill.samplers.vocabulary.messages import NodeList
+from graphmill.samplers.vocabulary.options import NeighborOptions, Node2SubgraphOptions, PprOptions, TypedOptions
+from graphmill.samplers.vocabulary.rank_shares import even_split, num_root_batches
+from graphmill.samplers.vocabulary.requirements import NO_GROUPS
+from graphmill.samplers.vocabulary.stage_clock import stage
+
+
+def _plan_hash(sampler: Any) -> str:
+    """Of the graph and, where they are given, of the roots."""
+    return sampler._root_batches.content_hash
+
+
+def _plan_length(sampler: Any) -> int:
+    """Batches of an epoch over all ranks."""
+    return sampler._root_batches.num_batches
+
+
+# The `content_hash` and the `num_batches` of a sampler whose plan is its `_root_batches`.
+plan_hash, plan_length = property(_plan_hash), property(_plan_length)
+
+
+class RootBatches:
+    """Every root once per epoch, in a fresh random order; `given` roots, by permanent id, take the place of a split's.
+
+    By groups, the roots stand in the order of their locality groups, and are cut into equal shares: of each step the batch at position v has some
+    of share v, in a fresh random order. A step as a whole is a stratified sample of the roots. With one position both orders are one.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        options: NeighborOptions | Node2SubgraphOptions | PprOptions | TypedOptions,
+        num_ranks: int,
+        given: np.ndarray | None = None,
+        given_time: np.ndarray | None = None,
+    ) -> None:
+        codes = None if options.root_split is None else (options.root_split,)
+        self._roots = Roots(router, options.split_set, codes, given, given_time)
+        self._options, self._num_ranks = options, num_ranks
+        self._by_groups = options.shuffle and options.root_order == "groups"
+        if self._by_groups and not router.manifest.num_groups:
+            raise ConfigError(NO_GROUPS)
+        self._last_order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    @property
+    def content_hash(self) -> str:
+        if not self._by_groups:
+            return self._roots.content_hash
+        return hashlib.sha256(self._roots.content_hash.encode() + self._roots.groups.tobytes()).hexdigest()
+
+    @cached_property
+    def num_batches(self) -> int:
+        return num_root_batches(len(self._roots.nodes.node), self._options.batch_size, self._num_ranks)
+
+    @stage("plan")
+    def roots(self, epoch: int, batch: int) -> NodeList:
+        """The roots of one batch. Raises ConfigError where there is no such batch."""
+        check_batch(batch, self.num_batches)
+        roots, options = self._roots.nodes, self._options
+        if not options.shuffle:
+            return roots.take(slice(*even_split(len(roots.node), self.num_batches, batch)))
+        of_epoch, order = self._last_order  # one read: another thread may put another epoch's order there
+        if of_epoch != epoch:
+            key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
+            order = np.lexsort((hash_ids(key, roots.original_id), self._share))
+            self._last_order = (epoch, order)
+        return roots.take(order[slice(*self._bounds(batch))])
+
+    @property
+    def _num_shares(self) -> int:
+        return self._num_ranks if self._by_groups else 1
+
+    @cached_property
+    def _share(self) -> np.ndarray:
+        """int64 [roots]: which share each root belongs to."""
+        num_roots = len(self._roots.nodes.node)
+        if not self._by_groups:
+            return np.zeros(num_roots, np.int64)
+        share, ends = np.empty(num_roots, np.int64), np.arange(1, self._num_shares + 1) * num_roots // self._num_shares
+        share[np.argsort(self._roots.groups, kind="stable")] = np.searchsorted(ends, np.arange(num_roots), side="right")
+        return share
+
+    def _bounds(self, batch: int) -> tuple[int, int]:
+        """Where a batch begins and ends in an epoch's order."""
+        num_shares, num_roots = self._num_shares, len(self._roots.nodes.node)
+        number, share = divmod(batch, num_shares)
+        first, last = even_split(num_roots, num_shares, share)
+        start, stop = even_split(last - first, self.num_batches // num_shares, number)
+        return first + start, first + stop

@@ -1,0 +1,314 @@
+"""Compiled draws: which entries of each node's neighbor list a sampler takes. They release the GIL and keep no state.
+
+Every kernel gets lists as `first[i]` (position of list i's first entry) and `degree[i]`, and one key per list made from the node's
+permanent id; it returns how many entries each list gives and their positions, ascending within a list. Entry j of a list is the same
+edge however the graph is partitioned, since lists ascend in permanent id, or in time and permanent id; so are all draws. A list up to a time
+is its first entries (`graphmill.samplers.kernels.lists.degrees_until`), so every draw is one from the past, too.
+"""
+
+import numba
+import numpy as np
+
+from graphmill.core.compile_cache import compiled
+from graphmill.samplers.kernels.random_streams import below, hash64
+from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
+
+# Drawn positions are marked in a bitmap up to this degree, and kept in a sorted array or a hash set above it. So the cost neither grows with
+# a hub's degree nor is quadratic in large fan-outs.
+_BITMAP_DEGREE = 4096  # 64 words, themselves marked in one
+_SCAN_LIMIT = 48
+
+# Position of the only bit set in x: _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
+_DE_BRUIJN = 0x03F79D71B4CB0A89
+_BIT_POSITION = np.empty(64, np.int64)
+for _bit in range(64):
+    _BIT_POSITION[((_DE_BRUIJN << _bit) & (2**64 - 1)) >> 58] = _bit
+
+
+@numba.njit(inline="always")
+def _unit(hashed):
+    """float64 in (0, 1]: never 0, so that its logarithm is finite."""
+    return (np.float64(hashed >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
+
+
+@compiled
+def waiting_time(hashed):
+    """-log u of the number u in (0, 1] that the uint64 `hashed` stands for (as `_unit`), within 4e-16 of it, and the same to the last
+    bit on every machine.
+
+    A C library's logarithm is neither, and which one a compiled loop is linked with depends on what its process has loaded; draws
+    that shall be equal everywhere cannot be ordered by it. With n = u 2^53 = x 2^b, x in [sqrt 1/2, sqrt 2], and s = (x - 1) / (x + 1):
+    log x = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172, where ten terms leave less than 1e-17 of it.
+    """
+    number = (hashed >> np.uint64(11)) + np.uint64(1)
+    bits, rest = 0, number
+    for step in (32, 16, 8, 4, 2, 1):
+        if rest >> np.uint64(step):
+            bits += step
+            rest >>= np.uint64(step)
+    # 2^bits <= number < 2^(bits + 1); both are exact in float64.
+    x = np.float64(number) / np.float64(np.uint64(1) << np.uint64(bits))
+    if x > 1.4142135623730951:
+        x *= 0.5
+        bits += 1
+    s = (x - 1.0) / (x + 1.0)
+    square, total = s * s, 0.0
+    for odd in range(21, 1, -2):
+        total = (total + 1.0 / odd) * square
+    return (53 - bits) * 0.6931471805599453 - 2.0 * (s + s * total)
+
+
+@numba.njit(inline="always")
+def _bit_position(bit):
+    """Which bit is set in a uint64 of one bit."""
+    return _BIT_POSITION[(bit * np.uint64(_DE_BRUIJN)) >> np.uint64(58)]
+
+
+@compiled
+def _draw_bitmap(key, degree, take, bitmap, first, position, end):
+    """`take` distinct values below `degree`, plus `first`, ascending into `position` from `end` on: Floyd's algorithm
+    (CACM 30(9), 1987).
+
+    `bitmap` is all zero, before and after. No branch depends on what is drawn: a mispredicted one costs as much as a draw.
+    """
+    one, used = np.uint64(1), np.uint64(0)  # `used`: words of the bitmap that are not zero
+    for j in range(take):
+        value = np.uint64(below(hash64(key, np.uint64(j)), degree - take + j + 1))
+        is_taken = (bitmap[value >> np.uint64(6)] >> (value & np.uint64(63))) & one
+        value = np.uint64(degree - take + j) if is_taken else value  # larger than all before it
+        word = value >> np.uint64(6)
+        bitmap[word] |= one << (value & np.uint64(63))
+        used |= one << word
+    for j in range(take):
+        lowest_word = used & (~used + one)
+        word = np.uint64(_bit_position(lowest_word))
+        bits = bitmap[word]
+        lowest = bits & (~bits + one)
+        bits ^= lowest
+        bitmap[word] = bits
+        position[np.uint64(end + j)] = first + np.int64(word << np.uint64(6)) + _bit_position(lowest)
+        used ^= lowest_word if bits == np.uint64(0) else np.uint64(0)
+
+
+@compiled
+def _draw_scan(key, degree, take, first, position):
+    """As `_draw_bitmap`, with a sorted scan in place of the bitmap."""
+    for filled in range(take):
+        upper = degree - take + filled
+        drawn = first + below(hash64(key, np.uint64(filled)), upper + 1)
+        for j in range(filled):
+            if position[j] == drawn:
+                drawn = first + upper
+                break
+        j = filled
+        while j > 0 and position[j - 1] > drawn:
+            position[j] = position[j - 1]
+            j -= 1
+        position[j] = drawn
+
+
+@compiled
+def _draw_hashed(key, degree, take, first, position):
+    """As `_draw_bitmap`, with a hash set in place of the bitmap and one sort at the end."""
+    bits = table_bits(take)
+    table = np.full(1 << bits, -1, np.int64)
+    for filled in range(take):
+        upper = degree - take + filled
+        drawn = below(hash64(key, np.uint64(filled)), upper + 1)
+        slot = find_slot(table, 0, bits, drawn)
+        if table[slot] != -1:
+            drawn = upper  # larger than all before it
+            slot = find_slot(table, 0, bits, drawn)
+        table[slot] = drawn
+        position[filled] = first + drawn
+    position[:take].sort()
+
+
+@compiled
+def draw_uniform(first, degree, keys, fanout):
+    """Up to `fanout` distinct entries of each list, all sets equally likely (-1: all): (count [n], position [sum(count)])."""
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        count[i] = degree[i] if fanout < 0 else min(degree[i], fanout)
+        total += count[i]
+    position = np.empty(total, np.int64)
+    bitmap = np.zeros(_BITMAP_DEGREE // 64, np.uint64)
+    end = 0
+    for i in range(len(degree)):
+        take = count[i]
+        if take == degree[i]:
+            for j in range(take):
+                position[end + j] = first[i] + j
+        elif degree[i] <= _BITMAP_DEGREE:
+            _draw_bitmap(keys[i], degree[i], take, bitmap, first[i], position, end)
+        elif take <= _SCAN_LIMIT:
+            _draw_scan(keys[i], degree[i], take, first[i], position[end : end + take])
+        else:
+            _draw_hashed(keys[i], degree[i], take, first[i], position[end : end + take])
+        end += take
+    return count, position
+
+
+@compiled
+def draw_last(first, degree, fanout):
+    """The last `fanout` entries of each list (-1: all): (count, position)."""
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        count[i] = degree[i] if fanout < 0 else min(degree[i], fanout)
+        total += count[i]
+    position = np.empty(total, np.int64)
+    end = 0
+    for i in range(len(degree)):
+        for j in range(degree[i] - count[i], degree[i]):
+            position[end] = first[i] + j
+            end += 1
+    return count, position
+
+
+@compiled
+def draw_with_replacement(first, degree, keys, fanout):
+    """`fanout` entries of each list that is not empty, each draw uniform and independent: (count, position)."""
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        count[i] = fanout if degree[i] > 0 else 0
+        total += count[i]
+    position = np.empty(total, np.int64)
+    end = 0
+    for i in range(len(degree)):
+        if count[i] == 0:
+            continue
+        for j in range(fanout):
+            position[end + j] = first[i] + below(hash64(keys[i], np.uint64(j)), degree[i])
+        position[end : end + fanout].sort()
+        end += fanout
+    return count, position
+
+
+@compiled
+def _sift_down(heap_key, heap_entry, size, at):
+    """Restores a max-heap of (key, entry) from `at` downwards."""
+    key, entry = heap_key[at], heap_entry[at]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap_key[child + 1] > heap_key[child]:
+            child += 1
+        if heap_key[child] <= key:
+            break
+        heap_key[at], heap_entry[at] = heap_key[child], heap_entry[child]
+        at = child
+    heap_key[at], heap_entry[at] = key, entry
+
+
+@compiled
+def draw_weighted(first, degree, keys, fanout, weight_first, weight):
+    """Up to `fanout` distinct entries of each list, drawn one after the other by weight: (count, position).
+
+    Exponential keys: entry j waits -log(u_j) / w_j, and the shortest waits win (Efraimidis and Spirakis, IPL 97(5), 2006, in
+    logarithms). List i's weights begin at weight[weight_first[i]]; entries of weight 0 are never drawn. O(degree log fanout).
+    """
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        positive = 0
+        for j in range(degree[i]):
+            positive += weight[weight_first[i] + j] > 0
+        count[i] = positive if fanout < 0 else min(positive, fanout)
+        total += count[i]
+    position = np.empty(total, np.int64)
+    heap_key = np.empty(max(fanout, 1), np.float64)
+    end = 0
+    for i in range(len(degree)):
+        take, size = count[i], 0
+        chosen = position[end : end + take]
+        end += take
+        for j in range(degree[i]):
+            if take == 0:
+                break
+            w = np.float64(weight[weight_first[i] + j])
+            if not w > 0:
+                continue
+            if fanout < 0:  # all of them
+                chosen[size] = first[i] + j
+                size += 1
+                continue
+            wait = waiting_time(hash64(keys[i], np.uint64(j))) / w
+            if size < take:
+                heap_key[size], chosen[size] = wait, first[i] + j
+                size += 1
+                if size == take:
+                    for at in range(take // 2 - 1, -1, -1):
+                        _sift_down(heap_key, chosen, take, at)
+            elif wait < heap_key[0]:
+                heap_key[0], chosen[0] = wait, first[i] + j
+                _sift_down(heap_key, chosen, take, 0)
+        chosen.sort()
+    return count, position
+
+
+@compiled
+def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, weight):
+    """`fanout` independent draws by weight from each list of positive total weight: (count, position). Inverse CDF by bisection."""
+    count = np.empty(len(degree), np.int64)
+    total, widest = 0, 0
+    for i in range(len(degree)):
+        count[i] = 0
+        widest = max(widest, degree[i])
+        for j in range(degree[i]):
+            if weight[weight_first[i] + j] > 0:
+                count[i] = fanout
+                break
+        total += count[i]
+    position = np.empty(total, np.int64)
+    cumulative = np.empty(widest, np.float64)
+    end = 0
+    for i in range(len(degree)):
+        if count[i] == 0:
+            continue
+        running, last = 0.0, 0
+        for j in range(degree[i]):
+            w = np.float64(weight[weight_first[i] + j])
+            running += w
+            cumulative[j] = running
+            if w > 0:
+                last = j
+        for j in range(fanout):
+            target = (1.0 - _unit(hash64(keys[i], np.uint64(j)))) * running  # in [0, running)
+            entry = np.searchsorted(cumulative[: degree[i]], target, side="right")
+            position[end + j] = first[i] + min(entry, last)  # rounding may reach running itself
+        position[end : end + fanout].sort()
+        end += fanout
+    return count, position
+
+
+@compiled
+def draw_labor(first, degree, fanout, source_hash):
+    """Entries of each list by one coin per source, shared by all lists: (count, position). LABOR-0, arXiv:2210.13339, sec. 3.
+
+    `source_hash[e]` is the coin of the source of entry e of all lists, one list after the other; an entry stays where its coin, as a
+    number in [0, 1), is below fanout / degree. A list gives min(fanout, degree) entries in expectation, its whole at most.
+    """
+    count = np.empty(len(degree), np.int64)
+    total, read = 0, 0
+    for i in range(len(degree)):
+        below_this = np.inf if fanout < 0 or degree[i] <= fanout else np.float64(fanout) / degree[i]
+        kept = 0
+        for j in range(degree[i]):
+            kept += (_unit(source_hash[read + j]) - 1.0 / 9007199254740992.0) < below_this
+        read += degree[i]
+        count[i] = kept
+        total += kept
+    position = np.empty(total, np.int64)
+    end, read = 0, 0
+    for i in range(len(degree)):
+        below_this = np.inf if fanout < 0 or degree[i] <= fanout else np.float64(fanout) / degree[i]
+        for j in range(degree[i]):
+            if (_unit(source_hash[read + j]) - 1.0 / 9007199254740992.0) < below_this:
+                position[end] = first[i] + j
+                end += 1
+        read += degree[i]
+    return count, position

@@ -1,0 +1,59 @@
+"""Compiled counter-based random numbers: the same SplitMix64 as `graphmill.core.counter_random`, for kernels.
+
+Every draw is hash(key, counter). Keys derive from (seed, purpose, epoch, batch, hop) by `derive_key`, counters from permanent node
+ids; so a draw never depends on partitions, threads, workers or order.
+"""
+
+from enum import IntEnum
+
+import numba
+import numpy as np
+
+from graphmill.core.compile_cache import compiled
+from graphmill.core.counter_kernels import hash64
+from graphmill.core.counter_random import derive_key
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for; part of its key, so that purposes never share draws."""
+
+    ROOT_ORDER = 1
+    NEIGHBORS = 2
+    CHUNKS = 3
+    SUBGRAPHS = 20
+    WALKS = 22
+    PRESAMPLED_WALKS = 23
+    GRAPH_ORDER = 24
+    GRAPH_STEPS = 25
+    LINK_ORDER = 26
+    LINK_ENDS = 27
+    NEGATIVES = 28
+
+
+def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:
+    """Key of the stream at a position, such as (epoch, batch, hop)."""
+    return np.uint64(derive_key(seed, int(purpose), *position))
+
+
+@numba.njit(inline="always")
+def below(hashed, bound):
+    """int64 uniform in [0, bound) from one hash; biased by less than bound / 2^53."""
+    return np.int64(np.float64(hashed >> np.uint64(11)) * (1.0 / 9007199254740992.0) * bound)
+
+
+@compiled
+def hash_again(hashed, numbers):
+    """uint64 [n]: hash64(hashed[i], numbers[i]), where each of two numbers counts."""
+    again = np.empty(len(hashed), np.uint64)
+    for i in range(len(hashed)):
+        again[i] = hash64(hashed[i], np.uint64(numbers[i]))
+    return again
+
+
+@compiled
+def hash_ids(key, ids):
+    """uint64 [n]: hash64(key, id) of every id."""
+    hashed = np.empty(len(ids), np.uint64)
+    for i in range(len(ids)):
+        hashed[i] = hash64(key, np.uint64(ids[i]))
+    return hashed

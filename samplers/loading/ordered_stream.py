@@ -1,0 +1,196 @@
+"""Numbered work done ahead by threads and handed over in order, bounded by count and bytes.
+
+Results may be finished in any order and wait for their turn. An error is raised at the next `take`, even before its turn. Threads wait for room
+or for the end, in steps of a second; the consumer waits until its deadline.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from graphmill.core.errors import DeadlineError, StageError
+from graphmill.samplers.vocabulary.stage_clock import StageClock, listen
+
+Result = TypeVar("Result")
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a stream works ahead."""
+
+    threads: int
+    ahead: int  # results finished or under way that were not handed over
+    max_bytes: int  # of those finished, and of those under way as large as the largest so far; one is always allowed
+    timeout_s: float
+
+
+@dataclass
+class Delivery(Generic[Result]):
+    """One number's work: under way, finished or failed."""
+
+    clock: StageClock = field(default_factory=StageClock)
+    thread: str = ""
+    result: Result | None = None
+    error: BaseException | None = None
+    num_bytes: int = 0
+    done: bool = False
+
+
+class OrderedStream(Generic[Result]):
+    """`work(number)` for numbers start … stop-1, in order. Call `begin`; then `close`, or read to the end, so that no thread stays behind."""
+
+    def __init__(
+        self,
+        work: Callable[[int], Result],
+        size: Callable[[Result], int],
+        start: int,
+        stop: int,
+        bounds: Bounds,
+        largest_bytes: int = 0,
+    ) -> None:
+        self._work, self._size, self._bounds, self._stop = work, size, bounds, stop
+        self._changed = threading.Condition()
+        self._claimed = self._delivered = start  # next number to begin, next to hand over
+        self._under_way: dict[int, Delivery[Result]] = {}
+        self._failed: int | None = None
+        self._cancelled = False
+        self.finished_bytes = self.peak_bytes = 0
+        self.largest_bytes = largest_bytes
+        self.blocked_s = 0.0  # threads stood still for want of room
+        self._threads = [
+            threading.Thread(target=self._run, name=f"graphmill-sampler-{index}", daemon=True)
+            for index in range(min(bounds.threads, max(stop - start, 0)))
+        ]
+
+    def begin(self) -> None:
+        """Starts the threads: apart from the constructor, so that whoever is interrupted in it has a stream to cancel."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def num_finished(self) -> int:
+        """Results that wait to be handed over."""
+        with self._changed:
+            return sum(delivery.done for delivery in self._under_way.values())
+
+    def _has_room(self) -> bool:
+        ahead = self._claimed - self._delivered
+        if ahead == 0:
+            return True
+        unfinished = sum(not delivery.done for delivery in self._under_way.values())
+        expected = self.finished_bytes + (unfinished + 1) * self.largest_bytes
+        return ahead < self._bounds.ahead and expected <= self._bounds.max_bytes
+
+    def _claim(self) -> tuple[int, Delivery[Result]] | None:
+        """The next number, once there is room; None at the end."""
+        with self._changed:
+            began = time.perf_counter()
+            while not (self._cancelled or self._failed is not None or self._claimed >= self._stop):
+                if self._has_room():
+                    number, delivery = self._claimed, Delivery[Result](thread=threading.current_thread().name)
+                    self._under_way[number] = delivery
+                    self._claimed += 1
+                    self.blocked_s += time.perf_counter() - began
+                    return number, delivery
+                self._changed.wait(_POLL_S)
+            return None
+
+    def _run(self) -> None:
+        while (claimed := self._claim()) is not None:
+            number, delivery = claimed
+            try:
+                with listen(delivery.clock):
+                    result = self._work(number)
+                num_bytes = self._size(result)
+            except BaseException as error:  # noqa: BLE001  whatever it is, the consumer must hear of it
+                self._finish(number, delivery, error=error)
+                return
+            self._finish(number, delivery, result=result, num_bytes=num_bytes)
+            del result
+
+    def _finish(
+        self,
+        number: int,
+        delivery: Delivery[Result],
+        result: Result | None = None,
+        error: BaseException | None = None,
+        num_bytes: int = 0,
+    ) -> None:
+        with self._changed:
+            if self._cancelled:
+                del self._under_way[number]
+                return
+            delivery.result, delivery.error, delivery.num_bytes, delivery.done = result, error, num_bytes, True
+            self.finished_bytes += num_bytes
+            self.largest_bytes = max(self.largest_bytes, num_bytes)
+            self.peak_bytes = max(self.peak_bytes, self.finished_bytes)
+            if error is not None and self._failed is None:
+                self._failed = number
+            self._changed.notify_all()
+
+    def finished_from(self, number: int) -> list[Result]:
+        """The results of `number` and of those that follow it without a gap, as far as they are finished; they still wait to be handed over."""
+        results: list[Result] = []
+        with self._changed:
+            while (delivery := self._under_way.get(number + len(results))) is not None and delivery.result is not None:
+                results.append(delivery.result)
+        return results
+
+    def take(self) -> tuple[int, Delivery[Result]]:
+        """The next result with its number, or the first that failed, whatever its number.
+
+        Raises DeadlineError where neither comes in time, naming the stage that the awaited number stands in; StageError after `cancel`.
+        """
+        deadline = time.monotonic() + self._bounds.timeout_s
+        with self._changed:
+            while True:
+                number = self._delivered if self._failed is None else self._failed
+                delivery = self._under_way.get(number)
+                if delivery is not None and delivery.done:
+                    del self._under_way[number]
+                    self._delivered += 1
+                    self.finished_bytes -= delivery.num_bytes
+                    self._changed.notify_all()
+                    return number, delivery
+                if self._cancelled:
+                    raise StageError("cancelled")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineError(f"nothing after {self._bounds.timeout_s:g} s; {_standing(number, delivery)}")
+                self._changed.wait(min(left, _POLL_S))
+
+    def cancel(self) -> None:
+        """Begins no further work and forgets what is finished; does not wait."""
+        with self._changed:
+            self._cancelled = True
+            self._under_way = {number: one for number, one in self._under_way.items() if not one.done}
+            self.finished_bytes = 0
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Cancels, and waits for the threads. Raises DeadlineError naming those that are still at work after `timeout_s`."""
+        self.cancel()
+        with self._changed:
+            standing = [_standing(number, one) for number, one in self._under_way.items()]
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            with suppress(RuntimeError):  # it was not begun
+                thread.join(max(0.0, deadline - time.monotonic()))
+        alive = [thread.name for thread in self._threads if thread.is_alive()]
+        if alive:
+            raise DeadlineError(
+                f"{', '.join(alive)}: still at work {timeout_s:g} s after cancellation: {'; '.join(standing)}"
+            )
+
+
+def _standing(number: int, delivery: Delivery | None) -> str:
+    if delivery is None:
+        return f"step {number} was not begun"
+    clock = delivery.clock
+    return (
+        f"step {number} is in stage {clock.stage} since {time.perf_counter() - clock.since:.1f} s ({delivery.thread})"
+    )

@@ -1,0 +1,391 @@
+"""Which remote rows a process keeps while it knows what the next batches need: the row whose next use is farthest goes first.
+
+That is Belady's choice (IBM Systems Journal 5(2), 1966), with the right to keep nothing of what a batch fetched: no plan that knows the same
+batches and has the same room fetches fewer rows. It moves no data, and what it decides depends on the batches alone.
+
+A row that is kept has a slot, and the number of the batch that needs it next; `never`, beyond the last batch, where no known batch does. What goes
+is found by counts of slots for each next use. Occurrences of nodes in known batches are numbered, and `ring` has the next use after each.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from graphmill.core.compile_cache import compiled
+from graphmill.samplers.kernels.prefetch import prefetch
+
+# In place of a slot: a row of this process, a row that must be fetched. NEAR - 1 - i: row i of those that the host's processes share.
+NEAR, ABSENT = -2, -1
+_NONE = -1
+_COUNTER = (1 << 31) - 1  # occurrences are numbered up to here, and from 0 again
+_FIRST_RING = 1 << 16
+_SOON, _LATER = 8, 16  # how far ahead the ring and the table are asked for
+
+# table[2 v] is the slot of node v, table[2 v + 1] the number of its last occurrence in a known batch.
+
+
+@compiled
+def _split(node, start, stop, position, outside):
+    """Fills `position` with those of the nodes from `start` to `stop`, and of the others after them; returns how many are inside.
+
+    Both are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
+    """
+    num_inside = num_outside = 0
+    for i in range(len(node)):
+        position[num_inside] = outside[num_outside] = i
+        is_inside = start <= node[i] < stop
+        num_inside += is_inside
+        num_outside += not is_inside
+    position[num_inside:] = outside[:num_outside]
+    return num_inside
+
+
+@compiled
+def _admit(node, position, number, counter, table, ring, use, count):
+    """Makes `number` the next use after the occurrence before of each node at these positions."""
+    mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(position)
+    for k in range(num_nodes):
+        if k + _LATER < num_nodes:
+            prefetch(table, 2 * node[position[k + _LATER]])  # type: ignore[call-arg]  # the compiler passes the context
+            prefetch(ring, table[2 * node[position[k + _SOON]] + 1] & mask)
+        at, here = 2 * node[position[k]], (counter + position[k]) & _COUNTER
+        slot, last = table[at], table[at + 1]
+        if slot <= NEAR:
+            continue
+        if last != _NONE:
+            ring[last & mask] = number
+        elif slot >= 0:
+            count[use[slot]] -= 1
+            count[number] += 1
+            use[slot] = number
+        table[at + 1] = here
+        ring[here & mask] = never
+
+
+@compiled
+def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent):
+    """Where each row at these positions is: fills the positions of each kind, shared rows and slots; returns how many of each there are.
+
+    Most are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
+    """
+    num_near = num_shared = num_hit = num_absent = 0
+    for k in range(len(position)):
+        if k + _LATER < len(position):
+            prefetch(table, 2 * node[position[k + _LATER]])  # type: ignore[call-arg]
+        i = position[k]
+        place = table[2 * node[i]]
+        near[num_near] = hit[num_hit] = absent[num_absent] = i
+        slot[num_hit] = place
+        if place < NEAR:
+            shared[num_shared], shared_row[num_shared] = i, NEAR - 1 - place
+            num_shared += 1
+        num_near += place == NEAR
+        num_hit += place >= 0
+        num_absent += place == ABSENT
+    return num_near, num_shared, num_hit, num_absent
+
+
+@compiled
+def _next_uses(node, position, counter, table, ring, never, following):
+    """The next use of each of these nodes after the batch whose occurrences begin at `counter`."""
+    mask = len(ring) - 1
+    for k in range(len(position)):
+        i = position[k]
+        following[k] = ring[(counter + i) & _COUNTER & mask]
+        if following[k] == never:
+            table[2 * node[i] + 1] = _NONE
+
+
+@compiled
+def _use(slot, following, use, count):
+    for k in range(len(slot)):
+        use[slot[k]] = following[k]
+        count[following[k]] += 1
+
+
+@compiled
+def _count_wanted(following, taken, wanted):
+    """Counts next uses: `wanted` has an entry for every batch from `taken` on that is known, and one for never."""
+    last = len(wanted) - 1
+    for k in range(len(following)):
+        wanted[min(following[k] - taken, last)] += 1
+
+
+@compiled
+def _nearest(count, taken, wanted, num_slots):
+    """(next use before which all fit, fetched rows that are needed before, how many of this next use fit, too).
+
+    Where next uses are equal, what is kept stays first.
+    """
+    held = fetched = 0
+    for i in range(len(wanted)):
+        number = taken + i if i + 1 < len(wanted) else len(count) - 1
+        if held + count[number] + wanted[i] > num_slots:
+            return number, fetched, max(0, num_slots - held - count[number])
+        held += count[number] + wanted[i]
+        fetched += wanted[i]
+    return len(count), fetched, 0
+
+
+@compiled
+def _make_room(num_victims, use, num_used, node_of, table, count, admitted, victim):
+    """Frees the slots whose next use is farthest: never, or else before `admitted`."""
+    number, left = len(count), num_victims
+    while left > 0:
+        number = len(count) - 1 if number == len(count) else min(number, admitted) - 1
+        left -= count[number]
+    of_last = count[number] + left if num_victims else 0  # of this next use only so many go
+    found = 0
+    for slot in range(num_used):
+        if found == num_victims:
+            break
+        if use[slot] > number or (use[slot] == number and of_last > 0):
+            of_last -= use[slot] == number
+            victim[found] = slot
+            found += 1
+            count[use[slot]] -= 1
+            table[2 * node_of[slot]] = ABSENT
+
+
+@compiled
+def _fill(node, number, victim, num_used, node_of, table, use, count, found):
+    """A slot for this node's row, needed next at `number`: the next free one, else the next victim's; (slots used, victims found)."""
+    if num_used < len(node_of):
+        slot, num_used = num_used, num_used + 1
+    else:
+        slot, found = victim[found], found + 1
+    table[2 * node], node_of[slot], use[slot] = slot, node, number
+    count[number] += 1
+    return num_used, found
+
+
+@compiled
+def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_of, table, use, count, keep):
+    """Gives slots to the fetched rows that are needed before `bound`, and to some that are then; returns the slots used."""
+    found = 0
+    for k in range(len(absent)):
+        keep[k] = ABSENT
+        if following[k] < bound or (following[k] == bound and num_of_bound > 0):
+            num_of_bound -= following[k] == bound
+            own = node[absent[k]]
+            num_used, found = _fill(own, following[k], victim, num_used, node_of, table, use, count, found)
+            keep[k] = table[2 * own]
+    return num_used
+
+
+@compiled
+def _absent(node, position, table, most, absent):
+    """Fills `absent` with the nodes at these positions whose rows are not kept; returns their number, or one more than `most` where there are more."""
+    found = 0
+    for k in range(len(position)):
+        if found > most:
+            break
+        if k + _LATER < len(position):
+            prefetch(table, 2 * node[position[k + _LATER]])  # type: ignore[call-arg]
+        absent[found] = node[position[k]]
+        found += table[2 * node[position[k]]] == ABSENT
+    return found
+
+
+@compiled
+def _fill_all(node, number, victim, num_used, node_of, table, use, count):
+    found = 0
+    for i in range(len(node)):
+        num_used, found = _fill(node[i], number, victim, num_used, node_of, table, use, count, found)
+    return num_used
+
+
+@compiled
+def _still_kept(node, absent, keep, table):
+    for k in range(len(absent)):
+        if keep[k] != ABSENT:
+            keep[k] = table[2 * node[absent[k]]]
+
+
+def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
+    """Bounds of the most nodes in a row whose partitions are all near."""
+    runs, at = [(0, 0)], 0
+    for own, of_run in groupby(is_near):
+        end = at + len(list(of_run))
+        if own:
+            runs.append((int(offsets[at]), int(offsets[end])))
+        at = end
+    return max(runs, key=lambda run: run[1] - run[0])
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a batch does: it reads slots, then writes what it fetched to some. Positions are those in the batch, ascending."""
+
+    near: np.ndarray  # int64: positions of rows of this process
+    shared: np.ndarray  # int64: positions of rows that the host's processes share
+    shared_row: np.ndarray  # int64: which of these each is
+    hit: np.ndarray  # int64: positions of rows that are kept
+    slot: np.ndarray  # int64: where each is
+    absent: np.ndarray  # int64: positions of rows that are fetched
+    keep: np.ndarray  # int64: the slot that each goes to, or ABSENT
+    ahead: np.ndarray  # rows fetched with them, of batches that follow
+    ahead_slot: np.ndarray  # int64: where these go
+
+
+class RowSchedule:
+    """Admits batches in order, as far ahead as they are known, and takes them one by one, in order. Not thread-safe.
+
+    `offsets` and `is_near` say which nodes' rows the process reads itself: they take no part. It holds 8 bytes for each node of the graph, 8 for
+    each slot, 8 to 20 for each node of a batch that is admitted and not taken, and 56 for each node of the largest batch.
+    """
+
+    def __init__(self, offsets: np.ndarray, is_near: np.ndarray, num_slots: int) -> None:
+        self._table = np.full(2 * int(offsets[-1]), _NONE, np.int32)
+        self._table[::2] = np.repeat(np.where(is_near, NEAR, ABSENT).astype(np.int32), np.diff(offsets))
+        self._node_of, self._use = np.empty((2, num_slots), np.int32 if offsets[-1] <= _COUNTER else np.int64)
+        self._ring = np.empty(_FIRST_RING, np.int32)
+        # Used again by every batch: faulting pages in takes as long as filling them.
+        self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
+        self._near = _longest_run(offsets, is_near)
+        # Number of the first occurrence; nodes; their positions, those in `_near` first; how many these are.
+        self._known: deque[tuple[int, np.ndarray, np.ndarray, int]] = deque()
+        self._counter = 0
+        self.num_used = 0
+        self.begin(0, 0)
+
+    def share(self, node: np.ndarray) -> None:
+        """Before the first batch: these nodes' rows lie in memory that processes share, in this order, and take no part."""
+        self._table[2 * node.astype(np.int64)] = NEAR - 1 - np.arange(len(node))
+
+    @property
+    def num_slots(self) -> int:
+        return len(self._node_of)
+
+    @property
+    def num_known(self) -> int:
+        """Batches admitted and not taken."""
+        return len(self._known)
+
+    @property
+    def next_taken(self) -> int:
+        """The number of the batch that `take` gives next."""
+        return self._taken
+
+    def begin(self, first: int, num_batches: int) -> None:
+        """The next batch is `first` of `num_batches`. What is kept stays; batches that were not taken are forgotten."""
+        for _, node, *_ in self._known:
+            self._table[2 * node.astype(np.int64) + 1] = _NONE
+        self._known.clear()
+        self._admitted = self._taken = first
+        self._count = np.zeros(num_batches + 1, np.int64)  # slots by next use
+        self._count[num_batches] = self.num_used
+        self._use[: self.num_used] = num_batches
+
+    def forget(self) -> None:
+        """Keeps no row."""
+        self._table[2 * self._node_of[: self.num_used].astype(np.int64)] = ABSENT
+        self.num_used = 0
+        self._count[:] = 0
+
+    def admit(self, node: np.ndarray) -> None:
+        """The distinct nodes of the next batch that is known."""
+        first = self._counter if not self._known else self._known[0][0]
+        held = ((self._counter - first) & _COUNTER) + len(node)
+        if held > len(self._ring):
+            self._grow(first, held)
+        if len(node) > self._room.shape[1]:
+            self._room = np.empty((6, len(node)), np.int64)
+            self._following = np.empty((2, len(node)), np.int32)
+        position = np.empty(len(node), np.int32)
+        num_near = _split(node, *self._near, position, self._room[0])
+        _admit(
+            node, position[num_near:], self._admitted, self._counter, self._table, self._ring, self._use, self._count
+        )
+        self._known.append((self._counter, node, position, num_near))
+        self._counter = (self._counter + len(node)) & _COUNTER
+        self._admitted += 1
+
+    def _grow(self, first: int, held: int) -> None:
+        """A ring with room for twice as many occurrences. Those from `first` on lie in two stretches of the old length; no other memory is touched."""
+        length, size = len(self._ring), 1 << held.bit_length() + 1
+        grown = np.empty(size, np.int32)
+        for stretch in (first // length, first // length + 1):
+            at = stretch * length & (size - 1)
+            grown[at : at + length] = self._ring
+        self._ring = grown
+
+    def take(self, most_ahead: int = 0) -> Step:
+        """The first batch that was admitted. If it fetches, it fetches rows of the next ones, too: of whole batches, at most so many rows."""
+        counter, node, position, num_inside = self._known.popleft()
+        num_near, num_shared, num_hit, num_absent = _look_up(node, position[num_inside:], self._table, *self._room)
+        sizes = (num_near, num_shared, num_shared, num_hit, num_hit, num_absent)
+        near, shared, shared_row, hit, slot, absent = (
+            row[:size].copy() for row, size in zip(self._room, sizes, strict=True)
+        )
+        near = (
+            np.sort(np.concatenate([near, position[:num_inside]]))
+            if num_near
+            else position[:num_inside].astype(np.int64)
+        )
+        never = len(self._count) - 1
+        of_hit, of_absent = self._following[0, :num_hit], self._following[1, :num_absent]
+        for position, uses in ((hit, of_hit), (absent, of_absent)):
+            _next_uses(node, position, counter, self._table, self._ring, never, uses)
+        self._count[self._taken] = 0  # what was needed next in this batch is there
+        _use(slot, of_hit, self._use, self._count)
+        wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
+        _count_wanted(of_absent, self._taken, wanted)
+        bound, num_before, num_of_bound = _nearest(self._count, self._taken, wanted, self.num_slots)
+        victim, keep = self._victims(num_before + num_of_bound), np.empty(num_absent, np.int64)
+        self.num_used = _keep(
+            node,
+            absent,
+            of_absent,
+            bound,
+            num_of_bound,
+            victim,
+            self.num_used,
+            self._node_of,
+            self._table,
+            self._use,
+            self._count,
+            keep,
+        )
+        self._taken += 1
+        ahead = self._fetch_ahead(most_ahead) if num_absent and most_ahead else np.empty(0, node.dtype)
+        if len(ahead):
+            _still_kept(node, absent, keep, self._table)
+        return Step(
+            near,
+            shared,
+            shared_row,
+            hit,
+            slot,
+            absent,
+            keep,
+            ahead,
+            self._table[2 * ahead.astype(np.int64)].astype(np.int64),
+        )
+
+    def _victims(self, num_rows: int) -> np.ndarray:
+        """Slots for these many rows beside the free ones, which were those of rows needed farthest from now."""
+        victim = np.empty(max(0, num_rows - (self.num_slots - self.num_used)), np.int32)
+        _make_room(
+            len(victim), self._use, self.num_used, self._node_of, self._table, self._count, self._admitted, victim
+        )
+        return victim
+
+    def _fetch_ahead(self, most: int) -> np.ndarray:
+        pieces = []
+        for number, (_, node, position, num_inside) in enumerate(self._known, self._taken):
+            later = int(self._count[number + 1 : self._admitted].sum() + self._count[-1])
+            fits = min(most, self.num_slots - self.num_used + later)
+            absent = np.empty(len(node) + 1, node.dtype)
+            absent = absent[: _absent(node, position[num_inside:], self._table, fits, absent)]
+            if len(absent) > fits:
+                break
+            victim = self._victims(len(absent))
+            self.num_used = _fill_all(
+                absent, number, victim, self.num_used, self._node_of, self._table, self._use, self._count
+            )
+            pieces.append(absent)
+            most -= len(absent)
+        return np.concatenate(pieces) if pieces else self._node_of[:0]

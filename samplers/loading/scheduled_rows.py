@@ -1,0 +1,307 @@
+"""Batches whose remote rows are fetched by plan: once for as long as they are needed again, as many as a budget of bytes holds.
+
+Threads draw batches ahead, without their rows, from one epoch into the next, within a budget of bytes of their own, so the batches to come are known. Batch by
+batch, in order, the plan (`graphmill.samplers.loading.row_schedule`) says which rows are kept here, which are fetched, and which of these to keep. What is drawn is
+what is trained on. A batch is the one that its sampler makes alone, bit for bit: the plan decides only where its rows come from.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphmill.core.errors import DeadlineError, StageError
+from graphmill.samplers.access.router import PendingRows
+from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.drawing.pending_batch import Columns, DrawingSampler, PendingBatch
+from graphmill.samplers.kernels.rows import place_rows
+from graphmill.samplers.loading.ordered_stream import Bounds, OrderedStream
+from graphmill.samplers.loading.row_schedule import RowSchedule, Step
+from graphmill.samplers.vocabulary.messages import NodeRows
+from graphmill.samplers.vocabulary.options import LoaderOptions
+from graphmill.samplers.vocabulary.stage_clock import credit, stage
+
+# Batches drawn with joined requests: few at the start of an epoch, so that the first comes soon, then twice as many, and so on.
+_FIRST_JOINED, _MOST_JOINED = 4, 16
+_AHEAD_SHARE = 16  # rows fetched before their batch's turn fill at most one of so many parts of the slots
+
+
+@dataclass
+class ScheduleStats:
+    """What was planned since the loader was made."""
+
+    needed: int = 0  # rows of other machines that batches have
+    fetched: int = 0  # rows asked for
+    fetched_ahead: int = 0  # of these, with an earlier batch's
+    requests: int = 0  # for rows
+    most_known: int = 0  # batches known at once
+    peak_bytes: int = 0  # of rows kept or fetched ahead
+    plan_cpu_s: float = 0.0  # the planner's own
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Rows of other machines that are there for good: in memory that the processes of a host share (`graphmill.cluster.serving.shared_rows`)."""
+
+    node: np.ndarray  # stored ids, distinct
+    rows: NodeRows  # theirs, features as they are stored
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A batch whose rows are on their way."""
+
+    drawn: PendingBatch
+    step: Step
+    # With the positions of their rows among those fetched for the batch, and those fetched ahead after them.
+    replies: list[tuple[PendingRows, np.ndarray]]
+
+
+class _Turns:
+    """Lets numbers pass one by one, in order."""
+
+    def __init__(self, first: int, timeout_s: float) -> None:
+        self._changed, self._timeout_s = threading.Condition(), timeout_s
+        self.next = first
+        self._error: BaseException | None = None
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        """Raises what `fail` was told, or DeadlineError."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or self.next == number, self._timeout_s)
+            if self._error is not None:
+                raise self._error
+            if self.next != number:
+                raise DeadlineError(f"planned rows: batch {self.next} not done within {self._timeout_s:g} s")
+        yield
+        with self._changed:
+            self.next += 1
+            self._changed.notify_all()
+
+    @property
+    def is_failed(self) -> bool:
+        return self._error is not None
+
+    def check(self) -> None:
+        """Raises what `fail` was told."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody passes any more; the first error counts."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+class ScheduledBatches:
+    """A rank's batches, epoch after epoch: `begin`, then `batch` for every number, from any thread; numbers must be asked for about in order.
+
+    The plan goes on from an epoch to the next, as far as `num_epochs`. A sampler's columns are the same in every batch.
+    """
+
+    def __init__(
+        self,
+        sampler: DrawingSampler,
+        options: LoaderOptions,
+        batches: Sequence[int],
+        num_epochs: int = 0,
+        shared: SharedRows | None = None,
+    ) -> None:
+        """`batches`: the sampler's numbers of a rank's batches of an epoch, in order."""
+        self._shared = shared
+        self._sampler, self._router, self._options = sampler, sampler.router, options
+        self._batches, self._num_epochs = batches, num_epochs
+        self._kept: NodeRows | None = None  # by slot
+        self._plan: RowSchedule | None = None
+        self._draws: OrderedStream[list[PendingBatch]] | None = None
+        self._turns = _Turns(0, options.timeout_s)
+        self._asking = threading.Lock()  # whoever has it plans, in order
+        self._first = self._planned = self._stop = self._row_bytes = 0
+        self.stats = ScheduleStats()
+
+    def begin(self, epoch: int, step: int) -> None:
+        """The next batch is that of `step` in an epoch: the one that is planned next, or what is under way ends."""
+        length, options, dtype = len(self._batches), self._options, self._router.manifest.index_dtype
+        self._first = epoch * length
+        first, stop = self._first + step, max(self._num_epochs, epoch + 1) * length
+        is_next = self._turns.next == self._planned == first
+        if self._draws is not None and is_next and stop == self._stop and not self._turns.is_failed:
+            return
+        self.close(options.close_timeout_s)
+        bounds = self._bounds = _joined(first, stop, length)
+
+        def draw(part: int) -> list[PendingBatch]:
+            of_epoch, start = divmod(bounds[part], length)
+            drawn = self._sampler.draw(of_epoch, self._batches[start : start + bounds[part + 1] - bounds[part]])
+            return [replace(one, node=one.node.astype(dtype, copy=False)) for one in drawn]
+
+        if self._plan is not None:
+            if self._turns.next != self._plan.next_taken:  # a batch was given up: its rows may not have come
+                self._plan.forget()
+            self._plan.begin(first, stop)
+        self._turns, self._planned, self._stop = _Turns(first, options.timeout_s), first, stop
+        self._asked: dict[int, _Asked] = {}
+        self._known: deque[PendingBatch] = deque()
+        self._parts_known = self._parts_taken = 0
+        self._draws = OrderedStream(
+            draw,
+            lambda drawn: sum(one.num_bytes for one in drawn),
+            0,
+            len(bounds) - 1,
+            Bounds(options.threads, len(bounds), options.plan_bytes, options.timeout_s),
+        )
+        self._draws.begin()
+
+    def cancel(self) -> None:
+        """Ends what is under way; does not wait."""
+        if self._draws is not None:
+            self._draws.cancel()
+        self._turns.fail(StageError("cancelled"))
+
+    def close(self, timeout_s: float) -> None:
+        """Cancels, and waits for the threads. Raises DeadlineError naming one that does not end in time."""
+        if self._draws is not None:
+            self.cancel()
+            self._draws.close(timeout_s)
+
+    def batch(self, step: int) -> MiniBatch:
+        """The batch of a step of the epoch that has begun. Raises what a stage of it raised, or one of a batch before it."""
+        number = self._first + step
+        with self._or_nobody():
+            asked = self._ask_until(number)
+            rows = self._rows(number, asked)
+        return asked.drawn.complete(rows)
+
+    @contextmanager
+    def _or_nobody(self) -> Iterator[None]:
+        """Tells an error to those who wait for this batch's turn to pass."""
+        try:
+            yield
+        except BaseException as error:
+            self._turns.fail(error)
+            raise
+
+    def _ask_until(self, number: int) -> _Asked:
+        """Plans and asks for all batches up to this one that nobody has planned yet; returns this one."""
+        timeout_s = self._options.timeout_s
+        if not self._asking.acquire(timeout=timeout_s):
+            raise DeadlineError(f"planned rows: batch {self._planned} not asked for within {timeout_s:g} s")
+        try:
+            while self._planned <= number:
+                self._turns.check()
+                self._asked[self._planned] = self._ask()
+                self._planned += 1
+            return self._asked.pop(number)
+        finally:
+            self._asking.release()
+
+    def _ask(self) -> _Asked:
+        """Plans the next batch, and sends the requests for what it fetches."""
+        self._look_ahead()
+        with stage("plan"):
+            began = time.thread_time()
+            drawn, plan, stats = self._known.popleft(), self._plan, self.stats
+            assert plan is not None
+            step = plan.take(plan.num_slots // _AHEAD_SHARE)
+            stats.needed += len(drawn.node) - len(step.near)
+            stats.fetched += len(step.absent) + len(step.ahead)
+            stats.fetched_ahead += len(step.ahead)
+            stats.peak_bytes = max(stats.peak_bytes, plan.num_used * self._row_bytes)
+            stats.plan_cpu_s += time.thread_time() - began
+        node = np.concatenate([drawn.node[step.absent], step.ahead.astype(drawn.node.dtype)])
+        with stage("fetch"):
+            replies = self._router.ask_rows(node, **vars(drawn.columns))[1] if len(node) else []
+        stats.requests += len(replies)
+        return _Asked(drawn, step, replies)
+
+    def _look_ahead(self) -> None:
+        """Tells the plan which batches have been drawn; waits where it knows none."""
+        draws = self._draws
+        assert draws is not None
+        if self._planned == self._bounds[self._parts_taken]:
+            _, delivery = draws.take()
+            if delivery.error is not None:
+                with stage(delivery.clock.stage):
+                    raise delivery.error
+            credit(delivery.clock.seconds)
+            if self._parts_taken == self._parts_known:
+                assert delivery.result is not None
+                self._admit(delivery.result)
+            self._parts_taken += 1
+        for part in draws.finished_from(self._parts_known):
+            self._admit(part)
+
+    def _admit(self, part: list[PendingBatch]) -> None:
+        with stage("plan"):
+            began = time.thread_time()
+            plan = self._plan or self._open(part[0].columns)
+            for drawn in part:
+                plan.admit(drawn.node)
+            self._known.extend(part)
+            self._parts_known += 1
+            self.stats.most_known = max(self.stats.most_known, plan.num_known)
+            self.stats.plan_cpu_s += time.thread_time() - began
+
+    def _open(self, columns: Columns) -> RowSchedule:
+        """The plan and the room for rows, once it is known which columns they have."""
+        router, near = self._router, self._router.is_near
+        offsets = np.asarray(router.manifest.partition_offsets)
+        one = router.empty_rows(1, **vars(columns), stored=True)
+        self._row_bytes = sum(column.nbytes for column in vars(one).values() if column is not None)
+        num_shared = 0 if self._shared is None else len(self._shared.node)
+        num_far = int(np.diff(offsets)[~near].sum()) - num_shared
+        num_slots = min(self._options.cache_bytes // self._row_bytes, num_far)
+        self._kept = router.empty_rows(num_slots, **vars(columns), stored=True)
+        self._plan = RowSchedule(offsets, near, num_slots)
+        if self._shared is not None:
+            self._plan.share(self._shared.node)
+        self._plan.begin(self._planned, self._stop)
+        return self._plan
+
+    def _rows(self, number: int, asked: _Asked) -> NodeRows:
+        """The batch's rows, from this process, from what is kept, and from other owners."""
+        drawn, step, kept = asked.drawn, asked.step, self._kept
+        assert kept is not None
+        with stage("fetch"):
+            rows = self._router.empty_rows(len(drawn.node), **vars(drawn.columns))
+            if len(step.near):
+                for place, group in self._router.ask_rows(drawn.node[step.near], **vars(drawn.columns))[0]:
+                    place(rows, step.near[group])
+            if self._shared is not None and len(step.shared):
+                self._router.put_rows(self._shared.rows, step.shared_row, rows, step.shared)
+            replies = [(pending.result(), group) for pending, group in asked.replies]
+            for reply, group in replies:
+                row = np.flatnonzero(group < len(step.absent))
+                self._router.put_rows(reply, row, rows, step.absent[group[row]])
+            slot = np.concatenate([step.keep, step.ahead_slot])
+            with self._turns.turn(number):  # reads what the batches before it have kept, and nothing that later ones do
+                self._router.put_rows(kept, step.slot, rows, step.hit)
+                for reply, group in replies:
+                    to = slot[group]
+                    row = np.flatnonzero(to >= 0)
+                    copy_rows(reply, row, kept, to[row])
+        return rows
+
+
+def _joined(first: int, stop: int, length: int) -> list[int]:
+    """Where each part of the batches first … stop - 1 begins that is drawn with joined requests, and the end. None has two epochs' batches."""
+    bounds, size = [first], _FIRST_JOINED
+    while bounds[-1] < stop:
+        end_of_epoch = (bounds[-1] // length + 1) * length
+        bounds.append(min(bounds[-1] + size, end_of_epoch, stop))
+        size = min(2 * size, _MOST_JOINED)
+    return bounds
+
+
+def copy_rows(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
+    """target[position] = source[row], in every column, features as they are stored."""
+    for name, column in vars(target).items():
+        if column is not None:
+            place_rows(getattr(source, name), row, position, column)

@@ -1,0 +1,361 @@
+"""Batches of links: positive links in a fresh random order each epoch, their negatives, and another sampler's batch around all their ends.
+
+Every choice is a function of (seed, epoch, the link's place in its table): which links a batch has by a permutation, a link's negatives by its own
+stream. So batches are the same for any number of workers, threads and partitions, and at a resume.
+
+Held-out links are no edges of the stored graph. The links that a training batch predicts are edges of it: they are left out of the batch's
+edges, with their reverses, else a network would read each answer off its input.
+
+Where the sampler around the ends draws the past alone, every end is there as of the time of its link, negatives too. No edge of that time is
+drawn then, so the links themselves are not.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from graphmill.core.counter_random import Permutation, unit_interval
+from graphmill.core.errors import ConfigError
+from graphmill.core.offsets import pointers
+from graphmill.samplers.access.link_tables import LinkTable, LinkTables
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.batches.link_batch import LinkBatch, without_links
+from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
+from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
+from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
+from graphmill.samplers.methods.registry import build_sampler
+from graphmill.samplers.vocabulary.messages import NodeList
+from graphmill.samplers.vocabulary.options import LinkOptions, TopLinkOptions
+from graphmill.samplers.vocabulary.rank_shares import even_split, num_root_batches
+from graphmill.samplers.vocabulary.stage_clock import stage
+from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_NONE
+
+
+@runtime_checkable
+class DrawsAround(Protocol):
+    """A sampler that makes a batch around any nodes."""
+
+    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        """A batch of each number around each list of distinct nodes, which are its roots, in their order."""
+        ...
+
+
+def sampler_around(router: Router, options: Any, num_ranks: int) -> DrawsAround:
+    """The sampler of these options. Raises ConfigError where it cannot draw around given nodes."""
+    sampler = build_sampler(options, router, num_ranks)
+    if not isinstance(sampler, DrawsAround):
+        raise ConfigError(
+            f"sampler: links need one that draws around given nodes (a method draw_around), {type(sampler).__name__} has none; set --sampler neighbor"
+        )
+    return sampler
+
+
+class LinkSampler:
+    """Batches of links of some splits, with negatives."""
+
+    __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
+
+    def __init__(self, router: Router, options: LinkOptions, num_ranks: int = 1) -> None:
+        self._router, self.options, self._num_ranks = router, options, num_ranks
+        self._tables: LinkTables = router.link_tables
+        self._around = sampler_around(router, options.around, num_ranks)
+        self._is_timed = _is_timed(options.around)
+        self._links = _Links.of(self._tables, options)
+        if options.negatives == "in_batch" and len(self._links) < 2 * self.num_batches:
+            raise ConfigError(
+                f"negatives: 'in_batch' expects at least 2 links in a batch, got {len(self._links)} links in {self.num_batches} batches; raise "
+                "--task.batch_size or lower --fit.micro_batches"
+            )
+        if options.negatives == "degree":
+            _ = self._tables.weight_ends  # here, and not by several threads at once
+
+    @property
+    def content_hash(self) -> str:
+        """Of the graph and its held-out links, whatever its partitions."""
+        manifest = self._router.manifest
+        held_out = "" if manifest.links is None else manifest.links.digest
+        return hashlib.sha256(f"{manifest.measured.graph_digest} {held_out}".encode()).hexdigest()
+
+    @property
+    def num_batches(self) -> int:
+        count = len(self._links)
+        return num_root_batches(count, self.options.batch_size or count, self._num_ranks)
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        picked = [self.pick(epoch, batch) for batch in batches]
+        drawn = self._around.draw_around([one.roots for one in picked], epoch, batches)
+        return [each.then(one.complete) for each, one in zip(drawn, picked, strict=True)]
+
+    @stage("plan")
+    def pick(self, epoch: int, batch: int) -> "_Picked":
+        check_batch(batch, self.num_batches)
+        options, tables = self.options, self._tables
+        row = np.arange(*even_split(len(self._links), self.num_batches, batch))
+        if options.shuffle:
+            row = Permutation(len(self._links), int(stream_key(options.seed, Purpose.LINK_ORDER, epoch))).forward(row)
+        links = self._links.take(row)
+        source, destination = links.source, links.destination
+        if options.shuffle and tables.symmetric:  # either end may be the one that is replaced
+            swap = hash_ids(stream_key(options.seed, Purpose.LINK_ENDS, epoch), row) & np.uint64(1) == 1
+            swap &= np.diff(links.negative_ptr) == 0
+            source, destination = np.where(swap, destination, source), np.where(swap, source, destination)
+        negative_source, negative = self._negatives(epoch, links, destination)
+        known, relation = None, links.relation if tables.num_relations else None
+        if options.negatives == "all":
+            known = _known(tables, source, destination, relation)
+        columns = {"link_source": source, "link_destination": destination, "negative": negative}
+        if negative_source is not None:
+            columns["negative_source"] = negative_source
+        own = None
+        if options.exclude_own and not self._is_timed:
+            own = tables.nodes.original_id[source], tables.nodes.original_id[destination]
+        rest = {"is_link": links.is_link, "link_split": links.split, "link_relation": relation, "known": known}
+        time = links.time if self._is_timed else None
+        return _around_ends(tables, columns, rest, own, time=time, whole=options.batch_size is None)
+
+    def _negatives(self, epoch: int, links: "_Links", destination: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+        """(sources, where they are not the links' own; destinations) of the negatives, [m, k] each, by their numbers."""
+        options, tables = self.options, self._tables
+        count = 1 if options.negatives == "all" else options.num_negatives
+        size = (len(destination), count)
+        if options.negatives == "fixed" and not options.shuffle:
+            return None, links.padded()
+        draw_epoch = epoch if options.shuffle else 0
+        counter = (links.row[:, None] * count + np.arange(count)).reshape(-1)
+        keys = [int(stream_key(options.seed, Purpose.NEGATIVES, draw_epoch, int(code))) for code in options.splits]
+        hashed = np.empty(len(counter), np.uint64)
+        for code, key in zip(options.splits, keys, strict=True):
+            of_code = np.repeat(links.split == code, count)
+            hashed[of_code] = hash_ids(np.uint64(key), counter[of_code])
+        share = unit_interval(hashed)
+        if options.negatives in ("uniform", "all"):  # of all nodes: one to compare with, for ROC-AUC
+            return None, _below(share, tables.num_nodes).reshape(size)
+        if options.negatives == "degree":
+            ends = tables.weight_ends
+            return None, np.searchsorted(ends, _below(share, int(ends[-1])), side="right").reshape(size)
+        if options.negatives == "in_batch":
+            others = len(destination) - 1
+            first = _below(unit_interval(hash_ids(np.uint64(keys[0]), np.array([links.row[0]]))), others)
+            shift = 1 + (first + np.arange(count)) % others
+            return None, destination[(np.arange(len(destination))[:, None] + shift) % len(destination)]
+        return self._links.fixed(links, share.reshape(size))
+
+
+def _is_timed(around: Any) -> bool:
+    """Whether links have the past of their times. Raises ConfigError where they would be among the edges of it."""
+    time = getattr(around, "time", "all")
+    if time == "until":
+        raise ConfigError(
+            "time: expected 'before', for a link is an edge of its own time, got 'until'; set --sampler.time before"
+        )
+    if time == "before" and around.as_of is not None:
+        raise ConfigError(
+            f"as_of: expected none, for links have times of their own, got {around.as_of}; leave out --sampler.as_of"
+        )
+    return bool(time == "before")
+
+
+@dataclass(frozen=True)
+class _Links:
+    """Links of some splits, one split after another; of each the pairs that are none beside them, where these are to be scored."""
+
+    source: np.ndarray  # int64 [m]
+    destination: np.ndarray  # int64 [m]
+    is_link: np.ndarray  # int8 [m]
+    split: np.ndarray  # int8 [m]
+    row: np.ndarray  # int64 [m], place in the table of the split
+    time: np.ndarray  # int64 [m]; 0 where links are not told apart by it
+    relation: np.ndarray  # int64 [m]; likewise
+    negative_ptr: np.ndarray  # int64 [m + 1]
+    negative: np.ndarray  # int64
+    pairs: tuple[np.ndarray, np.ndarray]  # of a training split with fixed negatives: all of its pairs that are no links
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @classmethod
+    def of(cls, tables: LinkTables, options: LinkOptions) -> "_Links":
+        """Raises ConfigError where a split has no links, or not the negatives that are asked for."""
+        parts, pairs = [], (np.empty(0, np.int64),) * 2
+        for code in options.splits:
+            table = tables.links(code, timed=_is_timed(options.around))
+            name, count = SPLIT_NAMES[code], table.num_links
+            if not count:
+                raise ConfigError(
+                    f"links: expected some in the split {name}, the graph has none; ingest it with --links.{name}"
+                )
+            if options.negatives == "fixed":
+                _check_fixed(table, name)
+                if options.shuffle:
+                    pairs = table.source[count:], table.destination[count:]
+                else:
+                    count = len(table.source)
+            parts.append(_part(table, code, count))
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+        counts = np.concatenate([np.diff(part.negative_ptr) for part in parts])
+        return cls(**columns, negative_ptr=pointers(counts), pairs=pairs)
+
+    def take(self, row: np.ndarray) -> "_Links":
+        counts = self.negative_ptr[row + 1] - self.negative_ptr[row]
+        ptr = pointers(counts)
+        at = np.repeat(self.negative_ptr[row] - ptr[:-1], counts) + np.arange(ptr[-1])
+        columns = {name: getattr(self, name)[row] for name in _COLUMNS if name != "negative"}
+        return _Links(**columns, negative_ptr=ptr, negative=self.negative[at], pairs=self.pairs)
+
+    def padded(self) -> np.ndarray:
+        """int64 [m, longest list]: each link's own negatives; -1 beyond their end."""
+        counts = np.diff(self.negative_ptr)
+        table = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
+        table[np.arange(table.shape[1]) < counts[:, None]] = self.negative
+        return table
+
+    def fixed(self, links: "_Links", share: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+        """Of each of these links as many negatives as `share` [m, k] has columns: of its own list, or of the split's pairs."""
+        counts = np.diff(links.negative_ptr)[:, None]
+        if not len(self.pairs[0]):
+            return None, links.negative[links.negative_ptr[:-1, None] + _below(share, counts)]
+        pair = _below(share, len(self.pairs[0]))
+        return self.pairs[0][pair], self.pairs[1][pair]
+
+
+_COLUMNS = ("source", "destination", "is_link", "split", "row", "time", "relation", "negative")
+
+
+def _part(table: LinkTable, code: int, count: int) -> _Links:
+    """The first `count` rows of a split's table."""
+    is_link = (np.arange(count) < table.num_links).astype(np.int8)
+    ptr = table.negative_ptr[: count + 1]
+    row, split = np.arange(count), np.full(count, code, np.int8)
+    own = table.negative[: ptr[-1]]
+    none = np.empty(0, np.int64)
+    time, relation = (
+        np.zeros(count, np.int64) if column is None else column[:count] for column in (table.time, table.relation)
+    )
+    return _Links(
+        table.source[:count], table.destination[:count], is_link, split, row, time, relation, ptr, own, (none, none)
+    )
+
+
+def _check_fixed(table: LinkTable, name: str) -> None:
+    """Raises ConfigError where some link of the split has no fixed negatives."""
+    listed = np.diff(table.negative_ptr)[: table.num_links]
+    if len(table.source) == table.num_links and not listed.all():
+        raise ConfigError(
+            f"negatives: 'fixed' expects negatives stored for the links of the split {name}, the graph has none; choose others "
+            "(--task.negatives uniform in training, --task.ranking sampled or all for scores)"
+        )
+
+
+def _below(share: np.ndarray, bound: Any) -> np.ndarray:
+    """int64 in [0, bound), uniform, from numbers in [0, 1)."""
+    return (share * bound).astype(np.int64)
+
+
+def _known(
+    tables: LinkTables, source: np.ndarray, destination: np.ndarray | None, relation: np.ndarray | None
+) -> np.ndarray:
+    """int64 [2, q]: (link, node), links ascending, for every node that the link's source is known to be joined with (by the link's relation), its own
+    destination aside, and the source itself, unless it has a destination and a relation, which may join a node to itself. Without destinations held-out
+    links are not known."""
+    link, node = (tables.ends if destination is None else tables.known).after(source, relation)
+    if destination is not None:
+        others = node != destination[link]
+        link, node = link[others], node[others]
+        if relation is not None:
+            return np.stack([link, node])
+    link, node = np.concatenate([link, np.arange(len(source))]), np.concatenate([node, source])
+    order = np.argsort(link, kind="stable")
+    return np.stack([link[order], node[order]])
+
+
+@dataclass(frozen=True)
+class _Picked:
+    """A batch's roots, and what makes the batch around them one of links."""
+
+    roots: NodeList
+    columns: dict[str, Any]
+    own: tuple[np.ndarray, np.ndarray] | None  # pairs of permanent ids, whose edges are left out
+
+    def complete(self, batch: MiniBatch) -> LinkBatch:
+        with stage("sample"):
+            kept = batch if self.own is None else without_links(batch, *self.own)
+        return LinkBatch(**vars(kept), **self.columns)
+
+
+def _around_ends(
+    tables: LinkTables,
+    columns: dict[str, np.ndarray],
+    rest: dict[str, Any],
+    own: tuple[np.ndarray, np.ndarray] | None,
+    *,
+    whole: bool,
+    time: np.ndarray | None = None,
+) -> _Picked:
+    """`columns` name nodes by their numbers; the batch names them by their places among its roots, which ascend in permanent id.
+
+    `whole`: all nodes are roots. `own`: the pairs of permanent ids whose edges are left out. `time`: of the links, which are the rows of the
+    columns: a node is a root as of each time, and roots ascend in (time, permanent id).
+    """
+    roots = tables.nodes
+    if not whole:
+        flat = np.concatenate([values.reshape(-1) for values in columns.values()])
+        when = np.zeros(1, np.int64)
+        if time is not None:
+            when, rank = np.unique(time, return_inverse=True)
+            ranks = [np.repeat(rank, values.size // len(rank)) for values in columns.values()]
+            flat = np.where(flat < 0, flat, flat + np.concatenate(ranks) * tables.num_nodes)
+        number, place = np.unique(flat, return_inverse=True)
+        if len(number) and number[0] < 0:  # beyond the end of a list
+            number, place = number[1:], place - 1
+        ends = np.cumsum([values.size for values in columns.values()])[:-1]
+        pieces = zip(columns.items(), np.split(place, ends), strict=True)
+        columns = {name: piece.reshape(values.shape) for (name, values), piece in pieces}
+        number, rank = number % tables.num_nodes, number // tables.num_nodes
+        roots = NodeList(roots.node[number], roots.original_id[number], None if time is None else when[rank])
+    return _Picked(roots, columns | rest, own)
+
+
+def picked_links(router: Router, options: LinkOptions) -> dict[str, Any]:
+    """What a batch of all links of these options has of them, without the batch around their ends: nodes are named by their numbers."""
+    sampler = LinkSampler(router, options)
+    return sampler.pick(0, 0).columns
+
+
+class TopLinkSampler:
+    """Every node as the source of links that are to be found, in one batch of the whole graph."""
+
+    __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
+    num_batches = 1
+
+    def __init__(self, router: Router, options: TopLinkOptions, num_ranks: int = 1) -> None:
+        self._router, self.options = router, options
+        self._around = sampler_around(router, options.around, num_ranks)
+        if options.top_k > router.manifest.num_nodes - 1:
+            raise ConfigError(
+                f"top_k: expected less than the number of nodes ({router.manifest.num_nodes}), got {options.top_k}; set --top_k"
+            )
+        if (options.relation is None) != (not router.manifest.relations):
+            raise ConfigError(
+                "relation: expected one of a knowledge graph's, and of another graph none; set --relation"
+            )
+
+    @property
+    def content_hash(self) -> str:
+        return self._router.manifest.measured.graph_digest
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        tables = self._router.link_tables
+        source = np.arange(tables.num_nodes)
+        relation = None if self.options.relation is None else np.full(len(source), self.options.relation)
+        known = _known(tables, source, None, relation)
+        of_all = {"is_link": np.zeros(len(source), np.int8), "link_split": np.full(len(source), SPLIT_NONE, np.int8)}
+        rest = {**of_all, "link_relation": relation, "known": known, "top_k": self.options.top_k}
+        picked = _around_ends(tables, {"link_source": source, "link_destination": source}, rest, None, whole=True)
+        drawn = self._around.draw_around([picked.roots for _ in batches], epoch, batches)
+        return [each.then(picked.complete) for each in drawn]

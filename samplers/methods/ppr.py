@@ -1,0 +1,198 @@
+"""Personalised PageRank: around each root the nodes that its walks end at most often, by forward push.
+
+Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual
+r, at first r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to its neighbors' residuals, until r(u) < epsilon · degree(u)
+everywhere. Always p + Σ_u r(u) · ppr(u) = ppr(root), so p never exceeds the exact vector. A node without neighbors keeps its walk: all of r(u)
+goes to p(u). Parallel edges count each. Differently from the papers, the root pushes once whatever its degree.
+
+Pushes run in rounds, all from the residuals at the round's beginning and in order of discovery, so results depend neither on partitions nor on
+the batch's other roots. When all roots are done or wait, one request per owner asks for the degrees and lists that are needed. One root does at
+most 1 / (alpha · epsilon) steps along edges beside its first push; its touched nodes take up to about 120 bytes each.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphmill.core.offsets import pointers
+from graphmill.samplers.access.list_pool import ListPool, ListsNeighbors
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn, with_rows
+from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
+from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan_length
+from graphmill.samplers.drawing.roots import find_roots
+from graphmill.samplers.drawing.subgraph_batch import draw_subgraph_batch
+from graphmill.samplers.kernels.push import FIRST_BITS, best_candidates, push_known, start_roots
+from graphmill.samplers.vocabulary.messages import NodeList
+from graphmill.samplers.vocabulary.options import PprOptions
+from graphmill.samplers.vocabulary.requirements import check_graph
+from graphmill.samplers.vocabulary.stage_clock import stage
+
+
+@dataclass(frozen=True)
+class PushedRoots:
+    """Scores and residuals: those of root g are entries [offset[g], offset[g] + size[g]), its own first."""
+
+    offset: np.ndarray  # int64 [num_roots]
+    size: np.ndarray  # int64 [num_roots]
+    node: np.ndarray  # stored ids
+    score: np.ndarray  # float64
+    residual: np.ndarray  # float64
+    num_rounds: int  # of requests
+    memory: tuple[np.ndarray, ...]  # what holds all of this, to be given back
+
+
+class PprSampler:
+    """Minibatches of one subgraph per root: the root, then its `top_k` nodes from the highest score down, with all edges among them.
+
+    Roots are those of one split, or given `roots` (permanent ids, distinct).
+    """
+
+    __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
+    content_hash, num_batches = plan_hash, plan_length
+
+    def __init__(
+        self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
+        self._router, self.options = router, options
+        check_graph(
+            router.manifest, options.split_set, options.direction, edge_columns=options.edge_columns, induced=True
+        )
+        self._root_batches = RootBatches(router, options, num_ranks, roots)
+        self._memory = PushMemory()
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        return [self._draw(self._root_batches.roots(epoch, batch).node, epoch, batch) for batch in batches]
+
+    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
+
+        `epoch` and `batch` are only the batch's numbers; one more request per owner finds the roots. Raises ConfigError where a root is
+        no node of the graph.
+        """
+        return with_rows(self._router, self._draw(find_roots(self._router, node_id).node, epoch, batch))
+
+    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        """Batches around these nodes, before their rows are fetched."""
+        return [self._draw(one.node, epoch, batch) for one, batch in zip(roots, batches, strict=True)]
+
+    def _draw(self, roots: np.ndarray, epoch: int, batch: int) -> PendingBatch:
+        """The subgraphs around these stored ids."""
+        with stage("sample"):
+            pushed = push_roots(self._router, roots, self.options, self._memory)
+            member, score, level, graph_ptr = best_nodes(pushed, self.options.top_k, self._permanent_ids)
+            self._memory.give_back(pushed.memory)
+        return draw_subgraph_batch(
+            self._router,
+            epoch,
+            batch,
+            member=member,
+            graph_ptr=graph_ptr,
+            level=level,
+            split_set=self.options.split_set,
+            score=score.astype(np.float32),
+            encodings=self.options.encodings,
+            edge_columns=self.options.edge_columns,
+        )
+
+    def _permanent_ids(self, node: np.ndarray) -> np.ndarray:
+        return self._router.fetch(node, feature=False).original_id
+
+
+class PushMemory:
+    """Arrays over entries and table slots of a batch's roots, reused between batches: allocating them costs more than the pushes."""
+
+    def __init__(self) -> None:
+        self._free: deque[tuple[np.ndarray, ...]] = deque()
+
+    def borrow(self, num_entries: int, index_dtype: np.dtype) -> tuple[np.ndarray, ...]:
+        """(node, number, score, residual, table_id, table_entry), of arbitrary content and at least this room."""
+        try:
+            arrays = self._free.pop()
+        except IndexError:
+            arrays = (np.empty(0, index_dtype),)
+        if len(arrays[0]) >= num_entries:
+            return arrays
+        entries = [np.empty(num_entries, dtype) for dtype in (index_dtype, np.int32, np.float64, np.float64)]
+        return *entries, np.empty(2 * num_entries, index_dtype), np.empty(2 * num_entries, np.int32)
+
+    def give_back(self, arrays: tuple[np.ndarray, ...]) -> None:
+        self._free.append(arrays)
+
+
+def push_roots(
+    router: ListsNeighbors, root: np.ndarray, options: PprOptions, memory: PushMemory | None = None
+) -> PushedRoots:
+    """Forward push from each root until no residual reaches epsilon · degree.
+
+    The result lies in borrowed memory where `memory` is given: use it before that is given back.
+    """
+    num_roots, room = len(root), 1 << FIRST_BITS
+    offset, size = np.arange(num_roots) * room, np.ones(num_roots, np.int64)
+    bits, end = np.full(num_roots, FIRST_BITS, np.int64), num_roots * room
+    arrays = (memory or PushMemory()).borrow(end, np.dtype(router.manifest.index_dtype))
+    start_roots(root, offset, *arrays)
+    pool, rounds, wanted = ListPool(router, options.direction), 0, offset.copy()
+    while len(wanted):
+        node, number, _, residual, _, _ = arrays
+        new = wanted[number[wanted] < 0]
+        number[new] = pool.number(node[new])
+        largest = np.zeros(len(pool.start))
+        np.maximum.at(largest, number[wanted], residual[wanted])
+        # One more than the quotient: its rounding must not leave out a list that the exact comparison asks for.
+        reach = np.floor(largest / options.epsilon).astype(np.int64) + 1
+        if rounds == 0:
+            reach[:] = np.iinfo(np.int64).max
+        due = np.flatnonzero((largest > 0) & (pool.start < 0) & (pool.degree <= reach))
+        if len(due):
+            pool.fetch(due, reach[due])
+        wanted, end, *grown = push_known(
+            offset,
+            bits,
+            size,
+            end,
+            pool.start,
+            pool.degree,
+            pool.neighbor,
+            options.alpha,
+            options.epsilon,
+            rounds == 0,
+            *arrays,
+        )
+        arrays = tuple(grown)
+        rounds += 1
+    return PushedRoots(offset, size, arrays[0], arrays[2], arrays[3], rounds, arrays)
+
+
+def best_nodes(
+    pushed: PushedRoots, top_k: int, order_of: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(node, score, level, graph_ptr): each root and its best nodes, descending in score and, where that differs, ascending in level.
+
+    Of tied last ones those that come first: `order_of` maps distinct nodes to numbers in whose order they stand, their permanent ids.
+    """
+    entry, graph, tied = best_candidates(pushed.offset, pushed.size, pushed.score, top_k)
+    if tied.any():
+        distinct, place = np.unique(pushed.node[entry[tied]], return_inverse=True)
+        permanent = order_of(distinct)[place]
+        of_tied = graph[tied]
+        order = np.lexsort((permanent, of_tied))
+        first_of_graph = np.searchsorted(of_tied[order], of_tied[order])
+        rank = np.arange(len(order)) - first_of_graph
+        left = top_k - np.bincount(graph[~tied], minlength=len(pushed.size))
+        keep = ~tied
+        keep[np.flatnonzero(tied)[order]] = rank < left[of_tied[order]]
+        entry, graph = entry[keep], graph[keep]
+    roots = np.arange(len(pushed.size))
+    entry, graph = np.concatenate([pushed.offset, entry]), np.concatenate([roots, graph])
+    is_other = np.arange(len(entry)) >= len(roots)
+    order = np.lexsort((-pushed.score[entry], is_other, graph))
+    graph_ptr = pointers(np.bincount(graph, minlength=len(roots)))
+    score = pushed.score[entry[order]]
+    level = np.cumsum(score != np.concatenate([[np.inf], score[:-1]]))
+    level[graph_ptr[:-1]] = -1  # a root comes first, whatever its score
+    return pushed.node[entry[order]].astype(np.int64), score, level, graph_ptr

@@ -1,0 +1,84 @@
+"""How an epoch is divided among ranks: pure functions from counts to shares, the same on every rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError
+
+Whole = TypeVar("Whole", int, np.ndarray)
+
+
+def even_split(count: Whole, parts: Whole, part: Whole) -> tuple[Whole, Whole]:
+    """Bounds [start, stop) of share `part` when `count` things are dealt in order to `parts`; sizes differ by at most one.
+
+    Arrays split many counts at once.
+    """
+    return count * part // parts, count * (part + 1) // parts
+
+
+def own_positions(rank: int, num_ranks: int, num_positions: int) -> range:
+    """The positions of a step that a rank computes: consecutive, as many as any other rank has, or one more."""
+    return range(*even_split(num_positions, num_ranks, rank))
+
+
+def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
+    """Batches of an epoch: a multiple of the ranks, so that all take equally many steps, each of at most about `batch_size` roots.
+
+    Raises ConfigError where some rank would have no root in a step.
+    """
+    if num_roots < num_ranks:
+        raise ConfigError(
+            f"expected at least one training root per rank, got {num_roots} roots for {num_ranks} ranks; "
+            "lower --fit.micro_batches (or, where it is auto, --workers) or check the graph's split"
+        )
+    steps = -(-num_roots // (batch_size * num_ranks))
+    return min(steps, num_roots // num_ranks) * num_ranks
+
+
+_NEAR = 0.05  # of a shard: how far its end is moved to the end of a stored partition
+
+
+def shard_bounds(num_nodes: int, num_ranks: int, offsets: Sequence[int], num_blocks: int) -> tuple[int, ...]:
+    """Bounds of even ranges of the stored nodes, one for each rank.
+
+    Their ends are moved to those of stored partitions (`offsets`) where these are near, and then to the nearest end of one of `num_blocks`
+    even blocks, where that leaves ranks about even.
+    """
+    ends = np.array([even_split(num_nodes, num_ranks, rank)[0] for rank in range(num_ranks + 1)])
+    stored = np.asarray(offsets)
+    near = stored[np.abs(stored[:, None] - ends).argmin(axis=0)]
+    ends = np.where(np.abs(near - ends) <= _NEAR * num_nodes / num_ranks, near, ends)
+    if num_blocks >= 8 * num_ranks or num_blocks % num_ranks == 0:
+        block = np.array([even_split(num_nodes, num_blocks, part)[0] for part in range(num_blocks + 1)])
+        ends = block[np.abs(block[:, None] - ends).argmin(axis=0)]
+    return (0, *map(int, ends[1:-1]), num_nodes)
+
+
+@dataclass(frozen=True)
+class ChunkShare:
+    """One rank's part of a step over chunks: share `part` of `parts` of the roots in `chunk`."""
+
+    chunk: int
+    part: int
+    parts: int
+
+
+def num_chunk_batches(num_chunks: int, num_ranks: int) -> int:
+    """Batches of an epoch of `num_chunks` chunks: ceil(num_chunks / num_ranks) steps on every rank."""
+    return -(-num_chunks // num_ranks) * num_ranks
+
+
+def chunk_share(batch: int, num_chunks: int, num_ranks: int) -> ChunkShare:
+    """What batch `batch` = step · num_ranks + rank covers.
+
+    A step takes the next `num_ranks` chunks. Where fewer are left, ranks share a chunk and split its roots: every rank
+    takes part in every step, and no root is lost or repeated.
+    """
+    step, rank = divmod(batch, num_ranks)
+    left = min(num_ranks, num_chunks - step * num_ranks)
+    offset = rank * left // num_ranks
+    sharers = [r for r in range(num_ranks) if r * left // num_ranks == offset]
+    return ChunkShare(chunk=step * num_ranks + offset, part=rank - sharers[0], parts=len(sharers))

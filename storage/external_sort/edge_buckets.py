@@ -1,0 +1,416 @@
+"""Edges on scratch disk, grouped by destination, then sorted a bucket at a time: an external sort in two passes.
+
+A bucket covers consecutive destination ids of one partition. Spilling appends to one file per bucket and column; sorting reads
+one bucket into memory. A bucket that a heavy tail made too large is read in narrower destination ranges instead.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+
+from graphmill.core.parallel_map import ordered_map
+
+_MAX_BUCKETS = 256  # each flush appends to all of them, so more buckets mean smaller writes
+_LEAST_CHUNK = 1 << 16  # edges; with smaller chunks another thread costs more than it saves
+_MAX_VIEWS = 1024  # that one writev takes (IOV_MAX)
+
+Result = TypeVar("Result")
+
+
+# Columns of edges beside their two ends, as far as there are any: edge_id int64 [k], weight float32 [k], time int64 [k],
+# feature float32 [k, edge_feature_dim].
+Columns = Mapping[str, np.ndarray]
+ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype, and width; 0: one number per edge
+
+
+def edge_column_types(
+    *, edge_id: bool = False, weight: bool = False, time: bool = False, feature_dim: int = 0
+) -> ColumnTypes:
+    int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
+    types: ColumnTypes = {
+        "edge_id": (int64, 0),
+        "weight": (float32, 0),
+        "time": (int64, 0),
+        "feature": (float32, feature_dim),
+    }
+    there = {"edge_id": edge_id, "weight": weight, "time": time, "feature": feature_dim > 0}
+    return {name: kind for name, kind in types.items() if there[name]}
+
+
+@dataclass(frozen=True)
+class SortedLists:
+    """Neighbor lists of consecutive nodes, one after the other."""
+
+    degree: np.ndarray  # int64 [num_nodes]
+    neighbor: np.ndarray  # new ids [k]
+    columns: Columns
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Edges of consecutive destinations, sorted by (destination, time where there are times, source row, position in the source)."""
+
+    key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
+    low: int
+    num_nodes: int  # destinations are low … low + num_nodes - 1
+    row_bits: int
+    columns: Columns
+
+    def lists(self, id_of_row: np.ndarray) -> SortedLists:
+        """The neighbor lists of the destinations; `id_of_row`: of sources."""
+        from graphmill.storage.external_sort.bucket_kernels import unpack_lists
+
+        neighbor = np.empty(len(self.key), id_of_row.dtype)
+        degree = np.zeros(self.num_nodes, np.int64)
+        unpack_lists(self.key, self.row_bits, id_of_row, degree, neighbor)
+        return SortedLists(degree, neighbor, self.columns)
+
+
+@dataclass(frozen=True)
+class SpilledEdges:
+    """Edges between source rows, as they are spilled."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    columns: Columns
+
+    def where(self, keep: np.ndarray) -> "SpilledEdges":
+        if keep.all():
+            return self
+        return SpilledEdges(self.src[keep], self.dst[keep], {name: c[keep] for name, c in self.columns.items()})
+
+    def reversed(self) -> "SpilledEdges":
+        return replace(self, src=self.dst, dst=self.src)
+
+    def with_reverses(self, *, of_loops: bool = False) -> "SpilledEdges":
+        """Each edge followed at once by its reverse, so that which of two equal edges comes first is the source's choice and
+        not that of the chunks; a self-loop is its own reverse, unless it has one too (`of_loops`), to be counted twice in sums."""
+        both = np.stack([self.src, self.dst], axis=1)
+        columns = {name: np.repeat(column, 2, axis=0) for name, column in self.columns.items()}
+        doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), columns)
+        keep = np.ones(2 * len(self.src), bool)
+        keep[1::2] = of_loops | (self.src != self.dst)
+        return doubled.where(keep)
+
+
+@dataclass(frozen=True)
+class GroupedEdges:
+    """A chunk's records in the order of their buckets."""
+
+    columns: dict[str, np.ndarray]
+    ends: list[int]  # where each bucket ends
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(column.nbytes for column in self.columns.values())
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A destination range of one bucket: what is sorted at once."""
+
+    bucket: int
+    low: int
+    high: int
+    whole: bool  # all of the bucket
+    last: bool  # the bucket's files can go after it
+
+
+class EdgeBuckets:
+    """Spill files of a graph's edges, by partition and destination range.
+
+    `group` may run on several threads, `append` on one; `sorted_buckets` sorts on threads of its own. Memory stays within the budget
+    whatever their number: a quarter for chunks (`num_groupers` + 1 of them), an eighth for what waits to be appended, half for sorting.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        offsets: np.ndarray,
+        *,
+        expected_edges: int,
+        memory_budget_bytes: int,
+        index_dtype: np.dtype,
+        columns: ColumnTypes,
+        num_sources: int | None = None,
+        copied: bool = True,
+        num_threads: int = 0,
+    ) -> None:
+        """`num_sources`: nodes that sources are among; None: the destinations'. `index_dtype` holds both kinds of ids."""
+        directory.mkdir()
+        self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
+        record_bytes = _row_bytes(self._columns)
+        # Sorting holds the records, an int64 key, an int64 order and the sorted copy; with threads, each has two results beside it.
+        result_bytes = record_bytes - index_dtype.itemsize
+        sorted_bytes = (
+            2 * record_bytes + 16 + (16 if "time" in columns else 0) + (2 * result_bytes if num_threads else 0)
+        )
+        max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
+        num_partitions = len(offsets) - 1
+        wanted = -(-expected_edges // max_records)
+        # A quarter more, at least twice as many: buckets differ, and one that is too large is read in several ranges.
+        wanted = max(2 * wanted, -(-5 * wanted * num_threads // 4))
+        per_partition = max(1, min(-(-wanted // num_partitions), _MAX_BUCKETS // num_partitions))
+        # As many at once as fit.
+        bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
+        self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
+        self._max_records = max(1024, max_records // max(1, self._num_sorters))
+        # A chunk is held as the source's int64 pairs and what they were made of; doubled by its reverses, and again while self-loops are
+        # removed; then with new ids and bucket numbers, in the order of buckets.
+        extra_bytes = record_bytes - 2 * index_dtype.itemsize
+        chunk_bytes = 2 * (16 + extra_bytes) + (4 * (16 + extra_bytes) if copied else 0) + 12 + 2 * record_bytes
+        chunk_edges = memory_budget_bytes // 4 // chunk_bytes
+        self.num_groupers = max(0, min(num_threads, chunk_edges // _LEAST_CHUNK - 1))
+        # And one that the source makes.
+        self.chunk_edges = max(1024, min(1 << 23, chunk_edges // (self.num_groupers + 1)))
+        self._held: list[GroupedEdges] = []
+        self._held_bytes, self._max_held_bytes = 0, memory_budget_bytes // 8
+        bounds = [
+            np.linspace(offsets[p], offsets[p + 1], per_partition + 1).astype(np.int64)[:-1]
+            for p in range(num_partitions)
+        ]
+        self._bounds = np.concatenate([*bounds, offsets[-1:]]).astype(np.int64)  # bucket b: [bounds[b], bounds[b + 1])
+        self._per_partition = per_partition
+        # A key is a destination's place in its range, then the source row: 63 bits for both, whatever the numbers of nodes.
+        self._row_bits = max(1, int((num_sources or offsets[-1]) - 1).bit_length())
+        self._max_span = 1 << (63 - self._row_bits)
+        self._paths = [
+            {name: directory / f"{bucket}.{name}" for name in self._columns}
+            for bucket in range(per_partition * num_partitions)
+        ]
+        self._num_spilled = np.zeros(num_partitions, np.int64)
+        for paths in self._paths:
+            for path in paths.values():
+                path.touch()
+
+    def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
+        """`id_of_row`: of destinations. Edges in the order of the buckets of their destinations' new ids, and as given within each; changes nothing here."""
+        # Imported here because numba is slow to import, and opening a graph does not need it.
+        from graphmill.storage.external_sort.bucket_kernels import group_by_bucket
+
+        dst = id_of_row[edges.dst]
+        count = len(dst)
+        columns = {name: np.empty(count, self._columns[name][0]) for name in ("dst", "src")}
+        others = self._columns.keys() - columns.keys()
+        order = np.empty(count if others else 0, np.int32)
+        bucket_of = np.empty(count, np.uint32)
+        ends = group_by_bucket(dst, edges.src, self._bounds, bucket_of, columns["dst"], columns["src"], order)
+        for name in others:
+            columns[name] = np.ascontiguousarray(edges.columns[name][order], dtype=self._columns[name][0])
+        return GroupedEdges(columns, ends.tolist())
+
+    def append(self, grouped: GroupedEdges) -> None:
+        """Takes a chunk's records; they are written to the files before sorting at the latest."""
+        self._held.append(grouped)
+        self._held_bytes += grouped.num_bytes
+        for bucket, (start, end) in enumerate(pairwise([0, *grouped.ends])):
+            self._num_spilled[bucket // self._per_partition] += end - start
+        if self._held_bytes >= self._max_held_bytes or len(self._held) >= _MAX_VIEWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Appends the records in memory to the buckets' files."""
+        for bucket, paths in enumerate(self._paths):
+            parts = [slice(g.ends[bucket - 1] if bucket else 0, g.ends[bucket]) for g in self._held]
+            for name, path in paths.items():
+                views = [g.columns[name][part].data for g, part in zip(self._held, parts, strict=True)]
+                self._write(path, [view for view in views if view.nbytes])
+        self._held, self._held_bytes = [], 0
+
+    def _write(self, path: Path, views: list[memoryview]) -> None:
+        if not views:
+            return
+        # Opened for each write: buckets times columns may be more files than a process may hold open.
+        with open(path, "ab", buffering=0) as file:
+            written, whole = os.writev(file.fileno(), views), sum(view.nbytes for view in views)
+            if written < whole:  # a signal, or more bytes than one call takes
+                rest = memoryview(b"".join(view.tobytes() for view in views))[written:]
+                while rest:
+                    rest = rest[file.write(rest) :]
+
+    def num_spilled(self, partition: int) -> int:
+        """How many edges the partition has got, before any duplicates are dropped."""
+        return int(self._num_spilled[partition])
+
+    def sorted_buckets(
+        self, *, drop_duplicates: bool, sum_columns: bool = False, then: Callable[[Bucket], Result]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """Yields (partition, then(bucket)) in ascending destination order, at least one bucket for each partition, and deletes the spill
+        files that are done. Threads sort and call `then` ahead of the consumer.
+
+        `drop_duplicates` keeps the first of edges with equal ends and times; with `sum_columns` it gets the sums of their weights and features.
+        """
+        self._flush()
+
+        def sort(piece: _Piece) -> tuple[_Piece, Result]:
+            return piece, then(self._sort(piece, drop_duplicates, sum_columns))
+
+        with closing(ordered_map(sort, self._pieces(), self._num_sorters)) as pieces:
+            for piece, result in pieces:
+                if piece.last:
+                    for path in self._paths[piece.bucket].values():
+                        path.unlink()
+                yield piece.bucket // self._per_partition, result
+                del result
+
+    def _pieces(self) -> Iterator[_Piece]:
+        for bucket in range(len(self._paths)):
+            ranges = self._ranges(self._mapped(bucket, "dst"), int(self._bounds[bucket]), int(self._bounds[bucket + 1]))
+            for low, end in ranges:
+                yield _Piece(bucket, low, end, whole=len(ranges) == 1, last=end == ranges[-1][1])
+
+    def _mapped(self, bucket: int, name: str) -> np.ndarray:
+        return _mapped_column(self._paths[bucket][name], *self._columns[name])
+
+    def _read(self, piece: _Piece) -> dict[str, np.ndarray]:
+        """The columns of a piece, in the order in which they were spilled."""
+        if not piece.whole:
+            chosen = self._positions(self._mapped(piece.bucket, "dst"), piece.low, piece.high)
+            return {name: np.asarray(self._mapped(piece.bucket, name)[chosen]) for name in self._columns}
+        # Read, not mapped: a fault per page costs more than the copy.
+        files = self._paths[piece.bucket]
+        return {
+            name: np.fromfile(files[name], of).reshape(_shape(-1, dim)) for name, (of, dim) in self._columns.items()
+        }
+
+    def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
+        """Consecutive destination ranges of at most about max_records edges each (a single hub may exceed it), with keys of
+        63 bits."""
+        if not len(dst) or (len(dst) <= self._max_records and high - low <= self._max_span):
+            return [(low, high)]
+        starts = range(low, max(high, low + 1), self._max_span)
+        return [some for start in starts for some in self._split(dst, start, min(start + self._max_span, high))]
+
+    def _split(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
+        parts = [dst[start : start + self._max_records] for start in range(0, len(dst), self._max_records)]
+        num_edges = sum(int(np.count_nonzero((part >= low) & (part < high))) for part in parts)
+        if num_edges <= self._max_records or high - low <= 1:
+            return [(low, high)]
+        counts = np.zeros(high - low, np.int64)
+        for part in parts:
+            counts += np.bincount(part[(part >= low) & (part < high)] - low, minlength=high - low)
+        group = (np.cumsum(counts) - 1) // self._max_records
+        cuts = np.flatnonzero(np.diff(group)) + 1
+        edges = [low, *(low + cuts).tolist(), high]
+        return list(pairwise(edges))
+
+    def _positions(self, dst: np.ndarray, low: int, high: int) -> np.ndarray:
+        """Where in `dst` the ids of a range are."""
+        return np.concatenate(
+            [
+                start + np.flatnonzero((part >= low) & (part < high))
+                for start in range(0, len(dst), self._max_records)
+                for part in [dst[start : start + self._max_records]]
+            ]
+        )
+
+    def _sort(self, piece: _Piece, drop_duplicates: bool, sum_columns: bool) -> Bucket:
+        from graphmill.storage.external_sort.bucket_kernels import pack_keys
+
+        extras = self._read(piece)
+        dst, src = extras.pop("dst"), extras.pop("src")
+        key = np.empty(len(dst), np.int64)
+        pack_keys(dst, src, piece.low, self._row_bits, key)
+        del dst, src
+        if not extras:
+            key.sort()
+            if drop_duplicates:
+                key = key[np.concatenate([[True], np.diff(key) != 0])] if len(key) else key
+        else:
+            time = extras.get("time")
+            if time is None:
+                order = np.argsort(key, kind="stable")
+            else:
+                order = np.lexsort((key, time, key >> self._row_bits))
+                time = time[order]
+            key = key[order]
+            first, kept = order[:0], order
+            if drop_duplicates and len(key):
+                first = np.flatnonzero(~is_repeated(key, time))
+                key, kept = key[first], order[first]
+            summed = {"weight", "feature"} if sum_columns and len(kept) < len(order) else set()
+            extras = {
+                name: _sums(column[order], first) if name in summed else column[kept] for name, column in extras.items()
+            }
+        return Bucket(key, piece.low, piece.high - piece.low, self._row_bits, extras)
+
+
+def is_repeated(key: np.ndarray, time: np.ndarray | None) -> np.ndarray:
+    """bool [k]: which of the sorted edges have the ends, and the time, of the one before them."""
+    repeated = np.zeros(len(key), bool)
+    repeated[1:] = key[1:] == key[:-1]
+    if time is not None:
+        repeated[1:] &= time[1:] == time[:-1]
+    return repeated
+
+
+def _shape(length: int, width: int) -> tuple[int, ...]:
+    return (length, width) if width else (length,)
+
+
+def _row_bytes(columns: ColumnTypes) -> int:
+    return sum(dtype.itemsize * max(1, width) for dtype, width in columns.values())
+
+
+def _mapped_column(path: Path, dtype: np.dtype, width: int) -> np.ndarray:
+    """A column, [k] or [k, width], mapped from its file."""
+    return (np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)).reshape(_shape(-1, width))
+
+
+def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Sums of the rows from each `first` to the next, rounded once: the same for an edge and its reverse."""
+    return np.add.reduceat(column, first, axis=0, dtype=np.float64).astype(column.dtype)
+
+
+class SortedEdges:
+    """Edge columns of one partition, appended bucket by bucket and then read as whole arrays: in memory if `num_edges`, an upper bound,
+    fit into `memory_bytes`, else over scratch files. `columns`: those beside the neighbors' ids, which are the column `index`."""
+
+    def __init__(
+        self, stem: Path, index_dtype: np.dtype, columns: ColumnTypes, *, num_edges: int, memory_bytes: int
+    ) -> None:
+        self._columns = {"index": (index_dtype, 0), **columns}
+        self._paths = {name: stem.with_suffix(f".{name}") for name in self._columns}
+        self._files: dict[str, BinaryIO] = {}
+        self._arrays: dict[str, np.ndarray] = {}
+        self._num_appended = 0
+        if num_edges * _row_bytes(self._columns) <= memory_bytes:
+            self._arrays = {name: np.empty(_shape(num_edges, dim), of) for name, (of, dim) in self._columns.items()}
+
+    def __enter__(self) -> "SortedEdges":
+        if not self._arrays:
+            self._files = {name: open(path, "wb") for name, path in self._paths.items()}  # noqa: SIM115
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._arrays = {}
+        for file in self._files.values():
+            file.close()
+        for path in self._paths.values():
+            path.unlink(missing_ok=True)
+
+    def append(self, lists: SortedLists) -> None:
+        start, self._num_appended = self._num_appended, self._num_appended + len(lists.neighbor)
+        for name, (dtype, _) in self._columns.items():
+            column = lists.neighbor if name == "index" else lists.columns[name]
+            if self._arrays:
+                self._arrays[name][start : self._num_appended] = column
+            else:
+                self._files[name].write(np.ascontiguousarray(column, dtype=dtype).data)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All columns; valid until the context ends."""
+        if self._arrays:
+            return {name: array[: self._num_appended] for name, array in self._arrays.items()}
+        for file in self._files.values():
+            file.flush()
+        return {name: _mapped_column(self._paths[name], *kind) for name, kind in self._columns.items()}

@@ -1,0 +1,11 @@
+"""What a manifest says of one file."""
+
+from typing import NamedTuple
+
+
+class FileEntry(NamedTuple):
+    """Size and SHA-256 of one file, and where it lies below the graph's folder: in the folder of the snapshot that wrote it."""
+
+    num_bytes: int
+    sha256: str
+    path: str = ""

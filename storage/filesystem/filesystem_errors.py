@@ -1,0 +1,57 @@
+"""Errors of filesystems as one line: credentials, network, permissions, names that a store refuses.
+
+fsspec's filesystems raise OSError, ValueError, or the errors of the package beneath them, which we do not import: botocore's
+NoCredentialsError is no OSError. Those are known by the module of their class.
+"""
+
+import errno
+from types import TracebackType
+
+from graphmill.core.errors import FormatError, GraphmillError
+
+_CLIENT_PACKAGES = "botocore aiobotocore s3fs aiohttp gcsfs google azure adlfs requests urllib3 paramiko"
+
+_FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+# s3fs gives the first to requests that S3 refuses as they are.
+_FINAL_NUMBERS = (errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.EMSGSIZE, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_CONNECTION_ERRORS = ("HTTPClientError", "ConnectionError", "ClientError", "RequestException", "HttpError")
+
+
+class one_line_errors:
+    """Context that turns a filesystem's error into `kind`: "{where}: cannot {action}: …".
+
+    Only for blocks that do nothing but call a filesystem: any ValueError is taken for the filesystem's. Graphmill's own errors pass.
+    A class, since a generator as context manager takes three times as long, and opening a graph enters several.
+    """
+
+    def __init__(self, where: str, action: str, kind: type[GraphmillError] = FormatError) -> None:
+        self._where, self._action, self._kind = where, action, kind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, GraphmillError) and _is_filesystem_error(error):
+            raise self._kind(f"{self._where}: cannot {self._action}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The error's text without line breaks, or its class name if the text is empty."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later: the network, or a store that is busy; not a name that is not there, nor permissions."""
+    if isinstance(error, OSError):
+        return not isinstance(error, _FINAL) and error.errno not in _FINAL_NUMBERS
+    return any(each.__name__ in _CONNECTION_ERRORS for each in type(error).__mro__)
+
+
+def _is_filesystem_error(error: Exception) -> bool:
+    return isinstance(error, OSError | ValueError | NotImplementedError) or any(
+        each.__module__.split(".")[0] in _CLIENT_PACKAGES.split() for each in type(error).__mro__
+    )

@@ -1,0 +1,71 @@
+"""Files and folders that survive a loss of power: synced to disk before anything that names them."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+from graphmill.storage.filesystem.file_entry import FileEntry
+
+
+def sync_file(path: Path | str) -> None:
+    """Returns when the file's content, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def synced_entry(path: Path) -> FileEntry:
+    """Size and checksum of a local file, once it is on disk."""
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        os.fsync(stream.fileno())
+        return FileEntry(num_bytes=stream.tell(), sha256=digest)
+
+
+def write_durably(path: Path | str, content: bytes) -> None:
+    """Writes or replaces a small file; a reader finds either the old content or the new."""
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with open(beside, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.rename(target)
+    finally:
+        beside.unlink(missing_ok=True)
+    sync_file(target.parent)
+
+
+def link_exclusively(source: Path, target: Path) -> bool:
+    """Gives the file a second name, and syncs it; False where that name is taken.
+
+    Where the filesystem has no hard links, an exclusive claim file beside the name decides, and the file is renamed.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if not os.path.samefile(source, target):  # else a network filesystem repeated a request that had succeeded
+            return False
+    except FileNotFoundError:
+        raise
+    except OSError:  # EPERM, EOPNOTSUPP …: no hard links here
+        try:
+            os.close(os.open(target.with_suffix(".claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        if target.exists():
+            return False
+        source.rename(target)
+    sync_file(target.parent)
+    return True
+
+
+def remove_if_empty(folder: Path | str) -> None:
+    """Removes an empty folder; one that holds anything stays."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)

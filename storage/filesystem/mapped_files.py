@@ -1,0 +1,106 @@
+"""The files that this process maps, and what to say where one of them changes while it is read.
+
+A mapped file is read without a call that could raise. Where a page of it is gone (the file was truncated, its disk fails), the system sends SIGBUS.
+Where other bytes were written into it, what follows from them may be anything, SIGSEGV too. `graphmill.jobs.cli.faults` turns both signals into what this module says.
+"""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+
+from graphmill.core.errors import DamageError, FormatError
+
+_MAPPED: dict[str, tuple[int, int]] = {}  # by path: size and time of change as it was mapped
+_LEAST_FREE_BYTES = 1 << 20
+_ADVICE = "put the file back; a run goes on with --run.resume"
+
+
+def remember(path: str) -> None:
+    """Notes how a file looks that is about to be mapped. Raises OSError."""
+    path = os.path.realpath(path)
+    _MAPPED[path] = _stamp(path)
+
+
+def why_unreadable(address: int) -> str | None:
+    """What is wrong with the file that is mapped at the address of a SIGBUS, in one line; None where none is mapped there."""
+    found = ((path, offset + address - first) for first, end, offset, path in _mappings() if first <= address < end)
+    path, offset = next(found, (None, 0))
+    if path is None:
+        return None
+    expected = f"{path}: expected " + ("the bytes that its manifest names" if path in _MAPPED else "the bytes it had")
+    try:
+        size = os.stat(path).st_size
+        if offset >= size:
+            return f"{expected}, found the file cut to {size:,} bytes while it was read; {_ADVICE}"
+        disk = os.statvfs(path)
+        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:  # the page was to be written
+            return f"{path}: expected room for it, found its disk full; free some"
+        with open(path, "rb", buffering=0) as stream:
+            os.pread(stream.fileno(), 1, offset)
+        reason = "for a moment"
+    except OSError as error:
+        reason = f"({error.strerror})"
+    return f"{expected}, found byte {offset:,} unreadable {reason}; {_ADVICE}"
+
+
+def why_changed() -> str | None:
+    """Which file was changed since it was mapped, and is mapped still, in one line; None where none was. Linux only."""
+    for path in dict.fromkeys(path for *_, path in _mappings()):
+        before = _MAPPED.get(path)
+        with suppress(OSError):  # one that was replaced is still there for who has it mapped
+            if before is not None and _stamp(path) != before:
+                return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
+    return None
+
+
+def check_unchanged() -> None:
+    """Raises FormatError where a mapped file was changed since: what was made of it must not be kept."""
+    if (line := why_changed()) is not None:
+        raise FormatError(line)
+
+
+def damaged(where: str) -> FormatError:
+    """What to raise where numbers that were checked as a file was opened are out of range now."""
+    if (line := why_changed()) is not None:
+        return DamageError(line)
+    return FormatError(
+        f"{where}: expected the lists that were checked when it was opened, found others; verify it: python jobs/inspect_graph.py <graph> --verify"
+    )
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def _mappings() -> Iterator[tuple[int, int, int, str]]:
+    """(first address, end, position in the file, path) of every mapped file of this process."""
+    with suppress(FileNotFoundError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            bounds, _, offset, _, inode, *path = line.split(maxsplit=5)
+            if int(inode):
+                first, end = bounds.split("-")
+                yield int(first, 16), int(end, 16), int(offset, 16), path[0].rstrip("\n")
+
+
+_SHARE = 0.5  # of the machine's memory: larger files will not stay there beside what else a run needs
+
+
+def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:
+    """Tells the system that these mapped rows are read in no order, where they are more than half of the memory (the machine's); whether it was told.
+
+    A page fault then reads one page. Otherwise it reads some thirty around it (128 KiB), which are evicted before anybody asks for them. Several
+    threads that fault at once keep a disk busy: loader threads, one for each batch (docs/performance.md, "Rows from a disk").
+    """
+    if memory_bytes is None:
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    madvise = getattr(ctypes.CDLL(None), "madvise", None)
+    if madvise is None or not hasattr(mmap, "MADV_RANDOM") or rows.nbytes <= _SHARE * memory_bytes:
+        return False
+    first = -(-rows.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (rows.ctypes.data + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    return length > 0 and not madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_RANDOM)

@@ -1,0 +1,65 @@
+"""What differs between local files, other filesystems and object stores: listing, atomic writes, buckets that must exist, folders that need not."""
+
+import os
+from contextlib import suppress
+
+import fsspec
+
+from graphmill.core.errors import ConfigError
+from graphmill.storage.filesystem.fsync import write_durably
+from graphmill.storage.filesystem.urls import is_local
+
+# Their first path part is a bucket (container), which `makedirs` would create, and they have no directories to make.
+_OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"))
+
+
+def is_object_store(filesystem: fsspec.AbstractFileSystem) -> bool:
+    protocol = filesystem.protocol
+    return not _OBJECT_STORES.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
+
+
+def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> None:
+    """Raises ConfigError if an object store has no such bucket: buckets are never created, since a typo would create one."""
+    bucket = path.split("/", 1)[0]
+    if is_object_store(filesystem) and not filesystem.exists(bucket):
+        raise ConfigError(
+            f"{url}: expected a bucket {bucket!r} that exists and that these credentials may use, found none; create it first"
+        )
+
+
+def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
+    """Names of what is in a folder now, ascending; none where there is no such folder."""
+    try:
+        return sorted(os.listdir(folder) if is_local(filesystem) else list_sizes(filesystem, folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, int]:
+    """Bytes of what is in a folder now, by name, from one listing; none where there is no such folder."""
+    sizes: dict[str, int] = {}
+    try:
+        if is_local(filesystem):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # gone meanwhile
+                        sizes[entry.name] = entry.stat().st_size
+            return sizes
+        filesystem.invalidate_cache(folder)
+        listed = filesystem.ls(folder, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    for one in listed:
+        if name := str(one["name"]).rstrip("/").rsplit("/", 1)[-1]:
+            sizes[name] = int(one["size"] or 0)
+    return sizes
+
+
+def put_file(filesystem: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
+    """Writes a small file, and its folder: a reader finds the old content or the new, after a loss of power too."""
+    if not is_object_store(filesystem):
+        filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+    if is_local(filesystem):
+        write_durably(path, content)
+    else:
+        filesystem.pipe_file(path, content)

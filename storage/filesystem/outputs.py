@@ -1,0 +1,129 @@
+"""The one rule for every path that a command writes, and for what it may remove there.
+
+A path may hold nothing, an empty folder, or an earlier output of the same command, known by a mark of ours inside it. Everything else is refused in
+one line, before anything is written. In an earlier output only files go whose names its writer gives; others' files stay, and so do their folders.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import fsspec
+
+from graphmill.core.errors import ConfigError
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+from graphmill.storage.filesystem.object_stores import check_bucket, is_object_store, list_names
+from graphmill.storage.filesystem.urls import is_local, split_url
+
+_LEFT = re.compile(r"\..+\.[0-9a-f]{8}")  # by a killed `write_durably`: such names do not say whose folder it is
+
+# Names that are not ours, of a filesystem and a path that is there; none where all may be written to, or replaced.
+Strangers = Callable[[fsspec.AbstractFileSystem, str], Sequence[str]]
+
+
+def names_there(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+    """Names in a folder, but for those that a killed writer leaves; a file's own name."""
+    if filesystem.isfile(path):
+        return [path.rsplit("/", 1)[-1]]
+    return [name for name in list_names(filesystem, path) if not _LEFT.fullmatch(name)]
+
+
+def check_output(
+    where: str | Path,
+    what: str,
+    strangers: Strangers = names_there,
+    *,
+    is_file: bool = False,
+    advice: str = "choose another --out",
+) -> None:
+    """Raises ConfigError where a command may not write `what` to a path or URL: it holds something else, or cannot be written. Makes nothing.
+
+    A link to a folder is followed. A link in place of a file, or to nothing, is refused.
+    """
+    filesystem, path = _opened(where)
+    with one_line_errors(str(where), f"use this for {what}", ConfigError):
+        filesystem.invalidate_cache()
+        found = _found(filesystem, path, strangers, is_file=is_file)
+        if found is not None:
+            raise ConfigError(f"{where}: expected {what} or nothing there, found {found}; {advice}")
+        if is_local(filesystem):
+            check_writable(Path(path).parent if is_file else Path(path), advice)
+        elif not filesystem.exists(path):
+            check_bucket(filesystem, path, str(where))
+
+
+def _found(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Strangers, *, is_file: bool) -> str | None:
+    """What forbids writing here; None: nothing does."""
+    is_link, is_there = is_local(filesystem) and os.path.islink(path), filesystem.exists(path)
+    if is_link and (is_file or not is_there):
+        return "a link"
+    if not is_there:
+        return None
+    is_folder = filesystem.isdir(path)
+    if is_file:
+        if not filesystem.isfile(path):  # a pipe or a device would be opened, and never end
+            return "a folder" if is_folder else "no regular file"
+        return "another file" if strangers(filesystem, path) else None
+    if not is_folder:
+        return "a file"
+    names = strangers(filesystem, path)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"other files ({names[0]!r}{more})" if names else None
+
+
+def check_writable(folder: Path, advice: str) -> None:
+    """Raises ConfigError where a local folder, which need not exist, cannot be made or written; makes nothing."""
+    existing = existing_part(folder)
+    if not existing.is_dir():
+        raise ConfigError(f"{folder}: expected a folder, found that {existing} is a file; {advice}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder}: expected a folder to write to, but {existing} is read-only; {advice}")
+
+
+def existing_part(path: Path) -> Path:
+    """The path, or the nearest of the folders above it that is there."""
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    return existing
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """A folder to fill: it becomes `out` when the block ends, or goes with what is in it where the block raises. Call `check_output` first."""
+    target = out.resolve()  # a link to an empty folder is followed
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+        made = Path(scratch, target.name)
+        made.mkdir()
+        yield made
+        made.rename(target)
+
+
+def remove_ours(folder: str | Path, ours: re.Pattern[str]) -> None:
+    """Removes the files of a folder whose names its writer gives, and the folder where nothing else is in it. Raises OSError where that fails."""
+    filesystem, path = _opened(folder)
+    paths = [f"{path}/{name}" for name in list_names(filesystem, path) if ours.fullmatch(name)]
+    if is_object_store(filesystem):
+        if paths:
+            filesystem.rm(paths)  # one request
+        return
+    for each in paths:
+        with suppress(FileNotFoundError, IsADirectoryError):
+            filesystem.rm_file(each)
+    remove_empty_folder(filesystem, path)
+
+
+def _opened(where: str | Path) -> tuple[fsspec.AbstractFileSystem, str]:
+    """A Path is local, whatever its name looks like."""
+    return (split_url("/")[0], os.path.abspath(where)) if isinstance(where, Path) else split_url(where)
+
+
+def remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
+    with suppress(OSError, NotImplementedError):  # it knows no folders, or this one is gone
+        filesystem.invalidate_cache(folder)
+        if not filesystem.ls(folder, detail=False):  # some (HDFS) would remove it with all that it holds
+            filesystem.rmdir(folder)

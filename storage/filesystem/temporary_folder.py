@@ -1,0 +1,114 @@
+"""Files and folders out of other users' reach; temporary folders with an owner: locked while their process lives, found by the next process if it died.
+
+The process holds a lock (flock) on the folder's file `owner`, and the lock goes with the process: a folder whose lock is free is an orphan. A
+folder without that file, or of another user, is never touched. Where locks are seen by their own machine alone (NFS with local locks),
+another machine's folder looks like an orphan: such a filesystem is no place for temporary folders.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from graphmill.core.errors import ConfigError
+
+_OWNER = "owner"
+_MADE = "[a-z0-9_]{8}"  # what tempfile appends
+
+
+def check_private(path: Path) -> None:
+    """Raises ConfigError unless only this user and root can open, change or replace what the path names."""
+    path = path.resolve()
+    for each in (path, *path.parents):
+        try:
+            status = each.lstat()
+        except OSError as error:
+            raise ConfigError(f"{each} cannot be looked at: {error.strerror}") from error
+        if status.st_uid not in _trusted_owners():
+            raise ConfigError(
+                f"other users can change {path}: {each} belongs to user id {status.st_uid}; use another place"
+            )
+        # In a folder with the sticky bit, as /tmp, nobody replaces what is another's.
+        what, bits = ("rwx", 0o077) if each == path else ("w", 0 if status.st_mode & stat.S_ISVTX else 0o022)
+        if status.st_mode & bits:
+            mode = stat.S_IMODE(status.st_mode)
+            raise ConfigError(f"other users can reach {path}: {each} has mode {mode:04o}; run: chmod go-{what} {each}")
+
+
+def _trusted_owners() -> set[int]:
+    """Root and this user. In a container that maps few users, root's files outside it belong to a number that stands for all others."""
+    owners = {0, os.geteuid()}
+    with contextlib.suppress(OSError):  # Linux has these
+        if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
+            owners.add(int(Path("/proc/sys/kernel/overflowuid").read_text()))
+    return owners
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder inside the block, so that it is no orphan; the folder may be removed meanwhile."""
+    lock = own(folder)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def own(folder: Path) -> int | None:
+    """Locks a folder until the file descriptor is closed, or this process ends. None where the filesystem has no locks: nobody will take it for an orphan."""
+    lock = os.open(folder / "new-owner", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    (folder / "new-owner").rename(folder / _OWNER)  # from here on it can be seen, and it is locked
+    return lock
+
+
+def disown(folder: Path) -> None:
+    """Leaves the folder to the user: it is no orphan once this process ends."""
+    (folder / _OWNER).unlink(missing_ok=True)
+
+
+def remove_orphans(parent: Path, prefix: str) -> None:
+    """Removes the folders in `parent` that `tempfile` made with this prefix and whose process is gone."""
+    for folder in _orphans(parent, prefix):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _orphans(parent: Path, prefix: str) -> Iterator[Path]:
+    """Each is locked until the next is asked for."""
+    pattern = re.compile(re.escape(prefix) + _MADE)
+    try:
+        folders = [Path(entry.path) for entry in os.scandir(parent) if pattern.fullmatch(entry.name)]
+    except OSError:
+        return
+    for folder in folders:
+        with contextlib.suppress(OSError), _opened(folder) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """The owner file of a folder, where both are this user's, and are a folder and a file; OSError otherwise."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        lock = os.open(_OWNER, flags, dir_fd=held)
+        try:
+            for each, is_kind in ((held, stat.S_ISDIR), (lock, stat.S_ISREG)):
+                status = os.fstat(each)
+                if status.st_uid != os.geteuid() or not is_kind(status.st_mode):
+                    raise PermissionError(f"{folder} is another user's")
+            yield lock
+        finally:
+            os.close(lock)
+    finally:
+        os.close(held)

@@ -1,0 +1,49 @@
+"""fsspec URLs: their filesystem and path."""
+
+import functools
+import os
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from graphmill.core.errors import FormatError
+from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
+
+
+def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Filesystem and path of an fsspec URL; a plain path is local and made absolute.
+
+    Raises FormatError where the URL's protocol is unknown or its fsspec package is not installed.
+    """
+    if ":" not in url:  # a plain path: fsspec's own parsing takes longer than reading a manifest
+        filesystem = _local()
+        return filesystem, os.path.normpath(filesystem._strip_protocol(url)).rstrip("/")
+    try:
+        with one_line_errors(url, "use this URL"):  # a profile that does not exist, for example
+            try:
+                filesystem, path = fsspec.core.url_to_fs(url)
+            except ValueError as error:  # an unknown protocol
+                raise ImportError(str(error)) from None
+    except ImportError as error:
+        raise FormatError(
+            f"{url}: cannot open this kind of URL ({one_line(error)}); use a path, memory://, or install an extra: "
+            "pip install -e '.[s3]' or '.[gs]'"
+        ) from None
+    # "x/../graph" must not depend on whether x exists.
+    path = os.path.normpath(path) if is_local(filesystem) else str(path)
+    return filesystem, path.rstrip("/")
+
+
+@functools.cache
+def _local() -> LocalFileSystem:
+    return LocalFileSystem()
+
+
+def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:
+    return isinstance(filesystem, LocalFileSystem)
+
+
+def absolute_url(url: str) -> str:
+    """A local path made absolute, since workers may run in another folder; other URLs unchanged."""
+    filesystem, path = split_url(url)
+    return path if is_local(filesystem) else url

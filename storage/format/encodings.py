@@ -1,0 +1,89 @@
+"""Stored encodings: float32 rows for the nodes of a stored graph, computed once, then found by name.
+
+    data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each
+
+Storing one publishes another snapshot: the files of the previous one, and the encoding's. A name (`laplacian-16-smallest`, `rwse-20`) means
+the same for every graph and partitioning. A graph ingested again with the same content keeps its encodings; with other content it has none.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import fsspec
+import numpy as np
+
+from graphmill.storage.format.arrow_files import numpy_column, read_batch
+from graphmill.storage.format.encoding_names import _NAME, encoding_dim, parse_encoding_name
+from graphmill.storage.format.manifest import EncodingEntry, Manifest
+
+ALGORITHM_VERSION = 1  # of every stored encoding: raise it where the same options give other rows
+COLUMN = "encoding"
+
+
+class EncodedGraph(Protocol):
+    """What is read of a `StoredGraph`."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def filesystem(self) -> fsspec.AbstractFileSystem: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def offsets(self) -> np.ndarray: ...
+
+
+def find_encoding(graph: EncodedGraph, name: str) -> EncodingEntry | None:
+    """The stored encoding of this name, or None if there is none of this version. ConfigError for a name that is not one of an encoding."""
+    parse_encoding_name(name)
+    entry = graph.manifest.encodings.get(name)
+    return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
+
+
+def stored_encodings(graph: EncodedGraph) -> dict[str, EncodingEntry]:
+    """The encodings that are stored for this graph, by name, ascending; without those of an older version."""
+    named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
+    return {name: entry for name, entry in named.items() if entry is not None}
+
+
+def read_encoding(
+    graph: EncodedGraph, name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
+) -> np.ndarray:
+    """float32 [num_owned, dim]: the rows of a partition's nodes, a read-only view of the mapped file.
+
+    Raises FormatError where the file is missing, truncated, or does not fit; with `verify`, where its checksum does not match.
+    """
+    file = entry.file(partition)
+    path = f"{graph.path}/{file.path}"
+    start, stop = graph.offsets[partition : partition + 2]
+    batch = read_batch(graph.filesystem, path, file, verify=verify, num_rows=stop - start)
+    return numpy_column(batch, COLUMN, "float32", path, encoding_dim(name))
+
+
+class StoredEncodings(Mapping[str, np.ndarray]):
+    """The encodings of one partition's nodes by name, float32 [num_owned, dim] each; mapped when first asked for.
+
+    KeyError for one that the graph's snapshot does not have, FormatError for a damaged one. Thread-safe.
+    """
+
+    def __init__(self, graph: EncodedGraph, partition: int, *, verify: bool = False) -> None:
+        self._graph, self._partition, self._verify = graph, partition, verify
+        self._mapped: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        rows = self._mapped.get(name)
+        if rows is None:
+            entry = find_encoding(self._graph, name)
+            if entry is None:
+                raise KeyError(name)
+            rows = self._mapped[name] = read_encoding(self._graph, name, entry, self._partition, verify=self._verify)
+        return rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(stored_encodings(self._graph))
+
+    def __len__(self) -> int:
+        return len(stored_encodings(self._graph))

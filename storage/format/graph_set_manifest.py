@@ -1,0 +1,156 @@
+"""The manifest of many small graphs: what a directory of shards holds. Its header and its checks are those of `graphmill.storage.format.manifest`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from graphmill.core.errors import FormatError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.format.manifest import hash_of_files, manifest_json, partition_dir
+from graphmill.storage.format.manifest_reader import ManifestReader
+from graphmill.storage.format.statistics import GraphSetStatistics, read_graph_set_statistics
+
+MANY_GRAPHS = "many-graphs"
+REJECTS_NAME = "rejects.csv"
+
+_FILE_NAME = re.compile(r"part-\d{5}/graphs\.arrow|rejects\.csv")
+_INDEX_DTYPES = ("uint8", "uint16", "int32")
+_LABELLED = ("nodes", "pairs")
+_FEATURE_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32")
+
+
+@dataclass(frozen=True)
+class RowSchema:
+    """What the rows of nodes, or those of edges, hold."""
+
+    dim: int = 0
+    dtype: str | None = None
+    categories: tuple[int, ...] = ()  # where all columns are categories: the size of each one's vocabulary
+
+
+NO_FEATURES = RowSchema()
+
+
+@dataclass(frozen=True)
+class GraphSetManifest:
+    """Counts, schema, shards, files with checksums, and where the graphs came from."""
+
+    name: str
+    num_graphs: int
+    num_nodes: int
+    num_edges: int  # directed: an undirected bond counts twice
+    graph_offsets: tuple[int, ...]  # shard s holds the graphs [offsets[s], offsets[s + 1])
+    node: RowSchema = NO_FEATURES
+    edge: RowSchema = NO_FEATURES
+    index_dtype: str = "uint16"  # of an edge's ends, positions within their graph
+    target_names: tuple[str, ...] = ()
+    split_names: tuple[str, ...] = ()  # code c of a graph's split is names[c - 1]; 0: in none
+    labelled: str | None = (
+        None  # "nodes": they have classes; "pairs": some pairs of nodes are told to belong together or not
+    )
+    num_classes: int | None = None  # of labelled nodes
+    num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
+    statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    snapshot: int = 0  # its number; 0: not published yet
+    created: float = 0.0  # seconds since 1970, by the writer's clock
+    origin: str | None = None  # of a copy on a host's own disk: the url of the set that it is a copy of
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.graph_offsets) - 1
+
+    @property
+    def measured(self) -> GraphSetStatistics:
+        """The statistics. Raises FormatError where the manifest has none: no writer of graphs made it."""
+        if self.statistics is None:
+            raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graphs again")
+        return self.statistics
+
+    @property
+    def content_hash(self) -> str:
+        """As of one graph: equal if and only if the stored bytes are equal."""
+        return hash_of_files(self.files)
+
+    def to_json(self) -> str:
+        fields = asdict(replace(self, files={}, provenance={}))
+        return manifest_json(
+            MANY_GRAPHS, self, {name: value for name, value in fields.items() if name != "origin" or value is not None}
+        )
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row of the source that is no graph."""
+
+    line: int  # of the source's file, from 1
+    text: str
+    reason: str
+
+
+def shard_file(shard: int) -> str:
+    return f"{partition_dir(shard)}/graphs.arrow"
+
+
+def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
+    """Manifest from its JSON text; `where` names the file in errors. Raises FormatError for anything else."""
+    reader = ManifestReader(text, where, MANY_GRAPHS, _FILE_NAME)
+    manifest = GraphSetManifest(
+        name=reader.text("name"),
+        num_graphs=reader.count("num_graphs"),
+        num_nodes=reader.count("num_nodes"),
+        num_edges=reader.count("num_edges"),
+        graph_offsets=reader.offsets("graph_offsets", "num_graphs"),
+        node=_row_schema(reader, "node"),
+        edge=_row_schema(reader, "edge"),
+        index_dtype=reader.choice("index_dtype", _INDEX_DTYPES) or "",
+        target_names=reader.names("target_names"),
+        split_names=reader.names("split_names"),
+        labelled=reader.choice("labelled", _LABELLED),
+        num_classes=reader.optional_width("num_classes"),
+        num_rejected=reader.count("num_rejected"),
+        files=reader.files(),
+        provenance=reader.texts("provenance"),
+        snapshot=reader.snapshot(),
+        created=reader.date("created"),
+        origin=reader.optional_text("origin"),
+    )
+    if not manifest.index_dtype:
+        reader.fail("index_dtype", f"one of {_INDEX_DTYPES}", None)
+    if len(manifest.split_names) > np.iinfo(np.int8).max:
+        reader.fail("split_names", f"at most {np.iinfo(np.int8).max} names", f"{len(manifest.split_names)} names")
+    if (manifest.labelled == "nodes") != (manifest.num_classes is not None):
+        reader.fail("num_classes", "a number of classes exactly where nodes are labelled", manifest.num_classes)
+    expected = [shard_file(shard) for shard in range(manifest.num_shards)]
+    for name in [*expected, *([REJECTS_NAME] if manifest.num_rejected else [])]:
+        if name not in manifest.files:
+            reader.fail("files", f"an entry for {name}", "none")
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    # Each takes a byte at least, but for nodes without features.
+    no_bytes = manifest.num_graphs * (int(np.iinfo(manifest.index_dtype).max) + 1)
+    most = dict.fromkeys(("num_graphs", "num_edges", "num_rejected"), num_bytes)
+    most["num_nodes"] = num_bytes if manifest.node.dim else no_bytes
+    for key, count in most.items():
+        if getattr(manifest, key) > count:
+            reader.fail(key, f"at most {count}, by the size of the files", getattr(manifest, key))
+    reader.check_content_hash(manifest.content_hash)
+    statistics = reader.optional_inner("statistics")
+    return (
+        manifest
+        if statistics is None
+        else replace(manifest, statistics=read_graph_set_statistics(statistics, manifest))
+    )
+
+
+def _row_schema(reader: ManifestReader, key: str) -> RowSchema:
+    inner = reader.inner(key)
+    dim = inner.width("dim")
+    schema = RowSchema(dim, inner.choice("dtype", _FEATURE_DTYPES), inner.widths("categories"))
+    if (schema.dim > 0) != (schema.dtype is not None):
+        inner.fail("dtype", "a dtype exactly where dim is positive", schema.dtype)
+    if schema.categories and len(schema.categories) != dim:
+        inner.fail("categories", f"none, or one size for each of {dim} columns", schema.categories)
+    return schema

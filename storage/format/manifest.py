@@ -1,0 +1,385 @@
+"""The manifest of one snapshot of a stored graph: what its Arrow partitions hold, and how to check that it is complete.
+
+It is the last file written and the first one read. Parsing trusts nothing: every field's type and range is checked, and file
+names must be the ones of the format, so a manifest cannot point outside its graph's folder.
+
+`node_types` and `edge_types` are tables: a plain graph has one row in each, a typed one (`graphmill.storage.format.typed_manifest`) several. `requires` names what a
+reader must support to read the graph at all.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, get_args
+
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.format.dtypes import FeatureDtype
+from graphmill.storage.format.feature_rows import FeatureLayout, FeatureRows
+from graphmill.storage.format.manifest_reader import (
+    ANY_PATH,
+    FORMAT,
+    FORMAT_VERSION,
+    RELATIONS,
+    TIMES,
+    TYPES,
+    ManifestReader,
+)
+from graphmill.storage.format.source import SPLIT_NAMES
+from graphmill.storage.format.statistics import GraphStatistics, read_graph_statistics
+
+ONE_GRAPH = "one-graph"
+
+_FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
+_ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
+LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32"}  # by the kind of labels
+
+
+@dataclass(frozen=True)
+class EncodingEntry:
+    """One stored encoding of the graph's nodes."""
+
+    version: int  # of the algorithm that made it
+    files: Mapping[str, FileEntry] = field(default_factory=dict)  # one for each partition
+    provenance: Mapping[str, str] = field(default_factory=dict)  # of laplacian: its eigenvalues, separated by spaces
+
+    def file(self, partition: int) -> FileEntry:
+        """The partition's file."""
+        (entry,) = (each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/"))
+        return entry
+
+
+@dataclass(frozen=True)
+class StoredLinks:
+    """How many links the graph holds beside its edges (`graphmill.storage.ingestion.held_out_links`), by split code."""
+
+    positives: tuple[int, ...]
+    negatives: tuple[int, ...]  # pairs that are no links, for a split as a whole
+    listed: tuple[int, ...]  # entries of the links' own lists of negatives
+    digest: str  # of all of them, whatever the partitions
+
+    def has_negatives(self, code: int) -> bool:
+        return self.negatives[code] + self.listed[code] > 0
+
+
+@dataclass(frozen=True)
+class GraphPart:
+    """What a typed graph is read by: the nodes of one type, or the edges of one relation with their targets' columns."""
+
+    name: str  # "paper", or "author--writes--paper"
+    num_sources: int | None  # nodes of a relation's source type; None: a type of nodes, which has no lists of edges
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Counts, schema, partition offsets, files with checksums, and where the graph came from."""
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
+    num_groups: int = 0  # locality groups of nodes; 0: none are stored
+    feature_dim: int = 0
+    feature_dtype: FeatureDtype | None = None
+    feature_layout: FeatureLayout = "dense"  # of the stored rows (`graphmill.storage.format.feature_rows`)
+    feature_slots: int = 0
+    edge_feature_dim: int = 0
+    # Names, of a knowledge graph: an edge's one feature is the number of its relation.
+    relations: tuple[str, ...] = ()
+    has_edge_id: bool = False
+    has_edge_weight: bool = False
+    has_edge_time: bool = False  # lists ascend in (time, original id) and not in original id alone
+    has_node_time: bool = False
+    id_kind: str = (
+        "int64"  # or "string": ids.arrow has the source's own ids, and a node's permanent id is its row in the source
+    )
+    symmetric: bool = False  # every edge's reverse is there too: lists of in-edges serve as lists of out-edges
+    has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
+    label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value" or None
+    num_classes: int | None = None  # or how many answers
+    num_split_sets: int = 0
+    links: StoredLinks | None = None  # None: no edge was held out
+    # None: made by hand, not by ingestion; a reader: not parsed yet, `measured` does
+    statistics: "GraphStatistics | ManifestReader | None" = field(default=None, compare=False, repr=False)
+    files: Mapping[str, FileEntry] = field(default_factory=dict, repr=False)
+    provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
+    encodings: Mapping[str, EncodingEntry] = field(default_factory=dict, repr=False)
+    snapshot: int = 0  # its number; 0: not published yet
+    created: float = 0.0  # seconds since 1970, by the writer's clock
+    origin: str | None = (
+        None  # of a copy that may lack partitions: the url of the graph that it is a copy of, as a whole
+    )
+    part: GraphPart | None = None  # which part of a typed graph this is; None: a plain graph
+
+    @property
+    def num_sources(self) -> int:
+        """How many nodes there are that neighbor ids name: the graph's own, or of a relation those of its source type."""
+        return self.num_nodes if self.part is None or self.part.num_sources is None else self.part.num_sources
+
+    @property
+    def has_topology(self) -> bool:
+        return self.part is None or self.part.num_sources is not None
+
+    @property
+    def num_partitions(self) -> int:
+        return len(self.partition_offsets) - 1
+
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """How rows of features are stored; None where nodes have none."""
+        if self.feature_dtype is None:
+            return None
+        return FeatureRows(self.feature_dim, self.feature_dtype, self.feature_layout, self.feature_slots)
+
+    @cached_property
+    def measured(self) -> GraphStatistics:
+        """The statistics, parsed when first asked for: that takes as long as opening the graph.
+
+        Raises FormatError where they are damaged, or the manifest has none: it was not made by ingestion.
+        """
+        if self.statistics is None:
+            raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graph again")
+        if isinstance(self.statistics, GraphStatistics):
+            return self.statistics
+        return read_graph_statistics(self.statistics, self)
+
+    @property
+    def index_dtype(self) -> str:
+        """dtype of the neighbors' stored ids: int32 while they fit."""
+        return "int32" if self.num_sources < 2**31 else "int64"
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 over the names and checksums of all files but encodings: equal if and only if the stored bytes are equal."""
+        return hash_of_files(self.files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files but encodings."""
+        return sum(entry.num_bytes for entry in self.files.values())
+
+    def to_json(self) -> str:
+        encodings = {
+            name: {"version": each.version, "files": _entries(each.files), "provenance": dict(each.provenance)}
+            for name, each in sorted(self.encodings.items())
+        }
+        statistics = None if self.statistics is None else asdict(self.measured)
+        fields = {
+            "name": self.name,
+            "node_types": [self.node_row(_NODE_TYPE["name"])],
+            "edge_types": [self.edge_row(_EDGE_TYPE)],
+            "encodings": encodings,
+            "statistics": statistics,
+            **({} if self.links is None else {"links": {_EDGE_TYPE["relation"]: asdict(self.links)}}),
+            **({} if self.origin is None else {"origin": self.origin}),
+        }
+        return manifest_json(ONE_GRAPH, self, fields, self.requires)
+
+    @property
+    def requires(self) -> list[str]:
+        """What a reader must support beyond a graph of 0.2."""
+        return [TIMES] * (self.has_edge_time or self.has_node_time) + [RELATIONS] * bool(self.relations)
+
+    def node_row(self, name: str) -> dict[str, Any]:
+        """The row of `node_types`."""
+        return {"name": name, **{_NODE_NAMES.get(key, key): getattr(self, key) for key in _NODE_FIELDS}}
+
+    def edge_row(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """The row of `edge_types`."""
+        relations = {"relations": list(self.relations)} if self.relations else {}
+        return {**names, **{key: getattr(self, _EDGE_NAMES.get(key, key)) for key in _EDGE_FIELDS}, **relations}
+
+
+def hash_of_files(files: Mapping[str, FileEntry]) -> str:
+    lines = "".join(f"{name} {entry.sha256}\n" for name, entry in sorted(files.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _entries(files: Mapping[str, FileEntry]) -> dict[str, dict[str, Any]]:
+    return {name: entry._asdict() for name, entry in sorted(files.items())}
+
+
+def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any], requires: Sequence[str] = ()) -> str:
+    """The text of a manifest of this kind: a header, its own fields, provenance, files."""
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "requires": list(requires),
+        "snapshot": manifest.snapshot,
+        "created": manifest.created,
+        "content_hash": hash_of_files(manifest.files),
+    }
+    body = {"provenance": dict(manifest.provenance), "files": _entries(manifest.files)}
+    return json.dumps({**header, **fields, **body}, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class SnapshotHead:
+    """The fields that a manifest of any kind has."""
+
+    kind: str
+    snapshot: int
+    created: float
+    paths: frozenset[str]  # of all its files
+    is_typed: bool  # a graph of several types
+
+
+def parse_head(text: str, where: str) -> SnapshotHead:
+    """The head of a manifest of any kind. Raises FormatError for anything else."""
+    reader = ManifestReader(text, where, None, ANY_PATH)
+    tables = [reader, *reader.members("encodings", optional=True).values()]
+    paths = frozenset(path for table in tables for path in table.paths())
+    return SnapshotHead(
+        reader.text("kind"), reader.snapshot(), reader.date("created"), paths, TYPES in reader.names("requires")
+    )
+
+
+def partition_dir(partition: int) -> str:
+    return f"part-{partition:05d}"
+
+
+def parse_manifest(text: str, where: str) -> Manifest:
+    """Manifest from its JSON text; `where` names the file in errors.
+
+    Raises FormatError for anything that is not exactly a manifest of one graph of one type of nodes and of edges. Its statistics
+    are checked when they are read (`Manifest.measured`).
+    """
+    reader = ManifestReader(text, where, ONE_GRAPH, _FILE_NAME)
+    nodes, edges = reader.only("node_types"), reader.only("edge_types")
+    for table, expected in ((nodes, _NODE_TYPE), (edges, _EDGE_TYPE)):
+        for key, only in expected.items():
+            table.only_value(key, only)
+    manifest = Manifest(
+        name=reader.text("name"),
+        **node_fields(nodes),
+        **edge_fields(edges),
+        files=reader.files(),
+        provenance=reader.texts("provenance"),
+        encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
+        links=_links(reader),
+        statistics=reader.optional_inner("statistics"),
+        snapshot=reader.snapshot(),
+        created=reader.date("created"),
+        origin=reader.optional_text("origin"),
+    )
+    for partition in range(manifest.num_partitions):
+        for file in expected_files(manifest, partition):
+            if file not in manifest.files:
+                reader.fail("files", f"an entry for {file}", "none")
+    check_counts(manifest, reader)
+    reader.check_content_hash(manifest.content_hash)
+    return manifest
+
+
+def check_counts(manifest: Manifest, reader: ManifestReader) -> None:
+    """Raises FormatError where the files are too small for what is counted: whoever opens the graph makes room by these counts."""
+    sizes = dict.fromkeys(("nodes", "topology", "links"), 0)
+    for name, entry in manifest.files.items():
+        kind = name.rpartition("/")[2].removesuffix(".arrow")
+        if kind in sizes:
+            sizes[kind] += entry.num_bytes
+    links = manifest.links
+    least = {  # of a node its id, of an edge its end, of a link both
+        "num_nodes": ("nodes", 8 * manifest.num_nodes),
+        "num_edges": ("topology", int(manifest.index_dtype[3:]) // 8 * manifest.num_edges),
+        "links": ("links", 8 * sum((*links.positives, *links.negatives, *links.listed)) if links else 0),
+    }
+    for count, (kind, num_bytes) in least.items():
+        if num_bytes > sizes[kind]:
+            reader.fail(count, f"files {kind}.arrow of at least {num_bytes} bytes for what it counts", sizes[kind])
+
+
+def node_fields(nodes: ManifestReader) -> dict[str, Any]:
+    """What a row of `node_types` says, as fields of `Manifest`. Raises FormatError where its fields contradict each other."""
+    fields = {key: read(nodes, _NODE_NAMES.get(key, key)) for key, read in _NODE_FIELDS.items()}
+    if (fields["feature_dim"] > 0) != (fields["feature_dtype"] is not None):
+        nodes.fail("feature_dtype", "a dtype exactly where feature_dim is positive", fields["feature_dtype"])
+    try:
+        if fields["feature_dtype"] is not None:
+            FeatureRows(*(fields[f"feature_{key}"] for key in ("dim", "dtype", "layout", "slots")))
+    except ConfigError as error:
+        nodes.fail("feature_layout", f"one that can be ({error})", fields["feature_layout"])
+    if (fields["label_kind"] in ("class", "answers")) != (fields["num_classes"] is not None):
+        nodes.fail("num_classes", "a count exactly where label_kind is 'class' or 'answers'", fields["num_classes"])
+    return fields
+
+
+def edge_fields(edges: ManifestReader) -> dict[str, Any]:
+    """The same of a row of `edge_types`."""
+    fields = {_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()}
+    fields["relations"] = edges.optional_names("relations")
+    if fields["relations"] and fields["edge_feature_dim"] != 1:
+        edges.fail("feature_dim", "one column, the relations' numbers", fields["edge_feature_dim"])
+    return fields
+
+
+def _encoding(reader: "ManifestReader", nodes: "ManifestReader") -> EncodingEntry:
+    files = reader.files(_ENCODING_FILE)
+    folders = sorted(name.split("/")[0] for name in files)
+    if folders != [partition_dir(index) for index in range(len(nodes.offsets()) - 1)]:
+        reader.fail("files", "one file for each partition", folders)
+    return EncodingEntry(reader.count("version"), files, reader.texts("provenance"))
+
+
+def _links(reader: "ManifestReader") -> StoredLinks | None:
+    """Of the one relation; None where the field is missing, as in graphs of 0.2."""
+    tables = reader.members("links", optional=True)
+    if not tables:
+        return None
+    if list(tables) != [_EDGE_TYPE["relation"]]:
+        reader.fail("links", f"those of the relation {_EDGE_TYPE['relation']!r} alone", list(tables))
+    (table,) = tables.values()
+    counts = {name: table.counts(name) for name in ("positives", "negatives", "listed")}
+    for name, each in counts.items():
+        if len(each) != len(SPLIT_NAMES):
+            table.fail(name, f"{len(SPLIT_NAMES)} counts", each)
+    return StoredLinks(**counts, digest=table.hexadecimal("digest", 64))
+
+
+def expected_files(manifest: Manifest, partition: int) -> list[str]:
+    """Names of the files that this partition must have."""
+    names = ["topology", "nodes"] if manifest.has_topology else ["nodes"]
+    if manifest.id_kind == "string":
+        names.append("ids")
+    if manifest.has_out_edges:
+        names.append("out_topology")
+    if manifest.feature_dim:
+        names.append("features")
+    if manifest.edge_feature_dim:
+        names.append("edges")
+    if manifest.links is not None:
+        names.append("links")
+    folder = partition_dir(partition)
+    return [f"{folder}/{name}.arrow" for name in names]
+
+
+# The tables of the one type of nodes and of edges: their fixed words, and the fields of `Manifest` with the methods that read them.
+_NODE_TYPE = {"name": "node"}
+_NODE_NAMES = {"id_kind": "ids"}  # where the field of `Manifest` has another name
+_NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
+    "id_kind": lambda reader, key: reader.word(key, ("int64", "string")),
+    "num_nodes": ManifestReader.count,
+    "partition_offsets": ManifestReader.offsets,
+    "feature_dim": ManifestReader.width,
+    "feature_dtype": lambda reader, key: reader.choice(key, get_args(FeatureDtype)),
+    # Graphs of 0.2 have none of these three.
+    "num_groups": lambda reader, key: reader.optional_width(key) or 0,
+    "feature_layout": lambda reader, key: reader.choice(key, get_args(FeatureLayout)) or "dense",
+    "feature_slots": lambda reader, key: reader.optional_width(key) or 0,
+    "label_kind": lambda reader, key: reader.choice(key, tuple(LABEL_DTYPES)),
+    "num_classes": ManifestReader.optional_width,
+    "num_split_sets": ManifestReader.width,
+    "has_node_time": ManifestReader.optional_flag,
+}
+_EDGE_TYPE = {"source": "node", "relation": "edge", "target": "node"}
+_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # where the field of `Manifest` has another name
+_EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
+    "num_edges": ManifestReader.count,
+    "feature_dim": ManifestReader.width,
+    **dict.fromkeys(("has_edge_id", "has_edge_weight", "symmetric", "has_out_edges"), ManifestReader.flag),
+    "has_edge_time": ManifestReader.optional_flag,  # graphs of 0.2 have none, nor of nodes
+}

@@ -1,0 +1,129 @@
+"""The interface between importers and ingestion: a graph as streams that can be read again from the start.
+
+`graphmill.storage.ingestion.ingest` checks every chunk, so importers need not: ids in range, shapes, finite features, labels in range, split codes. A source
+numbers its node rows 0 … num_nodes-1; edges refer to these numbers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Progress = Callable[[str, int, int | None], None]  # told the stage, units done, units in all (None: unknown)
+
+# Codes of a split column (int8), one per node and split set.
+SPLIT_NONE, SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST = 0, 1, 2, 3
+SPLIT_NAMES = ("none", "train", "valid", "test")
+SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}  # that a run trains on or scores
+
+
+class Relation(NamedTuple):
+    """A type of edges of a typed graph, with the types of nodes that they join."""
+
+    source: str
+    name: str
+    target: str
+
+    def __str__(self) -> str:
+        return "--".join(self)
+
+    @classmethod
+    def of(cls, name: "str | Sequence[str]") -> "Relation":
+        """Of its three names, or of "source--name--target". Raises ConfigError for anything else."""
+        names = name.split("--") if isinstance(name, str) else tuple(name)
+        if len(names) != 3:
+            raise ConfigError(f"relation: expected SOURCE--NAME--TARGET, got {name!r}")
+        return cls(*names)
+
+
+@dataclass(frozen=True)
+class EdgeChunk:
+    """Some directed edges src → dst."""
+
+    src: np.ndarray  # int64 [k], node rows
+    dst: np.ndarray  # int64 [k], node rows
+    weight: np.ndarray | None = None  # float32 [k]
+    feature: np.ndarray | None = None  # float32 [k, edge_feature_dim]
+    time: np.ndarray | None = None  # int64 [k], when the edge came to be, in any unit
+
+
+@dataclass(frozen=True)
+class NodeChunk:
+    """Some consecutive node rows; successive chunks follow each other without a gap."""
+
+    feature: np.ndarray | None = None  # float32 [k, feature_dim]
+    # int64 [k] classes (-1: none), float32 [k] regression targets (NaN: none), or int8 [k, num_classes] answers: 1 yes, 0 no, -1 not known
+    label: np.ndarray | None = None
+    split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
+    original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; absent: the row number itself
+    time: np.ndarray | None = None  # int64 [k], in the unit of the edges' times
+    string_id: "pa.LargeStringArray | None" = (
+        None  # [k], different over the whole graph; beside it there is no original_id
+    )
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What is known before the streams are read."""
+
+    name: str  # "npz:amazon_cs"
+    num_nodes: int
+    num_edges: int | None = None  # a hint for progress and budgets; None: unknown
+    feature_dim: int = 0  # 0: the graph has no node features
+    edge_feature_dim: int = 0
+    # Names, of a knowledge graph: an edge's one feature is the number of its relation.
+    relations: tuple[str, ...] = ()
+    has_edge_weight: bool = False
+    has_edge_time: bool = False
+    has_node_time: bool = False
+    has_string_id: bool = False  # nodes have strings as ids
+    has_label: bool = False
+    num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
+    is_multilabel: bool = False  # labels are num_classes answers, yes or no, for each node
+    num_split_sets: int = 0
+    undirected_once: bool = False  # each undirected edge is given once: ingestion adds the reverse
+    symmetric: bool = False  # every edge's reverse is given too, so out-edges are in-edges
+    provenance: Mapping[str, str] | None = None  # file names, versions, options: goes into the manifest
+
+
+class NodeSource(Protocol):
+    """Nodes of one type that can be streamed, any number of times, each time the same."""
+
+    @property
+    def info(self) -> SourceInfo: ...
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        """Yields chunks of at most about `chunk_nodes` nodes, from row 0 up."""
+        ...
+
+
+class EdgeSource(Protocol):
+    """Edges of one relation, in the same way."""
+
+    @property
+    def info(self) -> SourceInfo: ...
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        """Yields chunks of at most about `chunk_edges` edges."""
+        ...
+
+
+class GraphSource(NodeSource, EdgeSource, Protocol):
+    """A graph of one type of nodes and of edges."""
+
+
+@dataclass(frozen=True)
+class TypedSource:
+    """A graph of several types of nodes and of edges. Edges refer to rows of their own source and target types; what `info` of a relation
+    says of nodes is not read."""
+
+    name: str
+    nodes: Mapping[str, NodeSource]
+    relations: Mapping[Relation, EdgeSource]
+    provenance: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,312 @@
+"""Statistics that ingestion measures and the manifest keeps, so that training and planning need not read the data again.
+
+All numbers are those of the full graph and do not depend on its partitions. `graphmill.storage.statistics.graph_measures` and `graphmill.storage.statistics.graph_set_measures` compute them.
+Parsing trusts nothing, as in `graphmill.storage.format.manifest`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphmill.storage.format.manifest_reader import ManifestReader
+from graphmill.storage.format.source import SPLIT_NAMES
+
+_DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
+MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes none are kept
+
+
+@dataclass(frozen=True)
+class CountStatistics:
+    """The distribution of a number >= 0 over nodes, or over graphs."""
+
+    num: int  # of nodes, or graphs
+    total: int
+    minimum: int
+    maximum: int
+    histogram: tuple[int, ...]  # how many have 0; 1; 2 or 3; 4 to 7; … up to the last that any has
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.num
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """Statistics of the stored values. Norms are L2 norms of the rows without a non-finite value, to 9 digits."""
+
+    num_values: int
+    num_nonzero: int
+    num_nonfinite: int
+    zero_or_one: bool  # all values are
+    minimum: float | None  # of the finite values; None: there are none
+    maximum: float | None
+    mean_norm: float | None
+    max_norm: float | None
+    fingerprint: str  # 128 bits of all values and the rows that they are in; against accidents, not attacks
+
+    @property
+    def sparsity(self) -> float:
+        """Share of zeros."""
+        return 1 - self.num_nonzero / self.num_values
+
+
+@dataclass(frozen=True)
+class TargetStatistics:
+    """Statistics of real numbers: their count, mean and standard deviation (divided by the count)."""
+
+    num_labelled: int
+    mean: float | None  # None: there is no value, or one that is not finite
+    std: float | None
+
+
+@dataclass(frozen=True)
+class SplitStatistics:
+    """One set of splits. Tuples of four are by SPLIT_* code: in no part, train, valid, test."""
+
+    num_nodes: tuple[int, ...]
+    num_labelled: tuple[int, ...]
+    # Of the labelled nodes by class, or by answer those whose answer is yes; None: no classes, or too many to keep.
+    class_counts: tuple[tuple[int, ...], ...] | None
+    training_target: TargetStatistics | None  # where labels are real numbers
+    num_training_edges: int | None  # between different labelled training nodes; None: no classes
+    num_agreeing_edges: int | None  # those whose ends have one class
+    digest: str  # SHA-256 of the columns permanent id, label, split code, in ascending permanent id
+
+    @property
+    def homophily(self) -> float | None:
+        """Share of the edges between training nodes whose ends agree."""
+        return self.num_agreeing_edges / self.num_training_edges if self.num_training_edges else None  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class GraphStatistics:
+    """Statistics of one graph. Its edges are the stored ones: after duplicates and self-loops were dropped and reverses added, if asked for."""
+
+    in_degree: CountStatistics
+    out_degree: CountStatistics  # of a relation between two types: of the nodes of its source type
+    num_isolated: int  # nodes without any edge; of such a relation: nodes of its target type
+    num_self_loops: int
+    num_duplicate_edges: int  # equal ends as another edge: how many a graph without duplicates would lack
+    symmetric_edges: bool  # as many edges u -> v as v -> u for all u, v; measured, wrong by a chance of about 2^-128
+    symmetric_columns: bool | None  # and with equal weights and features; None: edges have none
+    edge_fingerprint: str  # 128 bits of all edges and their columns, by the ranks of permanent ids
+    feature: FeatureStatistics | None
+    num_labelled: int
+    class_counts: tuple[int, ...] | None
+    splits: tuple[SplitStatistics, ...]
+    node_digest: str  # SHA-256 of the columns permanent id, label, in ascending permanent id
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether lists of in-edges, with their columns, are lists of out-edges too."""
+        return self.symmetric_edges and self.symmetric_columns is not False
+
+    @property
+    def graph_digest(self) -> str:
+        """Digest of edges, features, labels and all sets of splits; it does not depend on partitions."""
+        feature = "" if self.feature is None else self.feature.fingerprint
+        named = " ".join((self.edge_fingerprint, feature, self.node_digest, *(split.digest for split in self.splits)))
+        return hashlib.sha256(named.encode()).hexdigest()
+
+    def data_digest(self, split_set: int) -> str:
+        """Digest of all that a run learns from: edges, features, labels and this set of splits; it does not depend on partitions."""
+        feature = "" if self.feature is None else self.feature.fingerprint
+        named = f"{self.splits[split_set].digest} {self.edge_fingerprint} {feature}"
+        return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class GraphPartStatistics:
+    """Statistics of the graphs of one part."""
+
+    num_graphs: int
+    targets: tuple[TargetStatistics, ...]  # by target
+
+
+@dataclass(frozen=True)
+class GraphSetStatistics:
+    """Statistics of many graphs. `parts`: first the graphs in no part, then by split name."""
+
+    nodes: CountStatistics  # of a graph
+    edges: CountStatistics
+    parts: tuple[GraphPartStatistics, ...]
+    digest: str  # SHA-256 of all columns, whatever the shards
+
+
+class GraphSizes(Protocol):
+    """What the statistics of a graph must agree with: its `Manifest`."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_sources(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def num_classes(self) -> int | None: ...
+
+    @property
+    def feature_dim(self) -> int: ...
+
+    @property
+    def num_split_sets(self) -> int: ...
+
+    @property
+    def label_kind(self) -> str | None: ...
+
+
+class GraphSetSizes(Protocol):
+    """What the statistics of many graphs must agree with: their `GraphSetManifest`."""
+
+    @property
+    def num_graphs(self) -> int: ...
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def target_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def split_names(self) -> tuple[str, ...]: ...
+
+
+def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
+    """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
+    each other."""
+    num_nodes, num_edges = manifest.num_nodes, manifest.num_edges
+    feature_dim, num_sets = manifest.feature_dim, manifest.num_split_sets
+    feature = reader.optional_inner("feature")
+    if (feature is not None) != (feature_dim > 0):
+        reader.fail("feature", "an object exactly where the graph has features", feature)
+    splits = reader.inners("splits")
+    if len(splits) != num_sets:
+        reader.fail("splits", f"{num_sets} sets of splits", f"{len(splits)} sets")
+    num_labelled = reader.count("num_labelled", num_nodes)
+    return GraphStatistics(
+        in_degree=_read_counts(reader.inner("in_degree"), num_nodes, num_edges),
+        out_degree=_read_counts(reader.inner("out_degree"), manifest.num_sources, num_edges),
+        num_isolated=reader.count("num_isolated", num_nodes),
+        num_self_loops=reader.count("num_self_loops", num_edges),
+        num_duplicate_edges=reader.count("num_duplicate_edges", num_edges),
+        symmetric_edges=reader.flag("symmetric_edges"),
+        symmetric_columns=None if reader.is_null("symmetric_columns") else reader.flag("symmetric_columns"),
+        edge_fingerprint=reader.hexadecimal("edge_fingerprint", _FINGERPRINT),
+        feature=None if feature is None else _read_features(feature, num_nodes * feature_dim),
+        num_labelled=num_labelled,
+        class_counts=None
+        if reader.is_null("class_counts")
+        else _checked_classes(reader, [reader.counts("class_counts")], manifest, [num_labelled])[0],
+        splits=tuple(_read_split(split, manifest) for split in splits),
+        node_digest=reader.hexadecimal("node_digest", _DIGEST),
+    )
+
+
+def read_graph_set_statistics(reader: ManifestReader, manifest: GraphSetSizes) -> GraphSetStatistics:
+    """The same of many graphs."""
+    num_graphs, num_targets, num_splits = manifest.num_graphs, len(manifest.target_names), len(manifest.split_names)
+    parts = reader.inners("parts")
+    if len(parts) != num_splits + 1:
+        reader.fail("parts", f"{num_splits + 1} parts", f"{len(parts)} parts")
+    read = []
+    for part in parts:
+        size, targets = part.count("num_graphs", num_graphs), part.inners("targets")
+        if len(targets) != num_targets:
+            part.fail("targets", f"{num_targets} targets", f"{len(targets)} targets")
+        read.append(GraphPartStatistics(size, tuple(_read_target(target, size) for target in targets)))
+    total = sum(part.num_graphs for part in read)
+    if total != num_graphs:
+        reader.fail("parts", f"{num_graphs} graphs in all", total)
+    return GraphSetStatistics(
+        nodes=_read_counts(reader.inner("nodes"), num_graphs, manifest.num_nodes),
+        edges=_read_counts(reader.inner("edges"), num_graphs, manifest.num_edges),
+        parts=tuple(read),
+        digest=reader.hexadecimal("digest", _DIGEST),
+    )
+
+
+def _read_counts(reader: ManifestReader, num: int, total: int) -> CountStatistics:
+    histogram = reader.counts("histogram")
+    if len(histogram) > 64 or sum(histogram) != num:
+        reader.fail("histogram", f"at most 64 counts of {num} in all", histogram)
+    for key, expected in (("num", num), ("total", total)):
+        if reader.count(key) != expected:
+            reader.fail(key, str(expected), reader.count(key))
+    maximum = reader.count("maximum", total)
+    return CountStatistics(num, total, reader.count("minimum", maximum), maximum, histogram)
+
+
+def _read_features(reader: ManifestReader, num_values: int) -> FeatureStatistics:
+    if reader.count("num_values") != num_values:
+        reader.fail("num_values", str(num_values), reader.count("num_values"))
+    return FeatureStatistics(
+        num_values=num_values,
+        num_nonzero=reader.count("num_nonzero", num_values),
+        num_nonfinite=reader.count("num_nonfinite", num_values),
+        zero_or_one=reader.flag("zero_or_one"),
+        minimum=reader.optional_number("minimum"),
+        maximum=reader.optional_number("maximum"),
+        mean_norm=reader.optional_number("mean_norm"),
+        max_norm=reader.optional_number("max_norm"),
+        fingerprint=reader.hexadecimal("fingerprint", _FINGERPRINT),
+    )
+
+
+def _read_target(reader: ManifestReader, most: int) -> TargetStatistics:
+    std = reader.optional_number("std")
+    if std is not None and std < 0:
+        reader.fail("std", "a number of at least 0", std)
+    return TargetStatistics(reader.count("num_labelled", most), reader.optional_number("mean"), std)
+
+
+def _checked_classes(
+    reader: ManifestReader,
+    rows: Sequence[tuple[int, ...]],
+    manifest: GraphSizes,
+    num_labelled: Sequence[int],
+) -> tuple[tuple[int, ...], ...]:
+    """Rows of counts by class, each of so many labelled nodes; an answer is yes for at most all of them."""
+    num_classes, several = manifest.num_classes, manifest.label_kind == "answers"
+    right = len(rows) == len(num_labelled) and all(
+        len(row) == num_classes and (max(row, default=0) <= some if several else sum(row) == some)
+        for row, some in zip(rows, num_labelled, strict=True)
+    )
+    if not right:
+        most = f"at most {num_labelled} each" if several else f"{num_labelled} in all"
+        reader.fail("class_counts", f"{len(num_labelled)} rows of {num_classes} counts, {most}", rows)
+    return tuple(rows)
+
+
+def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics:
+    num_nodes, kind = manifest.num_nodes, manifest.label_kind
+    sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
+    if len(sizes) != len(SPLIT_NAMES) or sum(sizes) != num_nodes:
+        reader.fail("num_nodes", f"{len(SPLIT_NAMES)} counts, {num_nodes} in all", sizes)
+    if len(labelled) != len(SPLIT_NAMES) or any(some > all_ for some, all_ in zip(labelled, sizes, strict=True)):
+        reader.fail("num_labelled", f"{len(SPLIT_NAMES)} counts of at most {sizes}", labelled)
+    classes = None
+    if not reader.is_null("class_counts"):
+        classes = _checked_classes(reader, reader.rows_of_counts("class_counts"), manifest, labelled)
+    target = reader.optional_inner("training_target")
+    if (target is not None) != (kind == "value"):
+        reader.fail("training_target", "an object exactly where label_kind is 'value'", target)
+    edges = agreeing = None
+    if kind == "class":
+        edges = reader.count("num_training_edges", manifest.num_edges)
+        agreeing = reader.count("num_agreeing_edges", edges)
+    return SplitStatistics(
+        num_nodes=sizes,
+        num_labelled=labelled,
+        class_counts=classes,
+        training_target=None if target is None else _read_target(target, labelled[1]),
+        num_training_edges=edges,
+        num_agreeing_edges=agreeing,
+        digest=reader.hexadecimal("digest", _DIGEST),
+    )

@@ -1,0 +1,154 @@
+"""Pairs of nodes that a graph holds beside its edges: links that are held out for validation and test, and pairs that are no links.
+
+Nodes are named by their rows in the graph's source, which are their numbers in ascending permanent id: no partition changes them.
+"""
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from graphmill.core.errors import DataError, FormatError
+from graphmill.core.offsets import pointers
+from graphmill.storage.format.arrow_files import (
+    array_from_numpy,
+    check_split_codes,
+    neighbor_lists,
+    numpy_column,
+    struct_column,
+)
+from graphmill.storage.format.manifest import StoredLinks
+from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN
+
+_DTYPES = {"source": "int64", "destination": "int64", "split": "int8", "is_link": "int8"}
+_OTHERS = ("time", "relation")  # int64, in graphs whose edges have them
+
+
+@dataclass(frozen=True)
+class Links:
+    """Pairs of nodes with their split: links, and pairs that are none, against which links of the same split are ranked."""
+
+    source: np.ndarray  # int64 [m], rows of nodes
+    destination: np.ndarray  # int64 [m]
+    split: np.ndarray  # int8 [m], SPLIT_* codes but that of none
+    is_link: np.ndarray  # int8 [m]: 1, or 0 for a pair that is no link
+    # int64 [m + 1]: a link's own negatives, ends in place of its destination, are negative[negative_ptr[i]:negative_ptr[i + 1]]
+    negative_ptr: np.ndarray
+    negative: np.ndarray  # int64
+    time: np.ndarray | None = None  # int64 [m], in graphs whose edges have times
+    relation: np.ndarray | None = None  # int64 [m], in knowledge graphs: the number of the link's relation
+
+    @classmethod
+    def of(
+        cls,
+        source: Any,
+        destination: Any,
+        split: Any,
+        is_link: Any = 1,
+        negative: Any = None,
+        time: np.ndarray | None = None,
+        relation: np.ndarray | None = None,
+    ) -> "Links":
+        """`split` and `is_link`: of all, or of each; `negative`: int [m, k], or None."""
+        source, destination = np.asarray(source, np.int64), np.asarray(destination, np.int64)
+        count = len(source)
+        width = 0 if negative is None else np.asarray(negative).shape[1]
+        flat = np.empty(0, np.int64) if negative is None else np.asarray(negative, np.int64).reshape(-1)
+        codes, truth = (np.broadcast_to(np.asarray(one, np.int8), (count,)) for one in (split, is_link))
+        return cls(
+            source, destination, codes, truth, np.arange(count + 1, dtype=np.int64) * width, flat, time, relation
+        )
+
+    @classmethod
+    def join(cls, parts: "list[Links]") -> "Links":
+        counts = np.concatenate([[0], *(np.diff(part.negative_ptr) for part in parts)])[1:]
+        names = [*parts[0]._columns, "negative"]
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**columns, negative_ptr=pointers(counts))
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        """Types of the columns with a number for each link."""
+        return _DTYPES | {name: "int64" for name in _OTHERS if getattr(self, name) is not None}
+
+    def take(self, rows: np.ndarray) -> "Links":
+        """These rows, in their order."""
+        counts = np.diff(self.negative_ptr)[rows]
+        at = np.repeat(self.negative_ptr[:-1][rows] - pointers(counts)[:-1], counts) + np.arange(counts.sum())
+        columns = {name: getattr(self, name)[rows] for name in self._columns}
+        return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
+
+    def canonical(self, *, symmetric: bool) -> "Links":
+        """In ascending (split, source, destination, relation, time), each of a split once; in a symmetric graph the lower node of a pair comes first, unless
+        the link has negatives of its own, which are ends beside its source."""
+        source, destination = self.source, self.destination
+        if symmetric:
+            swap = (source > destination) & (np.diff(self.negative_ptr) == 0)
+            source, destination = np.where(swap, destination, source), np.where(swap, source, destination)
+        others = [values for values in (self.relation, self.time) if values is not None]
+        order = np.lexsort((*others[::-1], destination, source, 1 - self.is_link, self.split))
+        keys = np.stack([self.split, self.is_link, source, destination, *others])[:, order]
+        is_new = np.ones(len(order), bool)
+        is_new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+        ordered = replace(self, source=source, destination=destination)
+        return ordered.take(order[is_new])
+
+    def check(self, num_nodes: int, name: str) -> None:
+        """Raises DataError for a node that is not there, a link from a node to itself (but by a relation), and a split without a name."""
+        for what, ids in (("link", self.source), ("link", self.destination), ("negative", self.negative)):
+            bad = np.flatnonzero((ids < 0) | (ids >= num_nodes))
+            if len(bad):
+                raise DataError(f"{name}: {what}s: expected node ids in [0, {num_nodes}), got {int(ids[bad[0]])}")
+        loops = np.flatnonzero((self.source == self.destination) & (self.is_link == 1))
+        if len(loops) and self.relation is None:
+            raise DataError(f"{name}: links: expected two nodes each, got node {int(self.source[loops[0]])} twice")
+        if len(self.split) and not SPLIT_TRAIN <= int(self.split.min()) <= int(self.split.max()) <= SPLIT_TEST:
+            raise DataError(f"{name}: links: expected the splits {', '.join(SPLIT_NAMES[1:])}, got another code")
+
+    def check_relations(self, count: int, name: str) -> None:
+        """Raises DataError where they are not of so many relations (0: the graph has none)."""
+        if (self.relation is None) != (count == 0):
+            expected, found = ("relations", "none") if count else ("none with a relation", "some")
+            raise DataError(f"{name}: links: expected {expected}, got {found}")
+        bad = None if self.relation is None else self.relation[(self.relation < 0) | (self.relation >= count)]
+        if bad is not None and len(bad):
+            raise DataError(f"{name}: links: expected relations 0 to {count - 1}, got {int(bad[0])}")
+
+    def columns(self) -> dict[str, pa.Array]:
+        """What a file holds of them."""
+        plain = {name: array_from_numpy(getattr(self, name)) for name in self._columns}
+        return plain | {"negatives": neighbor_lists(self.negative_ptr, {"destination": self.negative})}
+
+    @classmethod
+    def read(
+        cls, batch: pa.RecordBatch, num_nodes: int, path: str, *, has_time: bool = False, num_relations: int = 0
+    ) -> "Links":
+        """As views over a file. Raises FormatError where it is not as `columns` makes it, or names a node that is not there."""
+        others = {name: "int64" for name, there in zip(_OTHERS, (has_time, num_relations), strict=True) if there}
+        columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in (_DTYPES | others).items()}
+        negative_ptr, lists = struct_column(batch, "negatives", path)
+        links = cls(**columns, negative_ptr=negative_ptr, negative=numpy_column(lists, "destination", "int64", path))
+        check_split_codes(links.split, SPLIT_TEST, path)
+        try:
+            links.check(num_nodes, path)
+            links.check_relations(num_relations, path)
+        except DataError as error:
+            raise FormatError(f"{error}; the file is corrupt") from None
+        return links
+
+    def stored(self) -> StoredLinks:
+        """How many there are of each kind, by split, and the digest of all."""
+        digest = hashlib.sha256()
+        for field in fields(self):
+            if (column := getattr(self, field.name)) is not None:
+                digest.update(np.ascontiguousarray(column).tobytes())
+        codes = range(len(SPLIT_NAMES))
+        per_link = np.diff(self.negative_ptr)
+        return StoredLinks(
+            positives=tuple(int(((self.split == code) & (self.is_link == 1)).sum()) for code in codes),
+            negatives=tuple(int(((self.split == code) & (self.is_link == 0)).sum()) for code in codes),
+            listed=tuple(int(per_link[self.split == code].sum()) for code in codes),
+            digest=digest.hexdigest(),
+        )

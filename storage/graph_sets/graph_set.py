@@ -1,0 +1,431 @@
+"""Many small graphs on disk, such as molecules: shards of Arrow files, opened as one store that hands out any graphs by number.
+
+    manifests/000001.json                    kind many-graphs; counts, schema, shards, files with checksums (`graphmill.storage.snapshots.snapshots`)
+    data/<snapshot>/part-00000/graphs.arrow  one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
+                              `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers. Where nodes are
+                              labelled `node_label` (list of classes, -1: none), where pairs are `pairs` (list of two nodes and 0 or 1)
+    data/<snapshot>/rejects.csv              the source's rows that are no graph, where there are any
+
+Opening maps the files and checks what `graphmill.storage.graph` checks for one graph: sizes, Arrow structure, pointers, and that edges stay
+in their graph. `verify` adds checksums and categories. The store is what `graphmill.samplers.methods.graph_batches.GraphStore` asks for.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.offsets import pointers
+from graphmill.core.summaries import describe
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+from graphmill.storage.filesystem.mapped_files import damaged
+from graphmill.storage.filesystem.urls import absolute_url, split_url
+from graphmill.storage.format.arrow_files import (
+    array_from_numpy,
+    check_digest,
+    check_split_codes,
+    list_column,
+    numpy_column,
+    read_batch,
+    struct_column,
+)
+from graphmill.storage.format.graph_set_manifest import (
+    MANY_GRAPHS,
+    REJECTS_NAME,
+    GraphSetManifest,
+    Reject,
+    RowSchema,
+    parse_graph_set_manifest,
+    shard_file,
+)
+from graphmill.storage.format.manifest import parse_head
+from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
+from graphmill.storage.graph_sets.packing_kernels import copy_ends, copy_rows, first_edge_outside
+from graphmill.storage.snapshots.snapshots import read_manifest
+
+
+@dataclass(frozen=True)
+class GraphShard:
+    """Some consecutive graphs of a store. All arrays are read-only views of the file."""
+
+    node_ptr: np.ndarray  # int64 [g + 1]
+    edge_ptr: np.ndarray  # int64 [g + 1]
+    source: np.ndarray  # uint8/uint16/int32 [m], positions within the edge's graph
+    destination: np.ndarray
+    original_id: np.ndarray  # int64 [g], ascending
+    split: np.ndarray  # int8 [g]
+    node_feature: np.ndarray | None = None  # [n, dim]
+    edge_feature: np.ndarray | None = None  # [m, dim]
+    target: np.ndarray | None = None  # float32 [g, num_targets], NaN where there is none
+    node_label: np.ndarray | None = None  # int16 [n], -1 where there is none
+    pair_ptr: np.ndarray | None = None  # int64 [g + 1]
+    pairs: np.ndarray | None = None  # int32 [p, 3]: two nodes, positions within their graph, and 0 or 1
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    @property
+    def num_graphs(self) -> int:
+        return len(self.node_ptr) - 1
+
+
+@dataclass(frozen=True)
+class StoredGraphs:
+    """All graphs of a directory, by number: 0 … num_graphs - 1, in the order of their source."""
+
+    url: str
+    manifest: GraphSetManifest
+    shards: tuple[GraphShard, ...]
+
+    def __reduce__(self):  # pickled by name: another process, perhaps in another folder, maps the same files
+        return open_graphs, (absolute_url(self.url), self.manifest.snapshot)
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        return (
+            f"StoredGraphs({manifest.name!r}: {len(self):,} graphs, targets {', '.join(self.target_names) or 'none'},\n"
+            f"  splits {', '.join(self.split_names) or 'none'}, snapshot {manifest.snapshot} at {self.url})"
+        )
+
+    def __len__(self) -> int:
+        return self.manifest.num_graphs
+
+    @cached_property
+    def num_nodes(self) -> np.ndarray:
+        """int64 [num_graphs]"""
+        return _joined([_sizes(shard.node_ptr) for shard in self.shards])
+
+    @cached_property
+    def num_edges(self) -> np.ndarray:
+        """int64 [num_graphs]: directed edges; a bond counts twice."""
+        return _joined([_sizes(shard.edge_ptr) for shard in self.shards])
+
+    @cached_property
+    def num_pairs(self) -> np.ndarray:
+        """int64 [num_graphs]: labelled pairs of nodes."""
+        none = [np.zeros(shard.num_graphs, np.int64) for shard in self.shards]
+        return _joined(
+            [
+                zeros if shard.pair_ptr is None else _sizes(shard.pair_ptr)
+                for shard, zeros in zip(self.shards, none, strict=True)
+            ]
+        )
+
+    @cached_property
+    def target(self) -> np.ndarray:
+        """float32 [num_graphs, num_targets]; NaN where the source has none."""
+        return _joined(
+            [
+                np.empty((shard.num_graphs, 0), np.float32) if shard.target is None else shard.target
+                for shard in self.shards
+            ]
+        )
+
+    @cached_property
+    def original_id(self) -> np.ndarray:
+        """int64 [num_graphs]: the row of the source, counted from 0, header and empty lines apart."""
+        return _joined([shard.original_id for shard in self.shards])
+
+    @property
+    def content_hash(self) -> str:
+        return self.manifest.content_hash
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        return self.manifest.target_names
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return self.manifest.split_names
+
+    def split(self, name: str) -> np.ndarray:
+        """int64: the graphs of this part, ascending. Raises ConfigError for a part that the store does not have."""
+        if name not in self.split_names:
+            raise ConfigError(f"{self.url}: expected a split of {', '.join(self.split_names) or 'none'}, got {name!r}")
+        return self._with_code(self.split_names.index(name) + 1)
+
+    def unsplit(self) -> np.ndarray:
+        """int64: the graphs in no part, ascending."""
+        return self._with_code(0)
+
+    def _with_code(self, code: int) -> np.ndarray:
+        return np.flatnonzero(_joined([shard.split for shard in self.shards]) == code)
+
+    def node_labels(self, split: str) -> np.ndarray:
+        """int16: the classes of the nodes of this part's graphs, -1 where there is none. For sets whose nodes are labelled."""
+        code = self.split_names.index(split) + 1
+        labels = [np.empty((0, 1), np.int16)]
+        for shard in self.shards:
+            assert shard.node_label is not None
+            labels.append(shard.node_label[np.repeat(shard.split == code, np.diff(shard.node_ptr))])
+        return np.concatenate(labels)[:, 0]
+
+    def pair_labels(self, split: str) -> np.ndarray:
+        """int32: 1 or 0 of each labelled pair of this part's graphs. For sets whose pairs are labelled."""
+        code = self.split_names.index(split) + 1
+        labels = [np.empty((0, 3), np.int32)]
+        for shard in self.shards:
+            assert shard.pairs is not None
+            assert shard.pair_ptr is not None
+            labels.append(shard.pairs[np.repeat(shard.split == code, np.diff(shard.pair_ptr))])
+        return np.concatenate(labels)[:, 2]
+
+    def fetch(self, graph: np.ndarray) -> PackedGraphs:
+        """These graphs, in this order, as new arrays. Raises ConfigError for a number outside the store."""
+        graph = np.asarray(graph, np.int64)
+        if len(graph) and not 0 <= int(graph.min()) <= int(graph.max()) < len(self):
+            raise ConfigError(
+                f"{self.url}: expected graphs in [0, {len(self)}), got {int(graph.min())} to {int(graph.max())}"
+            )
+        num_nodes, num_edges = self.num_nodes[graph], self.num_edges[graph]
+        node_ptr, edge_ptr = pointers(num_nodes), pointers(num_edges)
+        manifest, num_targets = self.manifest, len(self.target_names)
+        packed = PackedGraphs(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            edge_index=np.empty((2, int(edge_ptr[-1])), np.int32),
+            node_feature=_rows(manifest.node, int(node_ptr[-1])),
+            edge_feature=_rows(manifest.edge, int(edge_ptr[-1])),
+            target=np.empty((len(graph), num_targets), np.float32) if num_targets else None,
+            node_label=np.empty((int(node_ptr[-1]), 1), np.int16) if manifest.labelled == "nodes" else None,
+        )
+        pair_ptr = pointers(self.num_pairs[graph]) if manifest.labelled == "pairs" else None
+        if pair_ptr is not None:
+            packed = replace(packed, num_pairs=np.diff(pair_ptr), pairs=np.empty((int(pair_ptr[-1]), 3), np.int32))
+        for shard, local, place in self._by_shard(graph):
+            for ends, out in zip((shard.source, shard.destination), packed.edge_index, strict=True):
+                if not copy_ends(shard.edge_ptr, local, ends, place, edge_ptr, out):
+                    raise damaged(self.url)
+            _copy_rows(shard.node_ptr, local, shard.node_feature, place, node_ptr, packed.node_feature)
+            _copy_rows(shard.edge_ptr, local, shard.edge_feature, place, edge_ptr, packed.edge_feature)
+            if packed.target is not None and shard.target is not None:
+                packed.target[place] = shard.target[local]
+            _copy_rows(shard.node_ptr, local, shard.node_label, place, node_ptr, packed.node_label)
+            if pair_ptr is not None and shard.pair_ptr is not None:
+                _copy_rows(shard.pair_ptr, local, shard.pairs, place, pair_ptr, packed.pairs)
+        return packed if packed.node_label is None else replace(packed, node_label=packed.node_label[:, 0])
+
+    def _by_shard(self, graph: np.ndarray) -> Iterator[tuple[GraphShard, np.ndarray, np.ndarray]]:
+        """Per shard that has some of these graphs: their numbers in it, and their places in `graph`."""
+        if len(self.shards) == 1:
+            yield self.shards[0], graph, np.arange(len(graph))
+            return
+        offsets = np.asarray(self.manifest.graph_offsets, np.int64)
+        shard_of = np.searchsorted(offsets, graph, side="right") - 1
+        for index in np.unique(shard_of):
+            place = np.flatnonzero(shard_of == index)
+            yield self.shards[index], graph[place] - offsets[index], place
+
+    def rejects(self) -> list[Reject]:
+        """Rows of the source that are no graph. Raises FormatError where their list is missing or damaged."""
+        entry = self.manifest.files.get(REJECTS_NAME)
+        if entry is None:
+            return []
+        filesystem, path = split_url(self.url)
+        where = f"{path}/{entry.path}"
+        with one_line_errors(where, "read this file"):
+            content = filesystem.cat_file(where)
+        check_digest(content, entry, where)
+        rows = csv.reader(io.StringIO(content.decode(), newline=""))
+        next(rows)
+        return [Reject(int(line), text, reason) for line, text, reason in rows]
+
+    def verify(self) -> None:
+        """Reads every byte: checksums, and that categories lie in their vocabularies. Raises FormatError at the first damage."""
+        filesystem, path = split_url(self.url)
+        self.rejects()
+        for index in range(self.manifest.num_shards):
+            shard = _read_shard(filesystem, path, self.manifest, index, verify=True)
+            for kind, schema, rows in (
+                ("node", self.manifest.node, shard.node_feature),
+                ("edge", self.manifest.edge, shard.edge_feature),
+            ):
+                if rows is None or not schema.categories or not len(rows):
+                    continue
+                outside = (rows.max(axis=0) >= np.array(schema.categories)) | (rows.min(axis=0) < 0)
+                if outside.any():
+                    column = int(np.argmax(outside))
+                    raise FormatError(
+                        f"{path}/{shard_file(index)}: {kind} feature {column}: expected categories in "
+                        f"[0, {schema.categories[column]}), found {rows[:, column].min()} to {rows[:, column].max()}"
+                    )
+
+
+def holds_many_graphs(url: str) -> bool:
+    """By the newest manifest's kind; where it cannot be read, opening the graph will say why."""
+    filesystem, path = split_url(url)
+    try:
+        return parse_head(*read_manifest(filesystem, path, url, None, "")).kind == MANY_GRAPHS
+    except FormatError:
+        return False
+
+
+def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:
+    """Opens the graphs at a path or fsspec URL: their newest snapshot, or the given one.
+
+    Raises FormatError where there are none, or what is there is damaged.
+    """
+    filesystem, path = split_url(url)
+    make = "python jobs/ingest.py <source>"
+    manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, url, snapshot, make))
+    shards = tuple(_read_shard(filesystem, path, manifest, index) for index in range(manifest.num_shards))
+    for name, total in (
+        ("num_nodes", sum(int(shard.node_ptr[-1]) for shard in shards)),
+        ("num_edges", sum(len(shard.source) for shard in shards)),
+    ):
+        if total != getattr(manifest, name):
+            raise FormatError(f"{path}: expected {name} {getattr(manifest, name)} in all shards, found {total}")
+    return StoredGraphs(url=url, manifest=manifest, shards=shards)
+
+
+def shard_batch(
+    graphs: PackedGraphs,
+    index_dtype: str,
+    split: np.ndarray | None = None,
+    original_id: np.ndarray | None = None,
+) -> pa.RecordBatch:
+    """The columns of graphs.arrow. `split`: int8 [g], codes; `original_id`: int64 [g]; default: in none, and 0, 1, 2 …"""
+    num_graphs = len(graphs.num_nodes)
+    node_values = (
+        pa.nulls(int(graphs.num_nodes.sum()))
+        if graphs.node_feature is None
+        else array_from_numpy(np.ascontiguousarray(graphs.node_feature))
+    )
+    ends = [np.ascontiguousarray(end, dtype=index_dtype) for end in graphs.edge_index]
+    edges = {"source": array_from_numpy(ends[0]), "destination": array_from_numpy(ends[1])}
+    if graphs.edge_feature is not None:
+        edges["feature"] = array_from_numpy(np.ascontiguousarray(graphs.edge_feature))
+    columns = {
+        "nodes": _lists(graphs.num_nodes, node_values),
+        "edges": _lists(graphs.num_edges, pa.StructArray.from_arrays(list(edges.values()), list(edges))),
+        "split": array_from_numpy(np.zeros(num_graphs, np.int8) if split is None else np.ascontiguousarray(split)),
+        "original_id": array_from_numpy(
+            np.arange(num_graphs, dtype=np.int64) if original_id is None else np.ascontiguousarray(original_id)
+        ),
+    }
+    if graphs.target is not None:
+        columns["target"] = array_from_numpy(np.ascontiguousarray(graphs.target, np.float32))
+    if graphs.node_label is not None:
+        columns["node_label"] = _lists(
+            graphs.num_nodes, array_from_numpy(np.ascontiguousarray(graphs.node_label, np.int16))
+        )
+    if graphs.pairs is not None and graphs.num_pairs is not None:
+        columns["pairs"] = _lists(graphs.num_pairs, array_from_numpy(np.ascontiguousarray(graphs.pairs, np.int32)))
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(array_from_numpy(pointers(counts)), values)
+
+
+def _read_shard(
+    filesystem: fsspec.AbstractFileSystem, path: str, manifest: GraphSetManifest, index: int, *, verify: bool = False
+) -> GraphShard:
+    entry = manifest.files[shard_file(index)]
+    where, num_graphs = f"{path}/{entry.path}", manifest.graph_offsets[index + 1] - manifest.graph_offsets[index]
+    batch = read_batch(filesystem, where, entry, verify=verify, num_rows=num_graphs, row_name="graphs")
+    node_ptr, nodes = list_column(batch, "nodes", where)
+    edge_ptr, edges = struct_column(batch, "edges", where)
+    shard = GraphShard(
+        node_ptr=node_ptr,
+        edge_ptr=edge_ptr,
+        source=numpy_column(edges, "source", manifest.index_dtype, where),
+        destination=numpy_column(edges, "destination", manifest.index_dtype, where),
+        original_id=numpy_column(batch, "original_id", "int64", where),
+        split=numpy_column(batch, "split", "int8", where),
+        node_feature=_feature(pa.RecordBatch.from_arrays([nodes], ["nodes"]), "nodes", manifest.node, where),
+        edge_feature=_feature(edges, "feature", manifest.edge, where),
+        target=numpy_column(batch, "target", "float32", where, len(manifest.target_names))
+        if manifest.target_names
+        else None,
+    )
+    check_split_codes(shard.split, len(manifest.split_names), where)
+    if manifest.labelled == "nodes":
+        shard = replace(shard, node_label=_node_labels(batch, node_ptr, manifest, where))
+    elif manifest.labelled == "pairs":
+        pair_ptr, pairs = list_column(batch, "pairs", where)
+        rows = numpy_column(pa.RecordBatch.from_arrays([pairs], ["pairs"]), "pairs", "int32", where, 3)
+        shard = replace(shard, pair_ptr=pair_ptr, pairs=rows)
+        _check_pairs(shard, where)
+    edge = first_edge_outside(node_ptr, edge_ptr, shard.source, shard.destination)
+    if edge >= 0:
+        graph = int(np.searchsorted(edge_ptr, edge, side="right")) - 1
+        raise FormatError(
+            f"{where}: graph {graph}: expected edges among its {node_ptr[graph + 1] - node_ptr[graph]} nodes, "
+            f"found {shard.source[edge]} -> {shard.destination[edge]}"
+        )
+    return shard
+
+
+def _node_labels(batch: pa.RecordBatch, node_ptr: np.ndarray, manifest: GraphSetManifest, where: str) -> np.ndarray:
+    """int16 [n, 1]"""
+    label_ptr, labels = list_column(batch, "node_label", where)
+    label = numpy_column(pa.RecordBatch.from_arrays([labels], ["node_label"]), "node_label", "int16", where)
+    if not np.array_equal(label_ptr, node_ptr):
+        raise FormatError(
+            f"{where}: column 'node_label': expected one label for each node, found others; the file is corrupt"
+        )
+    if len(label) and not -1 <= label.min() <= label.max() < (manifest.num_classes or 0):
+        raise FormatError(
+            f"{where}: column 'node_label': expected classes below {manifest.num_classes} or -1, found {label.min()} to {label.max()}"
+        )
+    return label[:, None]
+
+
+def _check_pairs(shard: GraphShard, where: str) -> None:
+    """Raises FormatError for a pair with a node outside its graph, or another label than 0 and 1."""
+    assert shard.pairs is not None
+    assert shard.pair_ptr is not None
+    sizes = np.repeat(np.diff(shard.node_ptr), np.diff(shard.pair_ptr))
+    bound = np.stack([sizes, sizes, np.full_like(sizes, 2)], axis=1)
+    outside = ((shard.pairs < 0) | (shard.pairs >= bound)).any(axis=1)
+    if outside.any():
+        pair = int(np.argmax(outside))
+        raise FormatError(
+            f"{where}: pair {pair}: expected two of {sizes[pair]} nodes and 0 or 1, found {shard.pairs[pair].tolist()}"
+        )
+
+
+def _feature(batch: pa.RecordBatch, name: str, schema: RowSchema, where: str) -> np.ndarray | None:
+    return None if schema.dtype is None else numpy_column(batch, name, schema.dtype, where, schema.dim)
+
+
+def _rows(schema: RowSchema, count: int) -> np.ndarray | None:
+    return None if schema.dtype is None else np.empty((count, schema.dim), schema.dtype)
+
+
+def _copy_rows(
+    ptr: np.ndarray,
+    graph: np.ndarray,
+    rows: np.ndarray | None,
+    place: np.ndarray,
+    out_ptr: np.ndarray,
+    out: np.ndarray | None,
+) -> None:
+    if rows is None or out is None:
+        return
+    row_bytes = out.itemsize * out.shape[1]
+    flat, flat_out = rows.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
+    if not copy_rows(ptr, graph, row_bytes, flat, place, out_ptr, flat_out):
+        raise damaged("graphs")
+
+
+def _sizes(ptr: np.ndarray) -> np.ndarray:
+    """Of lists between these bounds. Raises FormatError where they do not ascend any more."""
+    sizes = np.diff(ptr)
+    if len(sizes) and sizes.min() < 0:
+        raise damaged("graphs")
+    return sizes
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if joined.flags.writeable:
+        joined.flags.writeable = False
+    return joined

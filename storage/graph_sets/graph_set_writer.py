@@ -1,0 +1,100 @@
+"""Writes many small graphs as a snapshot of shards; it appears whole or not at all."""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from graphmill.core.errors import DataError, FormatError, GraphmillError
+from graphmill.storage.filesystem.filesystem_errors import one_line
+from graphmill.storage.format.arrow_files import write_batch
+from graphmill.storage.format.graph_set_manifest import (
+    NO_FEATURES,
+    REJECTS_NAME,
+    GraphSetManifest,
+    Reject,
+    RowSchema,
+    shard_file,
+)
+from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter, write_snapshot
+from graphmill.storage.statistics.graph_set_measures import GraphSetMeasure
+
+
+@dataclass(frozen=True)
+class GraphSetInfo:
+    """What all graphs of a set have in common. See `GraphSetManifest` for the fields."""
+
+    name: str
+    node: RowSchema = NO_FEATURES
+    edge: RowSchema = NO_FEATURES
+    index_dtype: str = "uint16"
+    target_names: tuple[str, ...] = ()
+    split_names: tuple[str, ...] = ()
+    labelled: str | None = None
+    num_classes: int | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_graphs(
+    url: str,
+    info: GraphSetInfo,
+    shards: Iterable[pa.RecordBatch],
+    rejects: Iterable[Reject] = (),
+    *,
+    overwrite: bool = False,
+    scratch: str | None = None,
+) -> GraphSetManifest:
+    """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard; holds one of them at a time.
+
+    `rejects` are read after all shards. `scratch`: a local directory for the files before they are at `url`, where that is remote.
+    Raises ConfigError where `url` cannot be used, DataError where there is no graph, ConflictError where another writer was first,
+    FormatError where writing fails.
+    """
+    with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
+        try:
+            manifest = _write(writer, info, shards, rejects)
+        except GraphmillError:
+            raise
+        except OSError as error:  # a full disk, for example
+            raise FormatError(f"{url}: cannot prepare the graphs: {one_line(error)}") from error
+        return writer.commit(manifest)
+
+
+def _write(
+    writer: SnapshotWriter, info: GraphSetInfo, shards: Iterable[pa.RecordBatch], rejects: Iterable[Reject]
+) -> GraphSetManifest:
+    offsets = [0]
+    measure = GraphSetMeasure(len(info.target_names), len(info.split_names))
+    for index, batch in enumerate(shards):
+        file = writer.files / shard_file(index)
+        file.parent.mkdir()
+        write_batch(file, dict(zip(batch.schema.names, batch.columns, strict=True)))
+        writer.add(shard_file(index))
+        offsets.append(offsets[-1] + batch.num_rows)
+        measure.add(batch)
+    refused = list(rejects)
+    if not offsets[-1]:
+        first = (
+            f"; the first of {len(refused)} rejected rows: line {refused[0].line}: {refused[0].reason}"
+            if refused
+            else ""
+        )
+        raise DataError(f"{info.name}: expected at least one graph, got none{first}")
+    if refused:
+        with open(writer.files / REJECTS_NAME, "w", newline="", encoding="utf-8") as stream:
+            table = csv.writer(stream, lineterminator="\n")
+            table.writerow(("line", "text", "reason"))
+            table.writerows((reject.line, reject.text, reject.reason) for reject in refused)
+        writer.add(REJECTS_NAME)
+    statistics = measure.result()
+    return GraphSetManifest(
+        **vars(info),
+        num_graphs=offsets[-1],
+        num_nodes=statistics.nodes.total,
+        num_edges=statistics.edges.total,
+        graph_offsets=tuple(offsets),
+        num_rejected=len(refused),
+        statistics=statistics,
+        files=writer.entries(),
+    )

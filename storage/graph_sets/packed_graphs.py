@@ -1,0 +1,22 @@
+"""Several small graphs packed one after another: the input and the output of a store of many graphs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PackedGraphs:
+    """Graphs one after another, edges with positions within their own graph."""
+
+    num_nodes: np.ndarray  # int64 [g]
+    num_edges: np.ndarray  # int64 [g]
+    edge_index: np.ndarray  # int32 [2, sum(num_edges)]
+    node_feature: np.ndarray | None  # [sum(num_nodes), …]
+    edge_feature: np.ndarray | None  # [sum(num_edges), …]
+    target: np.ndarray | None  # [g, …]
+    node_label: np.ndarray | None = None  # int16 [sum(num_nodes)], -1: none
+    num_pairs: np.ndarray | None = None  # int64 [g]
+    pairs: np.ndarray | None = (
+        None  # int32 [sum(num_pairs), 3]: two nodes of the graph, and 1 for a pair that belongs together or 0
+    )

@@ -1,0 +1,117 @@
+"""Members of an `.npz` file, each read only when it is asked for.
+
+The size that a member claims is checked before anything is allocated: its shape against its bytes, its bytes against the file. Deflate
+expands a byte to at most 1,032, so all members read from a file of n bytes take at most 1,032 n bytes.
+"""
+
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from graphmill.core.errors import DataError
+from graphmill.storage.importers.memory.array_graph import NPY_ERRORS
+
+_DEFLATE_RATIO = 1032
+_MAX_EMPTY_ROWS = 1 << 24  # of an array without any bytes
+_READ_BYTES = 4 << 20
+_UNREADABLE: tuple[type[Exception], ...] = (
+    *NPY_ERRORS,
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(NotImplementedError, RuntimeError),  # of zipfile: a method of compression that it lacks, a password
+)
+
+
+class NpzMembers:
+    """The arrays of one open file by their names."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self._archive = path, archive
+        self._members = {
+            member.filename.removesuffix(".npy"): member
+            for member in archive.infolist()
+            if member.filename.endswith(".npy")
+        }
+        self._bytes_left = _DEFLATE_RATIO * path.stat().st_size
+        self._arrays: dict[str, np.ndarray] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The array of this name. DataError where it is no plain array, damaged, or says that it is larger than it can be."""
+        if name not in self._arrays:
+            try:
+                self._arrays[name] = self._read(name)
+            except DataError:
+                raise
+            except _UNREADABLE as error:
+                raise self._refused(name, error) from error
+        return self._arrays[name]
+
+    def _refused(self, name: str, got: object) -> DataError:
+        return DataError(f"{self.path}: {name}: expected a plain array, got: {got}")
+
+    def _read(self, name: str) -> np.ndarray:
+        member = self._members[name]
+        ratio = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _DEFLATE_RATIO}.get(member.compress_type)
+        if ratio is None or member.flag_bits & 1:
+            raise self._refused(name, "another compression than numpy's, or a password")
+        if member.file_size > ratio * member.compress_size or member.file_size > self._bytes_left:
+            raise self._refused(name, f"{member.file_size} bytes from {member.compress_size}, more than can be")
+        self._bytes_left -= member.file_size
+        with self._archive.open(member) as opened:
+            stream = cast(zipfile.ZipExtFile, opened)
+            shape, in_columns, dtype = _header(stream)
+            num_bytes = math.prod(shape) * dtype.itemsize
+            there = member.file_size - stream.tell()
+            if dtype.hasobject:
+                raise self._refused(name, "Python objects, which would have to be unpickled")
+            if (
+                min(shape, default=0) < 0
+                or num_bytes > there
+                or (not num_bytes and max(shape, default=0) > _MAX_EMPTY_ROWS)
+            ):
+                raise self._refused(name, f"{dtype} {list(shape)}, {num_bytes} bytes, with {there} bytes in the file")
+            array = np.empty(math.prod(shape), dtype)
+            into, done = array.view(np.uint8).data, 0
+            while done < num_bytes:
+                count = stream.readinto(into[done : done + _READ_BYTES])
+                if not count:
+                    raise self._refused(name, f"{done} bytes of {num_bytes}")
+                done += count
+            stream.read(1)  # its end, where zipfile compares the checksum
+        return array.reshape(shape, order="F" if in_columns else "C")
+
+
+def _header(stream: zipfile.ZipExtFile) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(stream)
+    raise ValueError(f"version {version} of numpy's format")
+
+
+@contextmanager
+def open_npz(path: str | Path) -> Iterator[NpzMembers]:
+    """The members of an `.npz` file. DataError for a file that is missing or no archive."""
+    path = Path(path)
+    try:
+        archive = zipfile.ZipFile(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; give the path of an .npz file") from None
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: expected an .npz archive of plain arrays, got: {error}") from error
+    with archive:
+        yield NpzMembers(path, archive)

@@ -1,0 +1,332 @@
+"""A `GraphSource` over arrays in memory (or a mapped file), and the checks that importers share.
+
+It checks what ingestion cannot see in chunks: row counts, shapes, overlapping splits. Ingestion checks ids, finite numbers and label ranges.
+"""
+
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from graphmill.core.errors import DataError
+from graphmill.core.summaries import describe
+from graphmill.storage.format.source import (
+    SPLIT_NAMES,
+    SPLIT_TEST,
+    SPLIT_TRAIN,
+    SPLIT_VALID,
+    EdgeChunk,
+    NodeChunk,
+    SourceInfo,
+)
+from graphmill.storage.format.stored_links import Links
+from graphmill.storage.ingestion.string_ids import StringIds
+
+# What numpy raises of a damaged .npy file.
+NPY_ERRORS: tuple[type[Exception], ...] = (
+    *(ValueError, OSError, EOFError),
+    # Of the header, which is a Python literal.
+    *(SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError),
+    MemoryError,  # a shape that is larger than the file
+)
+
+
+@dataclass(frozen=True)
+class ArrayGraph:
+    """A graph as whole arrays. DataError where their lengths do not fit each other."""
+
+    name: str
+    num_nodes: int
+    src: np.ndarray  # integer [num_edges]
+    dst: np.ndarray  # integer [num_edges]
+    edge_weight: np.ndarray | None = None  # [num_edges]
+    edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
+    edge_time: np.ndarray | None = None  # [num_edges], as given; then as `time_column` makes it
+    relations: tuple[
+        str, ...
+    ] = ()  # of a knowledge graph: names; `edge_feature` [num_edges, 1] has the number of each edge's
+    node_time: np.ndarray | None = None  # [num_nodes], the same
+    feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy CSR array (made dense chunk by chunk)
+    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L], as given; then as `label_column` makes it
+    split: np.ndarray | None = None  # int8 [num_nodes, num_split_sets]
+    num_classes: int | None = None
+    undirected_once: bool = False
+    provenance: Mapping[str, str] | None = None
+    links: Links | None = None  # that are held out: they are not among the edges
+    repeats_links: bool = False  # or may be, since the data set's publisher has it so
+    strings: StringIds | None = None  # [num_nodes]: the nodes' ids
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __post_init__(self) -> None:
+        if self.label is not None:
+            object.__setattr__(self, "label", label_column(self.label, self.name))
+        for entry in ("edge_time", "node_time"):
+            if (given := getattr(self, entry)) is not None:
+                object.__setattr__(self, entry, time_column(given, f"{self.name}: {entry}"))
+        rows = (
+            ("features", self.feature),
+            ("labels", self.label),
+            ("splits", self.split),
+            ("node times", self.node_time),
+            ("ids", self.strings),
+        )
+        for label, column in rows:
+            count = None if column is None else column.shape[0] if hasattr(column, "shape") else len(column)
+            if count not in (None, self.num_nodes):
+                raise DataError(
+                    f"{self.name}: {label} must have one row per node: {self.num_nodes} nodes, got {count} rows"
+                )
+        columns = (
+            ("dst", self.dst),
+            ("edge weights", self.edge_weight),
+            ("edge features", self.edge_feature),
+            ("edge times", self.edge_time),
+        )
+        for label, values in columns:
+            if values is not None and len(values) != len(self.src):
+                raise DataError(f"{self.name}: {label} must have one row per edge: {len(self.src)}, got {len(values)}")
+        for label, matrix in (("features", self.feature), ("edge features", self.edge_feature)):
+            if matrix is not None and len(matrix.shape) != 2:
+                raise DataError(f"{self.name}: {label} must have two dimensions, got shape {tuple(matrix.shape)}")
+
+    @property
+    def is_multilabel(self) -> bool:
+        return self.label is not None and self.label.ndim == 2
+
+    @cached_property
+    def info(self) -> SourceInfo:
+        return SourceInfo(
+            name=self.name,
+            num_nodes=self.num_nodes,
+            num_edges=len(self.src),
+            feature_dim=0 if self.feature is None else self.feature.shape[1],
+            edge_feature_dim=0 if self.edge_feature is None else self.edge_feature.shape[1],
+            relations=self.relations,
+            has_edge_weight=self.edge_weight is not None,
+            has_edge_time=self.edge_time is not None,
+            has_node_time=self.node_time is not None,
+            has_string_id=self.strings is not None,
+            has_label=self.label is not None,
+            num_classes=self.num_classes if self.label is None or self.label.ndim == 1 else self.label.shape[1],
+            is_multilabel=self.is_multilabel,
+            num_split_sets=0 if self.split is None else self.split.shape[1],
+            undirected_once=self.undirected_once,
+            provenance=self.provenance,
+        )
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        for start in range(0, len(self.src), chunk_edges):
+            some = slice(start, start + chunk_edges)
+            yield EdgeChunk(
+                src=self.src[some].astype(np.int64),
+                dst=self.dst[some].astype(np.int64),
+                weight=None if self.edge_weight is None else self.edge_weight[some].astype(np.float32),
+                feature=None if self.edge_feature is None else self.edge_feature[some].astype(np.float32),
+                time=None if self.edge_time is None else self.edge_time[some],
+            )
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        columns = (self.feature, self.label, self.split)
+        return node_chunks(self.num_nodes, chunk_nodes, *columns, time=self.node_time, strings=self.strings)
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def array_nodes(
+    name: str,
+    num_nodes: int,
+    feature: Any = None,
+    label: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    node_time: np.ndarray | None = None,
+) -> ArrayGraph:
+    """The nodes of one type of a typed graph. DataError as `ArrayGraph`."""
+    return ArrayGraph(name, num_nodes, _NONE, _NONE, feature=feature, label=label, split=split, node_time=node_time)
+
+
+def array_edges(
+    name: str,
+    src: np.ndarray,
+    dst: np.ndarray,
+    edge_weight: np.ndarray | None = None,
+    edge_feature: np.ndarray | None = None,
+    edge_time: np.ndarray | None = None,
+) -> ArrayGraph:
+    """The edges of one relation of a typed graph, between rows of its source and of its target type. DataError as `ArrayGraph`."""
+    return ArrayGraph(name, 0, src, dst, edge_weight=edge_weight, edge_feature=edge_feature, edge_time=edge_time)
+
+
+def node_chunks(
+    num_nodes: int,
+    chunk_nodes: int,
+    feature: Any,
+    label: np.ndarray | None,
+    split: np.ndarray | None,
+    original_id: np.ndarray | None = None,
+    time: np.ndarray | None = None,
+    strings: StringIds | None = None,
+) -> Iterator[NodeChunk]:
+    """The node columns in chunks, or one empty chunk where there are none; `feature`: a numpy matrix or a scipy CSR array, made dense float32 chunk by
+    chunk; `strings`: as ids."""
+    if all(column is None for column in (feature, label, split, original_id, time, strings)):
+        yield NodeChunk()
+        return
+    for start in range(0, num_nodes, chunk_nodes):
+        columns = (feature, label, split, original_id, time)
+        dense, *others = (None if column is None else column[start : start + chunk_nodes] for column in columns)
+        if dense is not None:
+            dense = np.asarray(dense if isinstance(dense, np.ndarray) else dense.toarray(), dtype=np.float32)
+        string_id = None if strings is None else strings.strings.part(start, min(start + chunk_nodes, num_nodes))
+        yield replace(NodeChunk(dense, *others), string_id=string_id)
+
+
+def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(src, dst) of an integer [2, num_edges] array. DataError for another shape or type."""
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or not np.issubdtype(edge_index.dtype, np.integer):
+        raise DataError(
+            f"{name}: edges must be integers of shape [2, num_edges], got {edge_index.dtype} {list(edge_index.shape)}"
+        )
+    return edge_index[0], edge_index[1]
+
+
+def time_column(time: np.ndarray, what: str) -> np.ndarray:
+    """int64 of whole numbers, in whatever unit; of dates (numpy's datetime64) the microseconds since 1970.
+
+    DataError for other shapes and types, a number that is not whole, and a date that is missing or out of range.
+    """
+    if time.ndim == 2 and time.shape[1] == 1:
+        time = time[:, 0]
+    if time.ndim != 1 or time.dtype.kind not in "iufM":
+        raise DataError(
+            f"{what}: times must be whole numbers or dates, one each, got {time.dtype} {list(time.shape)}; convert them"
+        )
+    if time.dtype.kind == "M":
+        converted = time.astype("datetime64[us]")
+        bad, whole = np.isnat(converted), converted.astype(np.int64)
+    elif time.dtype.kind == "f":
+        bad = ~((np.floor(time) == time) & (np.abs(time) < 2.0**63))
+        whole = np.where(bad, 0, time).astype(np.int64)
+    else:
+        bad = time.astype(np.uint64, copy=False) >= 2**63 if time.dtype.kind == "u" else np.zeros(len(time), bool)
+        whole = time.astype(np.int64, copy=False)
+    if bad.any():
+        raise DataError(
+            f"{what}: times must be whole numbers (seconds since 1970, say) or dates, got {time[bad][0]}, {int(bad.sum())} such; multiply or round them"
+        )
+    return whole
+
+
+def label_column(label: np.ndarray, name: str) -> np.ndarray:
+    """int64 [num_nodes] classes for whole numbers and truth values, float32 [num_nodes] for real numbers; of several labels per node int8
+    [num_nodes, L] of 1, 0 and, where it is not known, -1.
+
+    From [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN where there is none. DataError for other shapes, types and numbers.
+    """
+    if label.ndim == 2 and label.shape[1] == 1:
+        label = label[:, 0]
+    if label.ndim == 2 and label.shape[1]:
+        return _answers(label, name)
+    if label.ndim != 1:
+        raise DataError(
+            f"{name}: labels must be one number per node, or a row of 0 and 1, got shape {list(label.shape)}"
+        )
+    if np.issubdtype(label.dtype, np.floating):
+        return label.astype(np.float32, copy=False)
+    if not np.issubdtype(label.dtype, np.integer) and label.dtype != bool:
+        raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
+    low, high = (int(label.min()), int(label.max())) if len(label) else (0, 0)
+    if low < -1 or high >= 2**63:
+        bad = int(np.count_nonzero(label < -1)) if low < -1 else 1
+        raise DataError(
+            f"{name}: labels must be -1 (none) or classes from 0, got {low if low < -1 else high}, {bad} such of {len(label)}; "
+            "write -1 for what has no label, also in place of PyTorch's -100"
+        )
+    return label.astype(np.int64, copy=False)
+
+
+def _answers(label: np.ndarray, name: str) -> np.ndarray:
+    """int8 [num_nodes, L]: several labels of each node."""
+    if label.dtype.kind not in "biuf":
+        raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
+    known = np.where(np.isnan(label), -1, label) if label.dtype.kind == "f" else label
+    other = (known != 0) & (known != 1) & (known != -1)
+    if other.any():
+        raise DataError(
+            f"{name}: several labels per node must be 1 (yes), 0 (no) or -1 (not known), got {label[other][0]}, {int(other.sum())} such"
+        )
+    return known.astype(np.int8)
+
+
+def split_column(num_nodes: int, train: np.ndarray, valid: np.ndarray, test: np.ndarray, name: str) -> np.ndarray:
+    """int8 [num_nodes]: the SPLIT_* codes of three parts, each a mask [num_nodes] or an array of rows.
+
+    DataError for a row out of range, for a row in two parts (or twice in one), and for a mask of another length.
+    """
+    code = np.zeros(num_nodes, dtype=np.int8)
+    for part_code, part in ((SPLIT_TRAIN, train), (SPLIT_VALID, valid), (SPLIT_TEST, test)):
+        part_name, rows = SPLIT_NAMES[part_code], np.asarray(part)
+        if rows.ndim != 1:
+            raise DataError(f"{name}: {part_name} split must have one dimension, got shape {list(rows.shape)}")
+        if rows.dtype == bool:
+            if len(rows) != num_nodes:
+                raise DataError(f"{name}: {part_name} mask must have {num_nodes} entries, got {len(rows)}")
+            rows = np.flatnonzero(rows)
+        elif not np.issubdtype(rows.dtype, np.integer) and len(rows):
+            raise DataError(f"{name}: {part_name} split must be a mask or row numbers, got {rows.dtype}")
+        rows = rows.astype(np.int64)
+        outside = (rows < 0) | (rows >= num_nodes)
+        if outside.any():
+            raise DataError(f"{name}: {part_name} split rows must be 0 to {num_nodes - 1}, got {rows[outside][0]}")
+        taken = code[rows] != 0
+        if taken.any():
+            other = SPLIT_NAMES[code[rows][taken][0]]
+            raise DataError(
+                f"{name}: splits overlap: {int(taken.sum())} rows are in {other} and in {part_name}, "
+                f"the first is row {rows[taken][0]}"
+            )
+        code[rows] = part_code
+        if np.count_nonzero(code == part_code) != len(rows):
+            raise DataError(f"{name}: {part_name} split names a row twice: {len(rows)} entries")
+    return code
+
+
+def split_sets(num_nodes: int, parts: Sequence[Sequence[np.ndarray]], name: str) -> np.ndarray:
+    """int8 [num_nodes, num_split_sets] of equally many train, valid and test parts. DataError as `split_column`."""
+    train, valid, test = parts
+    if not len(train) == len(valid) == len(test):
+        raise DataError(
+            f"{name}: splits need as many train as valid and test sets, got {len(train)}, {len(valid)}, {len(test)}"
+        )
+    columns = [split_column(num_nodes, *one_set, name=name) for one_set in zip(train, valid, test, strict=True)]
+    return np.stack(columns, axis=1)
+
+
+def mask_split(masks: Sequence[np.ndarray | None], num_nodes: int, name: str) -> np.ndarray | None:
+    """int8 [num_nodes, num_split_sets] of the masks for train, valid and test, as far as there are any; None if there are none.
+
+    A single mask beside several sets of another part belongs to each set: some PyG data sets come so.
+    """
+    if all(mask is None for mask in masks):
+        return None
+    none = np.zeros(num_nodes, bool)
+    parts = [mask_sets(none if mask is None else mask, num_nodes, name) for mask in masks]
+    most = max(map(len, parts))
+    return split_sets(num_nodes, [sets * most if len(sets) == 1 else sets for sets in parts], name)
+
+
+def mask_sets(masks: np.ndarray, num_nodes: int, name: str) -> list[np.ndarray]:
+    """The boolean masks [num_nodes] of one array [num_nodes], [num_split_sets, num_nodes] or [num_nodes, num_split_sets]."""
+    masks = np.asarray(masks).astype(bool)
+    if masks.shape == (num_nodes,):
+        return [masks]
+    if masks.ndim == 2 and masks.shape[1] == num_nodes:
+        return list(masks)
+    if masks.ndim == 2 and masks.shape[0] == num_nodes:
+        return list(masks.T)
+    raise DataError(f"{name}: split masks must have {num_nodes} entries per set, got shape {list(masks.shape)}")

@@ -1,0 +1,118 @@
+"""DGL graphs as graph sources. Duck-typed on DGL 1.x's `DGLGraph`: importing this module needs no DGL."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from graphmill.core.errors import DataError
+from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes, mask_split
+
+_MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def dgl_graph(
+    graph,
+    *,
+    feature: str = "feat",
+    label: str = "label",
+    edge_weight: str | None = None,
+    edge_feature: str | None = None,
+    edge_time: str | None = None,
+    node_time: str | None = None,
+    num_classes: int | None = None,
+    name: str = "dgl",
+) -> ArrayGraph:
+    """The graph of a homogeneous `dgl.DGLGraph`, edges as they are.
+
+    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight`, `edge_feature` and `edge_time` entries of
+    `edata` and `node_time` one of `ndata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask, as far as they are there.
+
+    Errors: DataError for a heterogeneous graph, a named edge entry that is absent, shapes that disagree.
+    """
+    if not getattr(graph, "is_homogeneous", True):
+        raise DataError(
+            f"{name}: expected a homogeneous DGL graph, got node types {list(graph.ntypes)}; take typed_dgl_graph for it"
+        )
+    named = [("edata", entry) for entry in (edge_weight, edge_feature, edge_time)] + [("ndata", node_time)]
+    for frame, entry in named:
+        if entry is not None and entry not in getattr(graph, frame):
+            raise DataError(f"{name}: {frame} has no {entry!r}, only {sorted(getattr(graph, frame).keys())}")
+    num_nodes = int(graph.num_nodes())
+    return ArrayGraph(
+        name=name,
+        num_nodes=num_nodes,
+        **_edge_columns(graph.edges(), graph.edata, edge_weight, edge_feature, edge_time),
+        **_node_columns(graph.ndata, feature, label, node_time, num_nodes, name),
+        num_classes=num_classes,
+    )
+
+
+def typed_dgl_graph(
+    graph,
+    *,
+    feature: str = "feat",
+    label: str = "label",
+    edge_weight: str | None = None,
+    edge_feature: str | None = None,
+    edge_time: str | None = None,
+    node_time: str | None = None,
+    name: str = "dgl",
+) -> TypedSource:
+    """The typed graph of a `dgl.DGLGraph` of several types, edges as they are.
+
+    `feature` and `label` name entries of the data of each type of nodes, and `node_time`; `edge_weight`, `edge_feature` and `edge_time` those of each relation; a type or relation
+    without the entry has none. Splits are each type's train_mask, val_mask and test_mask.
+
+    Errors: DataError for a named entry that no type or relation has, shapes that disagree.
+    """
+    nodes = {}
+    for node_type in graph.ntypes:
+        num_nodes, where = int(graph.num_nodes(node_type)), f"{name}: {node_type}"
+        data = graph.nodes[node_type].data
+        columns = _node_columns(data, feature, label, node_time if node_time in data else None, num_nodes, where)
+        nodes[node_type] = array_nodes(where, num_nodes, **columns)
+    relations = {}
+    for kind in graph.canonical_etypes:
+        data = graph.edges[kind].data
+        entries = (entry if entry in data else None for entry in (edge_weight, edge_feature, edge_time))
+        each = Relation(*kind)
+        relations[each] = array_edges(f"{name}: {each}", **_edge_columns(graph.edges(etype=kind), data, *entries))
+    for entry in (edge_weight, edge_feature, edge_time):
+        if entry is not None and not any(entry in graph.edges[kind].data for kind in graph.canonical_etypes):
+            raise DataError(f"{name}: no relation's edge data has {entry!r}")
+    if node_time is not None and not any(node_time in graph.nodes[each].data for each in graph.ntypes):
+        raise DataError(f"{name}: no type's node data has {node_time!r}")
+    return TypedSource(name, nodes, relations)
+
+
+def _edge_columns(
+    ends, data: Mapping[str, Any], edge_weight: str | None, edge_feature: str | None, edge_time: str | None
+) -> dict[str, Any]:
+    src, dst = (_array(ids) for ids in ends)
+    weight = None if edge_weight is None else _array(data[edge_weight])
+    feature = None if edge_feature is None else _array(data[edge_feature])
+    return {
+        "src": src,
+        "dst": dst,
+        "edge_weight": weight[:, 0] if weight is not None and weight.ndim == 2 and weight.shape[1] == 1 else weight,
+        "edge_feature": feature[:, None] if feature is not None and feature.ndim == 1 else feature,
+        "edge_time": None if edge_time is None else _array(data[edge_time]),
+    }
+
+
+def _node_columns(
+    data: Mapping[str, Any], feature: str, label: str, node_time: str | None, num_nodes: int, name: str
+) -> dict[str, Any]:
+    masks = [_array(data[mask]) if mask in data else None for mask in _MASKS]
+    return {
+        "feature": _array(data[feature]) if feature in data else None,
+        "label": _array(data[label]) if label in data else None,
+        "split": mask_split(masks, num_nodes, name),
+        "node_time": None if node_time is None else _array(data[node_time]),
+    }
+
+
+def _array(tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

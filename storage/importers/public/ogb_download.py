@@ -1,0 +1,48 @@
+"""Downloads one OGB archive without a prompt and without leaving incomplete folders: `ogb`'s own downloader asks on stdin above 1 GB."""
+
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from http.client import HTTPException
+from pathlib import Path
+
+from graphmill.core.errors import DataError
+from graphmill.storage.filesystem.filesystem_errors import one_line
+from graphmill.storage.format.source import Progress
+
+_SILENCE_S = 30.0  # a server that sends nothing for this long is taken for unreachable
+_READ_BYTES = 1 << 20
+
+
+def download_archive(url: str, archive_folder: str, destination: Path, progress: Progress | None = None) -> None:
+    """Unpacks folder `archive_folder` of the zip file at `url` as `destination`, which appears whole or not at all.
+
+    `progress` is told ("download", bytes done, bytes in all or None). DataError names the cause where it fails.
+    """
+    report = progress or (lambda *_: None)
+    prefix = f".{destination.name}.download-"
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=destination.parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise DataError(f"cannot make a directory in {destination.parent}: {one_line(error)}") from error
+    with made as scratch:
+        archive = Path(scratch) / "archive.zip"
+        try:
+            with urllib.request.urlopen(url, timeout=_SILENCE_S) as reply, archive.open("wb") as file:
+                length = reply.headers.get("Content-Length")
+                total, done = int(length) if length else None, 0
+                while block := reply.read(_READ_BYTES):
+                    file.write(block)
+                    done += len(block)
+                    report("download", done, total)
+            if total is not None and done != total:
+                raise DataError(f"connection lost after {done} of {total} bytes")
+            with zipfile.ZipFile(archive) as unpacked:
+                unpacked.extractall(scratch)
+            (Path(scratch) / archive_folder).rename(destination)
+        except urllib.error.URLError as error:  # also HTTP status errors
+            raise DataError(str(error.reason)) from error
+        except (OSError, HTTPException, zipfile.BadZipFile) as error:
+            raise DataError(str(error) or type(error).__name__) from error

@@ -1,0 +1,88 @@
+"""ogbn-mag from OGB's raw files: papers with features, venue and split, and the relations of authors, institutions and fields of study.
+
+    raw/num-node-dict.csv.gz                             one column per type
+    raw/triplet-type-list.csv.gz                         the relations
+    raw/relations/author___writes___paper/edge.csv.gz    two columns of row numbers
+    raw/node-feat/paper/node-feat.csv.gz                 128 numbers of each paper
+    raw/node-label/paper/node-label.csv.gz               the venue, 349 classes
+    split/time/paper/train.csv.gz                        row numbers
+
+Edges are streamed from the compressed files; OGB's own reader would hold them all.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from graphmill.core.errors import DataError
+from graphmill.storage.format.source import SPLIT_NAMES, NodeSource, Progress, Relation, TypedSource
+from graphmill.storage.importers.memory.array_graph import array_nodes, split_sets
+from graphmill.storage.importers.public.ogb_nodes import read_meta, set_folder
+from graphmill.storage.importers.tables.node_columns import NodeTable, read_features, read_labels
+from graphmill.storage.importers.tables.typed_tables import EdgeTableOptions, NodeTableOptions, TableEdges, TableNodes
+
+NAME = "ogbn-mag"
+_HEAD = ("raw/num-node-dict.csv.gz", "raw/triplet-type-list.csv.gz")
+
+
+def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progress | None = None) -> TypedSource:
+    """The typed graph in root/ogbn_mag, edges in the direction in which OGB gives them.
+
+    The papers' years are not read. Errors: DataError for data that is missing and cannot be downloaded, incomplete, or unreadable; MissingDependencyError.
+    """
+    meta = read_meta("nodeproppred", NAME)
+    folder = set_folder(NAME, meta, root, download, progress)
+    missing = [file for file in (*_HEAD, f"RELEASE_v{meta['version']}.txt") if not (folder / file).exists()]
+    if missing:
+        raise DataError(
+            f"{folder}: not the current release of {NAME}, {' and '.join(missing)} missing; remove the folder to download it "
+            f"anew, or unpack {meta['url']} and put its folder {meta['download_name']!r} there"
+        )
+    counts = _counts(folder / _HEAD[0])
+    nodes: dict[str, NodeSource] = {name: _nodes(folder, name, count, meta["split"]) for name, count in counts.items()}
+    rows = {name: TableNodes(name, folder, NodeTableOptions(count=count)) for name, count in counts.items()}
+    relations = {}
+    for relation in _relations(folder / _HEAD[1]):
+        for end in (relation.source, relation.target):
+            if end not in counts:
+                raise DataError(f"{folder / _HEAD[1]}: expected types among {', '.join(counts)}, found {end!r}")
+        file = f"raw/relations/{'___'.join(relation)}/edge.csv.gz"
+        table = EdgeTableOptions(relation.source, relation.name, relation.target, file, header=False)
+        relations[relation] = TableEdges(folder, table, rows[relation.source], rows[relation.target])
+    provenance = {"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]}
+    return TypedSource(NAME, nodes, relations, provenance)
+
+
+def _counts(path: Path) -> dict[str, int]:
+    """How many nodes each type has; types in the alphabet's order, as `ogb` has them."""
+    table = NodeTable(path)
+    return {name: table.number(name) for name in sorted(table.names)}
+
+
+def _relations(path: Path) -> list[Relation]:
+    import gzip
+
+    try:
+        rows = [
+            line.strip().split(",") for line in gzip.decompress(path.read_bytes()).decode().splitlines() if line.strip()
+        ]
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot read this file: {error}") from error
+    wrong = [row for row in rows if len(row) != 3]
+    if wrong:
+        raise DataError(f"{path}: expected rows of source type, relation and target type, found {wrong[0]}")
+    return sorted(map(Relation._make, rows))
+
+
+def _nodes(folder: Path, name: str, count: int, split: str) -> NodeSource:
+    feature = folder / f"raw/node-feat/{name}/node-feat.csv.gz"
+    label = folder / f"raw/node-label/{name}/node-label.csv.gz"
+    parts = [folder / f"split/{split}/{name}/{part}.csv.gz" for part in SPLIT_NAMES[1:]]
+    rows = [read_labels(part, header=False) for part in parts] if parts[0].exists() else None
+    return array_nodes(
+        f"{NAME}: {name}",
+        count,
+        feature=read_features(feature, header=False) if feature.exists() else None,
+        label=read_labels(label, header=False) if label.exists() else None,
+        split=None if rows is None else split_sets(count, [[part.astype(np.int64)] for part in rows], NAME),
+    )

@@ -1,0 +1,197 @@
+"""OGB node sets (`ogbn-products`, `ogbn-arxiv` …) from their raw files, read by the `ogb` package's own readers.
+
+An archive comes over plain http, so nothing in it is unpickled: neither `processed/data_processed` nor a `.pt` is read, and `ogb`'s dataset
+class, which unpickles and asks on stdin, is not used. OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
+"""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError, DataError, MissingDependencyError
+from graphmill.storage.format.source import SPLIT_NAMES, Progress
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, edge_rows, label_column, split_sets
+from graphmill.storage.importers.public.ogb_download import download_archive
+from graphmill.storage.molecules.ogb_import import import_ogb
+
+_PARTS = SPLIT_NAMES[1:]
+
+
+def ogb_graph(
+    name: str,
+    root: str | Path = "data",
+    *,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> ArrayGraph:
+    """The graph of one OGB node set below `root` (ogbn-products lies in root/ogbn_products), edges as `ogb` gives them.
+
+    A set that is not there is downloaded if `download`, whatever its size.
+
+    Labels are classes; of ogbn-proteins, 112 answers a node (int8 of 1 and 0).
+
+    Errors: ConfigError for a name that is no OGB node set; DataError for a set of several node types, and for data that is missing and
+    cannot be downloaded (the line says what to put where), incomplete, or unreadable; MissingDependencyError.
+    """
+    meta = _node_meta(name)
+    folder = set_folder(name, meta, root, download, progress)
+    _check_layout(name, meta, folder)
+    import_readers()
+    try:
+        graph = read_raw_graph(meta, folder / "raw")
+        label = _read_label(meta, folder / "raw")
+        parts = [_read_csv(folder / "split" / meta["split"] / f"{part}.csv.gz").T[0] for part in _PARTS]
+    except READ_ERRORS as error:
+        raise unreadable(folder, meta, error) from error
+    num_nodes = int(graph["num_nodes"])
+    src, dst = edge_rows(graph["edge_index"], name)
+    edge_feature = graph.get("edge_feat")
+    return ArrayGraph(
+        name=name,
+        num_nodes=num_nodes,
+        src=src,
+        dst=dst,
+        edge_feature=edge_feature,
+        feature=graph.get("node_feat"),
+        label=_class_labels(label_column(label, name)),
+        split=split_sets(num_nodes, [[rows] for rows in parts], name),
+        num_classes=int(meta["num classes"]),
+        provenance={"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]},
+    )
+
+
+def is_directed(name: str) -> bool:
+    """Whether `ogb` gives this set's edges in one direction only: citations, whose reverse a model wants too."""
+    meta = read_meta("linkproppred", name) if name.startswith("ogbl-") else _node_meta(name)
+    return meta["add_inverse_edge"] == "False"
+
+
+READ_ERRORS = (RuntimeError, ValueError, LookupError, EOFError, OSError, zlib.error, zipfile.BadZipFile)
+
+
+def unreadable(folder: Path, meta: Mapping[str, str], error: Exception) -> DataError:
+    """What to say where ogb's readers raise one of READ_ERRORS."""
+    return DataError(
+        f"{folder}: ogb cannot read this folder ({type(error).__name__}: {' '.join(str(error).split())}); "
+        f"remove it and run again to get {meta['url']} anew"
+    )
+
+
+def read_raw_graph(meta: Mapping[str, str], raw: Path, edge_files: Sequence[str] = ()) -> dict[str, Any]:
+    """OGB's dictionary of the one graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes, and these columns of edges."""
+    readers, add_inverse = import_readers(), meta["add_inverse_edge"] == "True"
+    more = {"additional_edge_files": list(edge_files)} if edge_files else {}
+    read = readers.read_binary_graph_raw if meta["binary"] == "True" else readers.read_csv_graph_raw
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        graphs = read(str(raw), add_inverse_edge=add_inverse, **more)
+    if len(graphs) != 1:
+        raise ValueError(f"expected one graph, found {len(graphs)}")
+    return graphs[0]
+
+
+def _read_label(meta: Mapping[str, str], raw: Path) -> np.ndarray:
+    if meta["binary"] != "True":
+        return _read_csv(raw / "node-label.csv.gz")
+    with np.load(raw / "node-label.npz", allow_pickle=False) as arrays:
+        return arrays["node_label"]
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    """[num_rows, num_columns] of a gzip file without a header."""
+    import pandas  # a dependency of ogb, which reads these files so too
+
+    return pandas.read_csv(path, compression="gzip", header=None).to_numpy()
+
+
+def import_readers() -> ModuleType:
+    """ogb's readers of raw files. Raises MissingDependencyError."""
+    try:
+        return import_ogb("ogb.io.read_graph_raw")
+    except ImportError as error:
+        raise MissingDependencyError(f"OGB sets need the ogb package: pip install -e '.[ogb]' ({error})") from error
+
+
+def read_meta(kind: str, name: str) -> Mapping[str, str]:
+    """OGB's own table of this set ("nodeproppred", "linkproppred"): version, url, download_name, split … Read without importing ogb (seconds).
+
+    Raises ConfigError for a name that is not in it, MissingDependencyError.
+    """
+    package = importlib.util.find_spec("ogb")
+    if package is None or not package.submodule_search_locations:
+        raise MissingDependencyError("OGB sets need the ogb package: pip install -e '.[ogb]'")
+    table = Path(package.submodule_search_locations[0]) / kind / "master.csv"
+    with table.open(newline="") as file:
+        rows = list(csv.reader(file))
+    if name not in rows[0][1:]:
+        raise ConfigError(f"unknown OGB {kind[:4]} set {name!r}: expected one of {', '.join(rows[0][1:])}")
+    column = rows[0].index(name)
+    return {row[0]: row[column] for row in rows[1:]}
+
+
+def _node_meta(name: str) -> Mapping[str, str]:
+    meta = read_meta("nodeproppred", name)
+    if meta["is hetero"] == "True":
+        raise DataError(f"{name} has several node types: expected one, such as ogbn-products or ogbn-arxiv")
+    return meta
+
+
+def set_folder(name: str, meta: Mapping[str, str], root: str | Path, download: bool, progress: Progress | None) -> Path:
+    """Where the set lies; it is downloaded where it does not, if `download`. Raises DataError that says what to put where."""
+    folder = Path(root) / name.replace("-", "_")
+    if not folder.exists() or not any(folder.iterdir()):
+        _fetch(name, meta, folder, download, progress)
+    return folder
+
+
+def _fetch(name: str, meta: Mapping[str, str], folder: Path, download: bool, progress) -> None:
+    reason = "downloading is off"
+    if download:
+        try:
+            if folder.exists():
+                folder.rmdir()
+            download_archive(meta["url"], meta["download_name"], folder, progress)
+            return
+        except DataError as error:
+            reason = f"its download failed: {error}"
+    raise DataError(
+        f"{name} is not at {folder} and {reason}; download {meta['url']} where there is a network, unpack it, "
+        f"and put its folder {meta['download_name']!r} there as {folder}"
+    )
+
+
+def _check_layout(name: str, meta: Mapping[str, str], folder: Path) -> None:
+    kind = "npz" if meta["binary"] == "True" else "csv.gz"
+    raw = [f"raw/{name}" for name in ("data.npz" if kind == "npz" else "edge.csv.gz", f"node-label.{kind}")]
+    splits = [f"split/{meta['split']}/{part}.csv.gz" for part in _PARTS]
+    missing = [name for name in (*raw, f"RELEASE_v{meta['version']}.txt", *splits) if not (folder / name).exists()]
+    pickles = [
+        name
+        for name in ("processed/data_processed", f"split/{meta['split']}/split_dict.pt")
+        if (folder / name).exists()
+    ]
+    if missing and pickles:
+        raise DataError(
+            f"{folder}: {' and '.join(missing)} missing, and {' and '.join(pickles)} would run code as it is read, so it is not "
+            f"read; remove the folder to download {meta['url']} anew"
+        )
+    if missing:
+        raise DataError(
+            f"{folder}: not the current release of {name}, {' and '.join(missing)} missing; remove the folder to download it "
+            f"anew, or unpack {meta['url']} and put its folder {meta['download_name']!r} there"
+        )
+
+
+def _class_labels(label: np.ndarray) -> np.ndarray:
+    """Classes as int64; OGB gives those of papers100M as floats, NaN where there is none."""
+    if np.issubdtype(label.dtype, np.floating):
+        return np.where(np.isnan(label), -1, label).astype(np.int64)
+    return label

@@ -1,0 +1,65 @@
+"""Options for reading an edge list, apart from the reader: a command line names them without loading Arrow."""
+
+from dataclasses import dataclass
+
+from graphmill.core.errors import ConfigError
+
+EDGE_ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz", ".mtx", ".mtx.gz")
+
+
+@dataclass(frozen=True)
+class EdgeListOptions:
+    """How to read the files of an edge list."""
+
+    src: str = "src"
+    """Column of an edge's source."""
+    dst: str = "dst"
+    """Columns of the edge file; where it has no header, the first two columns are meant."""
+    weight: str | None = None
+    """Column with edge weights (in a file without header: `2` is the third column); None: no weights."""
+    time: str | None = None
+    """Column with the times of edges: whole numbers, or in Parquet dates, which become microseconds since 1970; None: no times."""
+    edge_features: tuple[str, ...] = ()
+    """Columns with features of edges: numbers, or in Parquet one of lists. Edges that are made one have their features summed."""
+    header: bool | None = None
+    """Whether a text file of edges starts with column names; None: it does if its first two fields are not numbers."""
+    node_header: bool | None = None
+    """Whether the text files of features, labels and splits start with column names; None: they do if no field there is a value."""
+    delimiter: str | None = None
+    """One character; None: the first of tab, comma, semicolon and space in the first line. A run of spaces is one delimiter; so
+    is a run of tabs and spaces, unless it is set or the columns have names."""
+    compact_ids: bool = False
+    """Number the ids that occur 0, 1, 2 … in ascending order (strings as they come) and keep the originals; else ids are rows as they are."""
+    ids: str | None = None
+    """The ids by which edges name nodes, whole numbers or strings, each once: Parquet or CSV (column `id`, or the only one), rows as in features, labels, splits and times; of numbers also `.npy`."""
+    string_ids: bool | None = None
+    """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all of `ids` are whole numbers."""
+    num_nodes: int | None = None
+    """None: the rows of features or labels, else the highest id + 1."""
+    features: str | None = None
+    """`.npy` [num_nodes, dim], Parquet (a list column, or every column a feature) or CSV (every column a feature), rows in ascending id, or as in `ids`."""
+    labels: str | None = None
+    """`.npy` [num_nodes], Parquet or CSV (column `label`, or the only one), rows as in `features`."""
+    splits: str | None = None
+    """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; Parquet or CSV: such or named columns."""
+    node_times: str | None = None
+    """`.npy` [num_nodes], Parquet or CSV (column `time`, or the only one), rows as in `features`. Without times of edges, an edge is as old as the
+    younger of its ends."""
+    undirected_once: bool = False
+    """The file gives each undirected edge once: ingestion adds the reverse."""
+
+    def __post_init__(self) -> None:
+        if self.num_nodes is not None and self.num_nodes < 1:
+            raise ConfigError(f"num_nodes must be at least 1, got {self.num_nodes}; set --edge-list.num-nodes")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise ConfigError(f"delimiter must be one character, got {self.delimiter!r}; set --edge-list.delimiter")
+        if self.compact_ids and self.num_nodes is not None:
+            raise ConfigError("num_nodes is counted under compact_ids; leave one of the two out")
+        if self.ids is not None and (self.compact_ids or self.num_nodes is not None):
+            raise ConfigError(
+                "ids says which nodes there are; leave --edge-list.compact-ids and --edge-list.num-nodes out"
+            )
+        if self.string_ids and self.ids is None and not self.compact_ids:
+            raise ConfigError(
+                "string_ids: expected a file of the nodes' ids (--edge-list.ids), or --edge-list.compact-ids to number those that occur; got neither"
+            )

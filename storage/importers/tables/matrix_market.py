@@ -1,0 +1,35 @@
+"""What a Matrix Market file says of its content: a banner, comments, then a size line (math.nist.gov/MatrixMarket/formats.html)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphmill.core.errors import DataError
+
+
+@dataclass(frozen=True)
+class MatrixMarket:
+    """A square sparse matrix: an entry in row i, column j is an edge i → j, and ids count from 1."""
+
+    num_nodes: int
+    num_entries: int
+    symmetric: bool  # each pair is given once
+
+
+def read_matrix_market(path: Path, banner: str, size: list[str]) -> MatrixMarket:
+    """From the banner and the fields of the size line. DataError for what is no square matrix in coordinates."""
+    words = banner.lower().split()
+    if len(words) != 5 or words[1:3] != ["matrix", "coordinate"]:
+        raise DataError(f"{path}: expected '%%MatrixMarket matrix coordinate …' in the first line, got {banner[:80]!r}")
+    if words[3] not in ("pattern", "real", "integer") or words[4] not in ("general", "symmetric"):
+        raise DataError(
+            f"{path}: expected a pattern, real or integer matrix, general or symmetric, got {banner[:80]!r}"
+        )
+    if len(size) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 16 for part in size):
+        raise DataError(f"{path}: expected a size line of rows, columns and entries, got {' '.join(size)[:60]!r}")
+    rows, columns, entries = map(int, size)
+    if rows != columns:
+        raise DataError(f"{path}: expected a square matrix, a node for each row and column, got {rows} by {columns}")
+    # An entry takes at least four bytes, and deflate makes of a byte at most 1,032.
+    if 4 * entries > path.stat().st_size * (1032 if path.suffix == ".gz" else 1) + 4:
+        raise DataError(f"{path}: size line: {entries} entries cannot be in a file of {path.stat().st_size} bytes")
+    return MatrixMarket(rows, entries, words[4] == "symmetric")

@@ -1,0 +1,402 @@
+"""Node columns: features, labels, splits and times, each from a file of its own (`.npy`, Parquet or text), or by name from one table (Parquet or text), one row per node.
+
+A `.npy` is mapped, whatever its size; Parquet and text are read into memory. In text, a blank line is a node
+without a label or a split, so that nothing shifts; among features it is refused.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pa_parquet
+
+from graphmill.core.errors import DataError
+from graphmill.core.parallel_map import num_cores
+from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST
+from graphmill.storage.importers.memory.array_graph import NPY_ERRORS, label_column, time_column
+from graphmill.storage.importers.tables.text_table import NULLS, TEXT_ENDINGS, TextTable, column_values, is_number
+from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_text_type
+
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
+_OPTION = "--edge-list.node-header"
+_SPLIT_CODES = {text: code for code, name in enumerate(SPLIT_NAMES) for text in (name, str(code))} | {
+    "val": SPLIT_NAMES.index("valid"),
+    "": 0,
+}
+_VALUES = {"true", "false", *_SPLIT_CODES, *(null.lower() for null in NULLS)}
+
+
+def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """[num_nodes, dim]: a mapped `.npy`, Parquet with one list column or with numbers in every column, or text with numbers."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        matrix = _load_npy(path)
+    elif path.name.endswith(TEXT_ENDINGS):
+        text = _text(path, header)
+        kinds = dict.fromkeys(range(len(text.names)), pa.float64())
+        rows = [np.empty((0, len(kinds)), np.float32)]
+        for block in text.blocks(kinds, required=True, skip_blank=False, num_threads=num_cores()):
+            rows.append(np.empty((block.table.num_rows, len(kinds)), np.float32))
+            for index, column in enumerate(block.table.columns):
+                rows[-1][:, index] = column_values(column)
+        matrix = np.concatenate(rows)
+    else:
+        table = _read_parquet(path)
+        listed = [field for field in table.schema if is_list_type(field.type)]
+        matrix = list_rows(table.column(listed[0].name), path) if listed else number_columns(table, path)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "iufb":
+        raise DataError(f"{path}: expected numbers of shape [num_nodes, dim], got {matrix.dtype} {list(matrix.shape)}")
+    return matrix
+
+
+def read_labels(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """int64 or float32 [num_nodes]: a `.npy`, or the column `label`, or the only column, of a Parquet or text file."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return label_column(_load_npy(path), str(path))
+    if path.name.endswith(TEXT_ENDINGS):
+        text = _text(path, header)
+        index = _column_index(text.names, "label", path)
+        column = _first_that_fits(text, [index], (pa.int64(), pa.bool_(), pa.float64())).column(0)
+    else:
+        table = _read_parquet(path)
+        column = table.column(_column_index(table.column_names, "label", path))
+    return _label_values(column, path)
+
+
+def _label_values(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
+        raise DataError(f"{path}: expected numbers as labels, found {column.type}")
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int64())  # classes 0 and 1
+    if pa.types.is_integer(column.type) and column.null_count:
+        column = column.fill_null(-1)  # unlabelled
+    return label_column(column.to_numpy(), str(path))  # an empty field among real numbers is NaN: an unknown target
+
+
+def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """int8 [num_nodes, num_split_sets] of SPLIT_* codes, or of their names in Parquet and text; one column per split set."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        codes = _load_npy(path)
+        codes = codes[:, None] if codes.ndim == 1 else codes
+    else:
+        if path.name.endswith(TEXT_ENDINGS):
+            text = _text(path, header)
+            columns = _first_that_fits(text, range(len(text.names)), (pa.int64(), pa.string())).columns
+        else:
+            columns = _read_parquet(path).columns
+        if not columns:
+            raise DataError(f"{path}: expected a column of splits, found none")
+        codes = np.stack([_split_codes(column, path) for column in columns], axis=1)
+    return _checked_codes(codes, path)
+
+
+def _checked_codes(codes: np.ndarray, path: Path) -> np.ndarray:
+    if codes.ndim != 2 or codes.dtype.kind not in "iu":
+        raise DataError(f"{path}: expected integer codes of shape [num_nodes, sets], got {codes.dtype} {codes.shape}")
+    if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) <= SPLIT_TEST:
+        span = f"{int(codes.min())} to {int(codes.max())}"
+        raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {span}")
+    return codes.astype(np.int8)
+
+
+class NodeTable:
+    """The columns of one table with names, Parquet or text, read one by one. DataError for a file that cannot be read and for names that it has not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        self._text: TextTable | None = None
+        if path.name.endswith(TEXT_ENDINGS):
+            self._text = TextTable(path, _is_row, option="a first line of column names", header=True)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all columns."""
+        return self._text.names if self._text is not None else _parquet_names(self.path)
+
+    def ids(self, name: str, strings: bool | None = None, folder: str | None = None) -> np.ndarray | StringIds:
+        """As `read_ids`."""
+        index = self._index(name)
+        return (
+            _text_ids(self._text, index, strings, folder)
+            if self._text
+            else _parquet_ids(self.path, name, strings, folder)
+        )
+
+    def number(self, name: str) -> int:
+        """The first number of a column of whole ones, all of them different and from 0 on."""
+        ids = self.ids(name, strings=False)
+        assert isinstance(ids, np.ndarray)
+        return int(ids[0])
+
+    def labels(self, name: str) -> np.ndarray:
+        """As `read_labels`."""
+        return _label_values(self._column(name, (pa.int64(), pa.bool_(), pa.float64())), self.path)
+
+    def splits(self, name: str) -> np.ndarray:
+        """int8 [num_rows, 1], as `read_splits`."""
+        return _checked_codes(
+            _split_codes(self._column(name, (pa.int64(), pa.string())), self.path)[:, None], self.path
+        )
+
+    def times(self, name: str) -> np.ndarray:
+        """int64 [num_rows], as `read_times`."""
+        return arrow_times(self._column(name, (pa.int64(),), required=True), f"{self.path}: column {name!r}")
+
+    def features(self, names: Sequence[str]) -> np.ndarray:
+        """float32 [num_rows, dim]: columns of numbers side by side, or one of lists."""
+        columns = [self._column(name, (pa.float64(),), required=True) for name in names]
+        if len(columns) == 1 and is_list_type(columns[0].type):
+            return list_rows(columns[0], self.path)
+        return number_columns(pa.table(dict(zip(names, columns, strict=True))), self.path)
+
+    def _column(self, name: str, kinds: tuple[pa.DataType, ...], *, required: bool = False) -> pa.ChunkedArray:
+        index = self._index(name)
+        if self._text is not None:
+            return _first_that_fits(self._text, [index], kinds, required=required).column(0)
+        return _read_parquet(self.path, [name]).column(0)
+
+    def _index(self, name: str) -> int:
+        names = self.names
+        if names.count(name) != 1:
+            raise DataError(f"{self.path}: expected one column {name!r}, found {', '.join(names)[:200] or 'none'}")
+        return names.index(name)
+
+
+def read_ids(
+    path: str | Path, header: bool | None = None, strings: bool | None = None, folder: str | None = None
+) -> np.ndarray | StringIds:
+    """int64 [num_nodes] from 0 on, or strings (files in `folder`), each once: a `.npy`, or the column `id`, or the only column, of a Parquet or text file.
+
+    `strings`: whether they are; None: they are where Parquet says so, or not all of a text's are whole numbers.
+    """
+    path = Path(path)
+    if path.suffix == ".npy":
+        ids = _load_npy(path)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise DataError(f"{path}: expected integer ids, one each, got {ids.dtype} {list(ids.shape)}")
+        return _checked_numbers(ids.astype(np.int64), str(path))
+    if path.name.endswith(TEXT_ENDINGS):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        # Strings look like names: only the name that is looked for is one.
+        text = TextTable(
+            path, lambda fields: "id" not in fields and (_is_row(fields) or None), option=_OPTION, header=header
+        )
+        return _text_ids(text, _column_index(text.names, "id", path), strings, folder)
+    names = _parquet_names(path)
+    return _parquet_ids(path, names[_column_index(names, "id", path)], strings, folder)
+
+
+def _text_ids(text: TextTable, index: int, strings: bool | None, folder: str | None) -> np.ndarray | StringIds:
+    what = f"column {text.names[index]!r}"
+    if not strings:
+        try:
+            numbers = _first_that_fits(text, [index], (pa.int64(),), required=True).column(0).to_numpy()
+        except DataError:
+            if strings is False:
+                raise
+        else:
+            return _checked_numbers(numbers, f"{text.path}: {what}")
+    blocks = text.blocks({index: pa.string()}, required=True, skip_blank=False, hashes=True)
+    return _numbered(
+        ((block.table.column(0), partial(line_of_file, text.path, block.line_of)) for block in blocks), what, folder
+    )
+
+
+def _parquet_ids(path: Path, name: str, strings: bool | None, folder: str | None) -> np.ndarray | StringIds:
+    what = f"column {name!r}"
+    _check_parquet(path)
+    try:
+        with pa_parquet.ParquetFile(path) as file:
+            kind = file.schema_arrow.field(name).type
+            if strings is not False and is_text_type(kind):
+                return _numbered(_parquet_batches(file, path, name), what, folder)
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: cannot read this file: {error}") from error
+    column = _read_parquet(path, [name]).column(0)
+    if strings or not pa.types.is_integer(column.type):
+        raise DataError(f"{path}: {what}: expected {'strings' if strings else 'integer ids'}, found {column.type}")
+    if column.null_count:
+        raise DataError(f"{path}: {what}: expected an id in every row, found {column.null_count} empty fields")
+    return _checked_numbers(column.to_numpy().astype(np.int64), f"{path}: {what}")
+
+
+def _parquet_batches(
+    file: pa_parquet.ParquetFile, path: Path, name: str
+) -> Iterator[tuple[pa.Array, Callable[[int], str]]]:
+    done = 0
+    for batch in file.iter_batches(columns=[name]):
+        yield batch.column(0), partial(row_of_file, path, done)
+        done += batch.num_rows
+
+
+def _numbered(
+    columns: Iterator[tuple[pa.Array | pa.ChunkedArray, Callable[[int], str]]], what: str, folder: str | None
+) -> StringIds:
+    """Strings by row. Raises DataError, with the place, for one that is empty or there before."""
+    ids = StringIds(folder)
+    for column, where in columns:
+        strings = id_strings(column, where, what)
+        expected = len(ids) + np.arange(len(strings))
+        repeated = ids.add(strings) != expected
+        if repeated.any():
+            row = int(np.argmax(repeated))
+            raise DataError(f"{where(row)}: {what}: expected each id once, found {strings[row].as_py()!r} twice")
+    return ids
+
+
+def _checked_numbers(ids: np.ndarray, what: str) -> np.ndarray:
+    ordered = np.sort(ids)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(repeated):
+        raise DataError(f"{what}: expected each id once, found {int(repeated[0])} twice")
+    if len(ids) and ordered[0] < 0:
+        raise DataError(f"{what}: expected ids from 0, found {int(ordered[0])}")
+    return ids
+
+
+def row_of_file(path: Path, first: int, row: int) -> str:
+    """Names a row of a batch that begins at the row `first`, from 0."""
+    return f"{path}: row {first + row + 1}"
+
+
+def line_of_file(path: Path, line_of: Callable[[int], int], row: int) -> str:
+    """Names the line of a row of a block of text."""
+    return f"{path}: line {line_of(row)}"
+
+
+def _is_row(fields: list[str]) -> bool | None:
+    """Whether the first line holds values: numbers, truth values, names of splits. None if it holds values and other words, or
+    0, 1, 2 …, which is how pandas names columns without names."""
+    values = [is_number(field) or field.lower() in _VALUES for field in fields]
+    if len(fields) > 1 and fields == [str(index) for index in range(len(fields))]:
+        return None
+    return True if all(values) else None if any(values) else False
+
+
+def _text(path: Path, header: bool | None) -> TextTable:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    return TextTable(path, _is_row, option=_OPTION, header=header)
+
+
+def read_times(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """int64 [num_nodes]: a `.npy`, or the column `time`, or the only column, of a Parquet or text file."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return time_column(_load_npy(path), str(path))
+    if path.name.endswith(TEXT_ENDINGS):
+        text = _text(path, header)
+        index = _column_index(text.names, "time", path)
+        blocks = text.blocks({index: pa.int64()}, required=True, skip_blank=False)
+        return np.concatenate([np.empty(0, np.int64), *(column_values(block.table.column(0)) for block in blocks)])
+    table = _read_parquet(path)
+    return arrow_times(table.column(_column_index(table.column_names, "time", path)), str(path))
+
+
+def arrow_times(column: pa.Array | pa.ChunkedArray, what: str) -> np.ndarray:
+    """int64: whole numbers, or dates as microseconds since 1970. Raises DataError for others, and for an empty field."""
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{what}: expected a time in every row, found an empty field in row {row + 1}")
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        return np.asarray(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
+    return time_column(np.asarray(column), what)
+
+
+def _column_index(names: list[str], wanted: str, path: Path) -> int:
+    if names.count(wanted) != 1 and len(names) != 1:
+        raise DataError(f"{path}: expected a column '{wanted}' or one column, found {', '.join(names)[:200] or 'none'}")
+    return names.index(wanted) if wanted in names else 0
+
+
+def _first_that_fits(
+    text: TextTable, indices: Sequence[int], kinds: tuple[pa.DataType, ...], *, required: bool = False
+) -> pa.Table:
+    """Some columns as the first of these types that all of their values have. DataError where none fits, of the last."""
+    for kind in kinds:
+        try:
+            blocks = text.blocks(dict.fromkeys(indices, kind), required=required, skip_blank=False)
+            schema = pa.schema([(str(index), kind) for index in indices])
+            return pa.concat_tables([schema.empty_table(), *(block.table for block in blocks)])
+        except DataError:
+            if kind is kinds[-1]:
+                raise
+    raise AssertionError("no type was given")
+
+
+def _load_npy(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except NPY_ERRORS as error:
+        raise DataError(f"{path}: expected a plain .npy array, got: {error}") from error
+
+
+def _read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
+    _check_parquet(path)
+    try:
+        return pa_parquet.read_table(path, columns=columns)
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: cannot read this file: {error}") from error
+
+
+def _parquet_names(path: Path) -> list[str]:
+    _check_parquet(path)
+    try:
+        return pa_parquet.read_schema(path).names
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: cannot read this file: {error}") from error
+
+
+def _check_parquet(path: Path) -> None:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix != ".parquet":
+        raise DataError(f"{path}: expected a file ending in .npy, .parquet, {', '.join(TEXT_ENDINGS)}")
+
+
+def is_list_type(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def list_rows(column: pa.Array | pa.ChunkedArray, where: Path | str) -> np.ndarray:
+    """float32 [k, dim] of lists. Raises DataError for an empty row, and for lists of several lengths."""
+    if column.null_count:
+        raise DataError(f"{where}: expected a list in every row, found {column.null_count} empty rows")
+    lengths = pc.list_value_length(column)
+    if len(pc.unique(lengths)) > 1:
+        low, high = pc.min_max(lengths).as_py().values()
+        raise DataError(f"{where}: expected lists of one length, found lengths {low} to {high}")
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    rows = [np.asarray(chunk.flatten().to_numpy(zero_copy_only=False), np.float32) for chunk in chunks]
+    values = np.concatenate([np.empty(0, np.float32), *rows])
+    return values.reshape(len(column), len(values) // max(len(column), 1))
+
+
+def number_columns(table: pa.Table | pa.RecordBatch, where: Path | str) -> np.ndarray:
+    """float32 [k, columns]. Raises DataError for other columns; an empty field becomes NaN: an unknown target, or a feature that ingestion refuses."""
+    for field in table.schema:
+        if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+            raise DataError(f"{where}: column {field.name!r}: expected numbers, found {field.type}")
+    return np.stack([np.asarray(column).astype(np.float32) for column in table.columns], axis=1)
+
+
+def _split_codes(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+    if pa.types.is_integer(column.type):
+        return column.fill_null(0).to_numpy()
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column.to_numpy()
+    names = np.asarray(column.fill_null("").to_numpy(), dtype=object)
+    unknown = sorted(set(names) - set(_SPLIT_CODES))
+    if unknown:
+        raise DataError(f"{path}: splits must be {', '.join(SPLIT_NAMES)}, got {unknown[0]!r}")
+    return np.array([_SPLIT_CODES[name] for name in names], dtype=np.int8)

@@ -1,0 +1,346 @@
+"""Tables as text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or gzipped.
+
+Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines and runs of blanks as one delimiter. The
+caller gives the types, for the whole file. Each line is a row: where unclosed quotes would join lines, they are taken as plain characters. An
+error names the number of the line that does not fit. A block is parsed unchanged first, and cleaned only if that fails.
+"""
+
+import csv
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from graphmill.core.errors import DataError
+from graphmill.core.parallel_map import ordered_map
+
+TEXT_ENDINGS = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
+_READ_BYTES = 8 << 20
+_MAX_LINE_BYTES = 8 << 20
+_BOM = b"\xef\xbb\xbf"
+_COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # but for a row whose first field is #N/A
+_BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
+_BLANKS = " \t"
+# What programs write for an empty field.
+NULLS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "<NA>", "None")
+
+# Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
+IsRow = Callable[[list[str]], bool | None]
+
+
+def is_number(field: str) -> bool:
+    """Whether a field is a number, also NaN or infinite."""
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return "_" not in field
+
+
+def column_values(column: pa.ChunkedArray) -> np.ndarray:
+    """A block's column, without a copy where it lies in one piece."""
+    return column.chunk(0).to_numpy(zero_copy_only=False) if column.num_chunks == 1 else column.to_numpy()
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Some consecutive rows."""
+
+    table: pa.Table  # the columns that were asked for, under their names
+    line_of: Callable[[int], int]  # the line of a row of this block in its file, from 1
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a reader wants of each line."""
+
+    columns: Mapping[int, pa.DataType]
+    required: bool
+    skip_blank: bool
+    comments: bool  # whether lines that begin like one are comments
+
+    def is_passed_over(self, line: bytes) -> bool:
+        """Whether the line is no row."""
+        return bool(self.comments and _COMMENT.match(line)) or (self.skip_blank and not line.strip())
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    raw: bytes
+    table: pa.Table | None
+    cleaned: bool
+    problem: str
+
+
+class TextTable:
+    """A text file with equally many fields in each line.
+
+    `header` says whether column names come first (None: `is_row` decides); `delimiter` is one character (None: the first of tab,
+    comma, semicolon and space in the first line). `preamble` lines after the first comments are no part of the table. `option` is how
+    the command line names `header`. DataError for a file that cannot be read, and for a header that is not as `header` says.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        is_row: IsRow,
+        *,
+        option: str,
+        header: bool | None = None,
+        delimiter: str | None = None,
+        preamble: int = 0,
+    ) -> None:
+        self.path = path
+        lines, self._top, self._bom = self._first_lines(preamble + 1)
+        self.preamble = [text.split() for _, _, text in lines[:preamble]]
+        if len(lines) <= preamble:
+            self.names: list[str] = []
+            return
+        self._first_line, self._start, text = lines[preamble]
+        mark = delimiter or next((mark for mark in "\t,; " if mark in text.strip(_BLANKS)), ",")
+        # Between blanks, a run is one delimiter. Tabs alone may also stand around empty fields, in a file with names for them.
+        ragged = mark in _BLANKS and re.search(r"[ \t]{2}|^[ \t]|[ \t]$", text) is not None
+        self._delimiter, self._runs = mark, mark == " " or (delimiter is None and ragged)
+        fields = self._fields(text, self._first_line)
+        self._num_fields = len(fields)
+        self.has_header = self._check_header(fields, header, is_row(fields), option)
+        if mark == "\t" and delimiter is None and not self.has_header:
+            self._runs = True
+        self.names = fields if self.has_header else [str(index) for index in range(len(fields))]
+        if self.has_header:
+            self._first_line += 1
+            self._start += len(text.encode()) + 1
+        self._dirty = False  # whether a block had to be cleaned: then the next ones are cleaned at once
+
+    def blocks(
+        self,
+        columns: Mapping[int, pa.DataType],
+        *,
+        required: bool,
+        skip_blank: bool,
+        num_threads: int = 1,
+        hashes: bool = False,
+    ) -> Iterator[TextBlock]:
+        """The rows, block by block, with columns 0, 1 … of the file under those numbers as names.
+
+        `required`: no field of these columns may be empty. `skip_blank`: blank lines are no rows, else each is a row of
+        empty fields, but not before column names, at the end of the file, or, where fields are required, before the first row.
+        `hashes`: a row may begin with `#` or `%`, so only lines above the first row are comments.
+        DataError names the first line that does not fit. A file without any line gives no block.
+        """
+        if not self.names:
+            return
+        # A row whose first column is text that nobody asked for may begin like a comment.
+        asked = _Asked(columns, required, skip_blank, comments=not hashes and (self._runs or 0 in columns))
+        from_top = not (self.has_header or required or skip_blank)
+        line, start = self._top if from_top else (self._first_line, self._start)
+        for parsed in ordered_map(partial(self._parse, asked), self._raw_blocks(start), num_threads):
+            if parsed.table is None:
+                raise self._located(parsed, line, asked)
+            if parsed.cleaned:
+                yield TextBlock(parsed.table, partial(_line_of, asked, parsed.raw, line))
+                line += parsed.raw.count(b"\n")
+            else:
+                yield TextBlock(parsed.table, partial(int.__add__, line))
+                line += parsed.table.num_rows
+
+    def _parse(self, asked: _Asked, raw: bytes) -> _Parsed:
+        problem = ""
+        # Where text is asked for, comments and blanks parse as well.
+        dirty = self._dirty or any(map(pa.types.is_string, asked.columns.values()))
+        for cleaned in (True,) if dirty else (False, True):
+            try:
+                table = self._converted(self._cleaned(raw, asked) if cleaned else raw, asked.columns)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                problem = str(error)
+                continue
+            # In a line between blanks, an empty field may be a run of delimiters.
+            whole = asked.required or (self._runs and not cleaned)
+            if not whole or not any(column.null_count for column in table.columns):
+                self._dirty = cleaned
+                return _Parsed(raw, table, cleaned, "")
+        return _Parsed(raw, None, True, problem)
+
+    def _converted(self, text: bytes, columns: Mapping[int, pa.DataType]) -> pa.Table:
+        asked = {str(index): kind for index, kind in columns.items()}
+        if not text:
+            return pa.table({name: pa.array([], kind) for name, kind in asked.items()})
+        num_lines = text.count(b"\n") + (not text.endswith(b"\n"))
+        try:
+            # The parser takes a quoted field with its line breaks, to the end of the block if need be.
+            if (table := self._read(text, asked, '"')).num_rows == num_lines:
+                return table
+        except (pa.ArrowException, UnicodeDecodeError):
+            if b'"' not in text or not any(map(_has_open_quote, text.split(b"\n"))):
+                raise
+        if (table := self._read(text, asked, False)).num_rows == num_lines:
+            return table
+        raise pa.ArrowInvalid(f"expected {num_lines} rows, got {table.num_rows}")
+
+    def _read(self, text: bytes, asked: Mapping[str, pa.DataType], quote: str | bool) -> pa.Table:
+        return pa_csv.read_csv(
+            pa.BufferReader(text),
+            pa_csv.ReadOptions(
+                use_threads=False,
+                block_size=len(text) + 1,
+                column_names=[str(index) for index in range(self._num_fields)],
+            ),
+            pa_csv.ParseOptions(delimiter=self._delimiter, quote_char=quote, ignore_empty_lines=False),
+            pa_csv.ConvertOptions(
+                column_types=asked, include_columns=list(asked), null_values=list(NULLS), strings_can_be_null=True
+            ),
+        )
+
+    def _cleaned(self, raw: bytes, asked: _Asked) -> bytes:
+        if asked.comments and (b"#" in raw or b"%" in raw):
+            raw = _COMMENT.sub(b"", raw)
+        if self._runs:
+            mark = self._delimiter.encode()
+            raw = raw.replace(b" " if mark == b"\t" else b"\t", mark)
+            while mark * 2 in raw:
+                raw = raw.replace(mark * 2, mark)
+            for end in (b"\n", b"\r\n"):
+                raw = raw.replace(mark + end, end)
+            raw = raw.replace(b"\n" + mark, b"\n").strip(mark)
+        return _BLANK.sub(b"", raw) if asked.skip_blank else raw
+
+    def _raw_blocks(self, start: int) -> Iterator[bytes]:
+        """The file from a byte on, in blocks that end with a line which is not blank."""
+        rest = b""
+        try:
+            with pa.input_stream(str(self.path)) as stream:
+                stream.read(self._bom + start)
+                while more := stream.read(_READ_BYTES):
+                    rest += more
+                    lines = rest[: rest.rfind(b"\n") + 1]
+                    text = len(lines.rstrip())
+                    if text:
+                        end = lines.find(b"\n", text) + 1
+                        yield rest[:end]
+                        rest = rest[end:]
+                    if len(rest.lstrip()) > _MAX_LINE_BYTES:
+                        raise DataError(
+                            f"{self.path}: expected lines of at most {_MAX_LINE_BYTES} bytes, found a longer one"
+                        )
+                    if len(rest) > _MAX_LINE_BYTES:
+                        raise DataError(
+                            f"{self.path}: expected a row in each {_MAX_LINE_BYTES} bytes, found only blank lines; remove them"
+                        )
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: cannot read this file: {error}") from error
+        if rest.strip():
+            yield rest
+
+    def _first_lines(self, count: int) -> tuple[list[tuple[int, int, str]], tuple[int, int], int]:
+        """(number, offset, text) of the first lines that are neither blank nor comments, (number, offset) of the first that is
+        no comment, and the bytes of the byte order mark."""
+        try:
+            with pa.input_stream(str(self.path)) as stream:
+                head = stream.read(_MAX_LINE_BYTES)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: cannot read this file: {error}") from error
+        bom = len(_BOM) if head.startswith(_BOM) else 0
+        head = head[bom:]
+        self.banner = head[: head.find(b"\n") if b"\n" in head else len(head)][:200].decode("utf-8", "replace").strip()
+        lines: list[tuple[int, int, str]] = []
+        top: tuple[int, int] | None = None
+        start = number = 0
+        while start < len(head) and len(lines) < count:
+            end = head.find(b"\n", start)
+            end = len(head) if end < 0 else end
+            number += 1
+            line = head[start:end]
+            if top is None and not _COMMENT.match(line):
+                top = number, start
+            if line.strip() and not _COMMENT.match(line):
+                try:
+                    lines.append((number, start, line.decode("utf-8")))
+                except UnicodeDecodeError as error:
+                    raise DataError(f"{self.path}: line {number}: expected UTF-8 text, got: {error}") from error
+            start = end + 1
+        if len(lines) < count and len(head) == _MAX_LINE_BYTES - bom:
+            raise DataError(f"{self.path}: expected a row in the first {_MAX_LINE_BYTES} bytes, found none")
+        return lines, top or (1, 0), bom
+
+    def _fields(self, line: str, number: int) -> list[str]:
+        line = line.rstrip("\r\n")
+        if self._runs:
+            return [field.strip('"') for field in line.split()]
+        try:
+            return [field.strip() for field in next(csv.reader([line], delimiter=self._delimiter), [])]
+        except csv.Error as error:
+            raise DataError(f"{self.path}: line {number}: cannot read this line: {error}") from error
+
+    def _check_header(self, fields: list[str], asked: bool | None, is_row: bool | None, option: str) -> bool:
+        where = f"{self.path}: line {self._first_line}"
+        first_row = repr(self._delimiter.join(fields)[:60])
+        if asked is None:
+            if is_row is None:
+                raise DataError(
+                    f"{where}: cannot tell column names from a row in {first_row}; set {option} True or False"
+                )
+            return not is_row
+        numbered = fields == [str(index) for index in range(len(fields))]  # as pandas names columns without names
+        if asked and is_row and not numbered:
+            raise DataError(f"{where}: expected column names, found a row: {first_row}; set {option} False")
+        if not asked and is_row is False:
+            raise DataError(f"{where}: expected a row, found column names: {first_row}; set {option} True")
+        return asked
+
+    def _located(self, parsed: _Parsed, line: int, asked: _Asked) -> DataError:
+        """What is wrong with the first line of a block that does not fit."""
+        lines = parsed.raw.removesuffix(b"\n").split(b"\n")
+        open_quote = ""
+        for number, raw in enumerate(lines, line):
+            where, text = f"{self.path}: line {number}", raw.decode("utf-8", "replace").strip("\r")
+            if asked.is_passed_over(raw) or not (text.strip() or asked.required):
+                continue
+            if not text.strip():
+                return DataError(f"{where}: expected a row, found a blank line; remove it")
+            hint = ""
+            if _has_open_quote(raw) and not self._runs:
+                hint = "; quotes must be closed on their line"
+                unclosed = f"{where}: expected quotes that are closed on their line, found {text[:60]!r}"
+                open_quote = open_quote or unclosed
+                fields = [field.strip() for field in text.split(self._delimiter)]
+            else:
+                fields = self._fields(text, number)
+            if len(fields) != self._num_fields:
+                expected = f"{self._num_fields} fields, as many as in the first line"
+                return DataError(f"{where}: expected {expected}, found {len(fields)}: {text[:60]!r}{hint}")
+            for index, kind in asked.columns.items():
+                if problem := _misfit(fields[index], kind, asked.required):
+                    return DataError(f"{where}: column {self.names[index]!r}: {problem}")
+        if open_quote:
+            return DataError(open_quote)
+        last = line + len(lines) - 1
+        return DataError(f"{self.path}: lines {line} to {last}: cannot read these lines: {parsed.problem}")
+
+
+def _line_of(asked: _Asked, raw: bytes, line: int, row: int) -> int:
+    """The number of the line of a row in a cleaned block that begins at `line`."""
+    rows = (number for number, text in enumerate(raw.split(b"\n"), line) if not asked.is_passed_over(text))
+    return next(itertools.islice(rows, row, None), line)
+
+
+def _has_open_quote(line: bytes) -> bool:
+    return line.count(b'"') % 2 == 1
+
+
+def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:
+    """Why a field is not of this type; None if it is."""
+    if field in NULLS:
+        return f"expected a value, found {repr(field) if field else 'an empty field'}" if required else None
+    if pa.types.is_integer(kind) and not re.fullmatch("-?[0-9]+", field):
+        return f"expected whole numbers, found {field[:40]!r}"
+    if pa.types.is_integer(kind) and not -(2**63) <= int(field[:40]) < 2**63:
+        return f"expected whole numbers below 2**63, found {field[:40]}"
+    if pa.types.is_floating(kind) and not is_number(field):
+        return f"expected numbers, found {field[:40]!r}"
+    return None

@@ -1,0 +1,277 @@
+"""A typed graph from tables: a YAML file names a table for each type of nodes and for each relation, Parquet or text.
+
+    nodes:
+      paper: {file: papers.csv, id: paper_id, features: papers.npy, label: venue, split: part}
+      author: {file: authors.parquet, id: author_id, features: [h_index, age]}
+      institution: {count: 8740}
+    edges:
+      - {source: author, relation: writes, target: paper, file: writes.csv, src: author_id, dst: paper_id, weight: share}
+
+Node tables are read into memory, but for `.npy` features, which are mapped; edges pass in batches.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from graphmill.core.errors import ConfigError, DataError, quoted
+from graphmill.storage.format.source import EdgeChunk, NodeChunk, Relation, SourceInfo, TypedSource
+from graphmill.storage.importers.memory.array_graph import node_chunks
+from graphmill.storage.importers.tables.edge_file import EdgeFile
+from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
+from graphmill.storage.importers.tables.node_columns import NodeTable, read_features
+from graphmill.storage.importers.tables.node_ids import NodeIds, in_ascending_id
+from graphmill.storage.importers.tables.text_table import TEXT_ENDINGS
+from graphmill.storage.ingestion.string_ids import StringIds
+
+TABLES = "graph.yaml"  # the file's name where a folder is given
+_ENDINGS = (".parquet", *TEXT_ENDINGS)
+
+
+@dataclass(frozen=True)
+class NodeTableOptions:
+    """One type of nodes. Files lie in the folder of the YAML file."""
+
+    file: str | None = None
+    """One row per node, with column names."""
+    id: str | None = None
+    """Column of whole numbers from 0, or of strings, each once, by which edges name nodes. Numbers are the permanent ids, beside strings the row's number is. None: the row's number, from 0."""
+    string_ids: bool | None = None
+    """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all are whole numbers."""
+    features: str | tuple[str, ...] | None = None
+    """A file of features alone, rows as in `file`; or a list of columns of `file`, of numbers, or one of lists."""
+    label: str | None = None
+    """Column: classes from 0 (-1 or empty: none), or real numbers."""
+    split: str | None = None
+    """Column: train, valid, test or none, or their codes 1, 2, 3 and 0."""
+    time: str | None = None
+    """Column of whole numbers, or in Parquet dates."""
+    count: int | None = None
+    """How many nodes there are, where no table says it."""
+
+
+@dataclass(frozen=True)
+class EdgeTableOptions:
+    """One relation."""
+
+    source: str
+    relation: str
+    target: str
+    file: str
+    src: str = "src"
+    dst: str = "dst"
+    """Columns of ids of nodes; where the file has no header, the first two columns are meant."""
+    weight: str | None = None
+    """Column of weights."""
+    features: tuple[str, ...] = ()
+    """Columns of numbers, or in Parquet one of lists."""
+    time: str | None = None
+    """Column of whole numbers, or in Parquet dates; None: an edge is as old as the younger of its ends, where these have times."""
+    header: bool | None = None
+    """Whether a text file starts with column names; None: it does if its first two fields are not numbers."""
+    undirected_once: bool = False
+    """Of a relation of one type: the file gives each edge in one direction, ingestion adds the reverse."""
+
+
+def typed_tables(path: str | Path, scratch: str | None = None) -> TypedSource:
+    """The typed graph that a YAML file, or the `graph.yaml` of a folder, describes. `scratch`: a folder for ids that are strings; None: the system's.
+
+    Errors: ConfigError with the line for what the YAML file says wrongly, DataError for tables that are missing, malformed, or do not fit each other.
+    """
+    file = Path(path) / TABLES if Path(path).is_dir() else Path(path)
+    node_options, edge_options = read_tables(file)
+    nodes = {name: TableNodes(name, file.parent, options, scratch) for name, options in node_options.items()}
+    relations = {
+        relation: TableEdges(file.parent, options, nodes[relation.source], nodes[relation.target])
+        for relation, options in edge_options.items()
+    }
+    return TypedSource(f"tables:{file.resolve().parent.name}", nodes, relations, {"file": file.name})
+
+
+class TableNodes:
+    """The nodes of one type, in ascending id, or, where ids are strings, in the table's order."""
+
+    def __init__(self, name: str, folder: Path, options: NodeTableOptions, scratch: str | None = None) -> None:
+        self._table = None if options.file is None else NodeTable(folder / options.file)
+        self.name, self._options = name, options
+        columns: dict[str, Any] = {}
+        if self._table is not None:
+            if options.id is not None:
+                columns["id"] = self._table.ids(options.id, options.string_ids, scratch)
+            if options.label is not None:
+                columns["label"] = self._table.labels(options.label)
+            if options.split is not None:
+                columns["split"] = self._table.splits(options.split)
+            if options.time is not None:
+                columns["time"] = self._table.times(options.time)
+            if isinstance(options.features, tuple):
+                columns["features"] = self._table.features(options.features)
+        if isinstance(options.features, str):
+            columns["features"] = read_features(folder / options.features)
+        counts = {key: len(column) for key, column in columns.items()} | (
+            {"count": options.count} if options.count is not None else {}
+        )
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{key} {count}" for key, count in counts.items())
+            raise DataError(f"{name}: expected equally many rows of each column, found {told}")
+        self.num_nodes = next(iter(counts.values()))
+        ids, others = columns.get("id"), [columns.get(key) for key in ("features", "label", "split", "time")]
+        strings = ids if isinstance(ids, StringIds) else None
+        numbers = None if strings is not None else ids
+        if numbers is not None:
+            numbers, others = in_ascending_id(numbers, others)
+        self.ids = NodeIds(name, self.num_nodes, numbers, strings)
+        self._feature, self._label, self._split, self._time = others
+
+    @cached_property
+    def info(self) -> SourceInfo:
+        return SourceInfo(
+            name=self.name,
+            num_nodes=self.num_nodes,
+            feature_dim=0 if self._feature is None else self._feature.shape[1],
+            has_label=self._label is not None,
+            has_node_time=self._time is not None,
+            has_string_id=self.ids.strings is not None,
+            num_split_sets=0 if self._split is None else self._split.shape[1],
+        )
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        columns = (self._feature, self._label, self._split, self.ids.numbers, self._time)
+        yield from node_chunks(self.num_nodes, chunk_nodes, *columns, strings=self.ids.strings)
+
+
+class TableEdges:
+    """The edges of one relation."""
+
+    def __init__(self, folder: Path, options: EdgeTableOptions, source: TableNodes, target: TableNodes) -> None:
+        read = EdgeListOptions(
+            src=options.src,
+            dst=options.dst,
+            weight=options.weight,
+            time=options.time,
+            edge_features=options.features,
+            header=options.header,
+        )
+        strings = (source.ids.strings is not None, target.ids.strings is not None)
+        self._file = EdgeFile(folder / options.file, read, flag="", strings=strings)
+        self._options, self._source, self._target = options, source.ids, target.ids
+
+    @cached_property
+    def info(self) -> SourceInfo:
+        return SourceInfo(
+            name=str(self._file.path),
+            num_nodes=self._target.num_nodes,
+            num_edges=self._file.num_edges,
+            edge_feature_dim=self._file.feature_dim,
+            has_edge_weight=self._options.weight is not None,
+            has_edge_time=self._options.time is not None,
+            undirected_once=self._options.undirected_once,
+        )
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        for raw in self._file.raw_edges():
+            src, dst = self._source.rows(raw.src, raw), self._target.rows(raw.dst, raw)
+            yield from raw.chunks(src, dst, chunk_edges)
+
+
+def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation, EdgeTableOptions]]:
+    """What the YAML file says. Raises ConfigError with the line where it is not what is expected there."""
+    from graphmill.core.files.plain_yaml import compose_yaml
+
+    try:
+        root = compose_yaml(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: expected a YAML file that names node and edge tables, found none") from None
+    if root is None:
+        raise ConfigError(f"{file}: expected nodes and edges, found an empty file")
+    read = _TablesReader(file)
+    top = read.mapping(root, ("nodes", "edges"))
+    if "nodes" not in top:
+        raise read.wrong(root, "nodes, a table for each type", "none")
+    types = {name: read.options(node, NodeTableOptions) for name, node in read.mapping(top["nodes"]).items()}
+    for name, options in types.items():
+        node = read.mapping(top["nodes"])[name]
+        columns = [key for key in ("id", "label", "split", "time") if getattr(options, key) is not None]
+        columns += ["features"] if isinstance(options.features, tuple) else []
+        if columns and options.file is None:
+            raise read.wrong(node, f"a file beside {', '.join(columns)}", "none")
+        if options.file is not None and not options.file.endswith(_ENDINGS):
+            raise read.wrong(node, f"a file ending in {', '.join(_ENDINGS)}", options.file)
+        if not columns and options.features is None and options.count is None:
+            raise read.wrong(node, f"one of id, features, label, split, time and count for {name}", "none")
+        if options.count is not None and options.count < 1:
+            raise read.wrong(node, "a count of at least 1", options.count)
+    relations: dict[Relation, EdgeTableOptions] = {}
+    for node in read.items(top["edges"]) if "edges" in top else []:
+        table = read.options(node, EdgeTableOptions)
+        relation = Relation(table.source, table.relation, table.target)
+        for end in (table.source, table.target):
+            if end not in types:
+                raise read.wrong(node, f"types among {', '.join(types)}", end)
+        if relation in relations:
+            raise read.wrong(node, "each relation once", f"{relation} again")
+        if table.undirected_once and table.source != table.target:
+            raise read.wrong(node, "undirected_once in a relation of one type", relation)
+        relations[relation] = table
+    return types, relations
+
+
+class _TablesReader:
+    """Typed access to the nodes of a YAML file; every refusal names the line."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def wrong(self, node: Any, expected: str, got: object) -> ConfigError:
+        return ConfigError(f"{self._file}: line {node.start_mark.line + 1}: expected {expected}, got {quoted(got)}")
+
+    def mapping(self, node: Any, known: tuple[str, ...] | None = None) -> dict[str, Any]:
+        """Values by name."""
+        if node.id != "mapping":
+            raise self.wrong(node, "names and values (name: value)", node.value if node.id == "scalar" else "a list")
+        values: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.id != "scalar" or (known is not None and key.value not in known):
+                raise self.wrong(key, f"one of {', '.join(known or ())}" if known else "a name", key.value)
+            if key.value in values:
+                raise self.wrong(key, "each name once", f"{key.value} again")
+            values[key.value] = value
+        return values
+
+    def items(self, node: Any) -> list[Any]:
+        if node.id != "sequence":
+            raise self.wrong(node, "a list (- …)", node.value if node.id == "scalar" else "names and values")
+        return list(node.value)
+
+    def options(self, node: Any, kind: type) -> Any:
+        """An instance of an options class."""
+        known = {field.name: field for field in fields(kind)}
+        values = {}
+        for name, value in self.mapping(node, tuple(known)).items():
+            values[name] = self._value(value, str(known[name].type), name)
+        missing = [name for name in ("source", "relation", "target", "file") if name in known and name not in values]
+        if missing and kind is EdgeTableOptions:
+            raise self.wrong(node, f"{', '.join(missing)} beside {', '.join(values) or 'nothing'}", "none")
+        return kind(**values)
+
+    def _value(self, node: Any, kind: str, name: str) -> Any:
+        """A value of the field's type."""
+        if node.id == "sequence" and "tuple" in kind and node.value and all(one.id == "scalar" for one in node.value):
+            return tuple(one.value for one in node.value)
+        if node.id != "scalar":
+            raise self.wrong(node, f"{name}: a single value", "a list" if node.id == "sequence" else "names and values")
+        if kind.startswith("tuple") and node.value:
+            return (node.value,)
+        if "int" in kind.split(" | "):
+            if not node.value.isdecimal() or len(node.value) > 18:
+                raise self.wrong(node, f"{name}: a whole number of at most 18 digits", node.value)
+            return int(node.value)
+        if "bool" in kind:
+            if node.value.lower() not in ("true", "false"):
+                raise self.wrong(node, f"{name}: true or false", node.value)
+            return node.value.lower() == "true"
+        if not node.value or "\0" in node.value:
+            raise self.wrong(node, f"{name}: text", node.value or "nothing")
+        return node.value

@@ -1,0 +1,324 @@
+"""Edges of one relation on their way to the partitions of their targets: spilled into buckets of consecutive targets, sorted bucket by bucket, measured, and written as neighbor lists.
+
+A plain graph has one relation, whose sources and targets are the same nodes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.core.parallel_map import num_cores, ordered_map
+from graphmill.storage.external_sort.edge_buckets import (
+    Bucket,
+    ColumnTypes,
+    EdgeBuckets,
+    GroupedEdges,
+    SortedEdges,
+    SortedLists,
+    SpilledEdges,
+    edge_column_types,
+)
+from graphmill.storage.format.arrow_files import array_from_numpy, neighbor_lists, write_batch
+from graphmill.storage.format.manifest import partition_dir
+from graphmill.storage.format.source import EdgeChunk, EdgeSource, Progress, SourceInfo
+from graphmill.storage.format.statistics import FeatureStatistics, GraphStatistics
+from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.ingestion.numbering import Numbering
+from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
+from graphmill.storage.statistics.graph_measures import EdgeMeasure, EdgeSums, NodeColumns
+
+_NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT
+
+
+class EdgeIngestion:
+    """The edges of `edges`, from nodes of `sources` to nodes of `targets` (one object for both where they are one type), whose times are `times`, where they
+    have some. Files go below `scratch`, and into the folder `folder` of each partition."""
+
+    def __init__(
+        self,
+        edges: EdgeSource,
+        options: IngestOptions,
+        writer: SnapshotWriter,
+        progress: Progress,
+        sources: Numbering,
+        targets: Numbering,
+        times: tuple[np.ndarray | None, np.ndarray | None],
+        *,
+        scratch: Path,
+        folder: str = "",
+    ) -> None:
+        self.source, self.info, self.options = edges, edges.info, options
+        self.writer, self.scratch, self.progress, self.folder = writer, scratch, progress, folder
+        self.sources, self.targets = sources, targets
+        self.is_one_type = sources is targets
+        undirected = options.undirected
+        self.add_reverse = self.is_one_type and (self.info.undirected_once if undirected is None else undirected)
+        # A source that gives each undirected edge once has no duplicates to drop; a directed one may hold both directions.
+        self.sum_duplicates = self.add_reverse and not self.info.undirected_once and not options.drop_duplicates
+        self.drop_duplicates = options.drop_duplicates or self.sum_duplicates
+        self.drop_self_loops = self.is_one_type and options.drop_self_loops
+        self.symmetric = self.is_one_type and (self.add_reverse or self.info.symmetric)
+        self.out_edges = options.out_edges and not self.symmetric
+        # Without times of their own, edges are as old as the younger of their ends.
+        self.times = (None, None) if self.info.has_edge_time else times
+        self.has_edge_time = self.info.has_edge_time or any(time is not None for time in self.times)
+        self._check_relations()
+        self.columns = edge_column_types(
+            edge_id=options.edge_ids,
+            weight=self.info.has_edge_weight,
+            time=self.has_edge_time,
+            feature_dim=self.info.edge_feature_dim,
+        )
+        num_threads = num_cores() if options.num_threads is None else options.num_threads
+        self.num_threads = num_threads if num_threads > 1 else 0  # besides this one
+
+    def _check_relations(self) -> None:
+        """Raises DataError and ConfigError where edges have relations beside what does not go with them."""
+        name, relations = self.info.name, self.info.relations
+        if not relations:
+            return
+        if twice := [each for each, count in Counter(relations).items() if count > 1]:
+            raise DataError(f"{name}: relations: expected different names, got {twice[0]!r} twice; rename it")
+        if self.has_edge_time:
+            raise DataError(f"{name}: expected edges with relations or with times, got both; leave out one")
+        if self.add_reverse or self.drop_duplicates:
+            what, flag = (
+                ("add reverse edges", "--reverse-edges add")
+                if self.add_reverse
+                else ("drop duplicates", "--drop-duplicates")
+            )
+            raise ConfigError(
+                f"{name}: expected edges as they are, told apart by their relations, got an option to {what}; leave out {flag}"
+            )
+
+    def write(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> tuple[GraphStatistics, dict[str, Any]]:
+        """Writes every partition's lists. Returns the statistics, of edges and of their targets' columns, and what the manifest says of the edges."""
+        num_partitions = self.targets.num_partitions
+        self.progress("edges", 0, self.info.num_edges)
+        buckets = {"topology": self._new_buckets("edges", self.columns)}
+        if self.out_edges:
+            # Features lie beside the in-edges alone; out-edges find them by their edge ids.
+            of_out_edges = {name: kind for name, kind in self.columns.items() if name != "feature"}
+            buckets["out_topology"] = self._new_buckets("out_edges", of_out_edges)
+        self._spill_edges(buckets)
+        self.progress("write", 0, num_partitions)
+        measure = EdgeMeasure(
+            self.targets.row_of_id,
+            nodes,
+            num_edge_columns=self.info.has_edge_weight + 2 * self.has_edge_time + self.info.edge_feature_dim,
+            is_symmetric=self.symmetric,  # a source that says so and is not is refused below
+            num_sources=None if self.is_one_type else self.sources.num_nodes,
+            max_edges=sum(buckets["topology"].num_spilled(partition) for partition in range(num_partitions)),
+        )
+        self._write_lists("topology", buckets["topology"], measure)
+        statistics = measure.result(nodes, feature)
+        symmetric = self._is_symmetric(statistics)
+        has_out_edges = self.out_edges and not symmetric
+        if has_out_edges:
+            self._write_lists("out_topology", buckets["out_topology"], None)
+        return statistics, {
+            "num_edges": statistics.in_degree.total,
+            "edge_feature_dim": self.info.edge_feature_dim,
+            "relations": self.info.relations,
+            "has_edge_id": self.options.edge_ids,
+            "has_edge_weight": self.info.has_edge_weight,
+            "has_edge_time": self.has_edge_time,
+            "symmetric": symmetric,
+            "has_out_edges": has_out_edges,
+        }
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What was done to the edges."""
+        return {
+            "reverse_edges_added": str(self.add_reverse).lower(),
+            "duplicates": "summed" if self.sum_duplicates else "first" if self.drop_duplicates else "kept",
+            "self_loops_dropped": str(self.options.drop_self_loops).lower(),
+        }
+
+    def _new_buckets(self, name: str, columns: ColumnTypes) -> EdgeBuckets:
+        info, most_nodes = self.info, max(self.sources.num_nodes, self.targets.num_nodes)
+        return EdgeBuckets(
+            self.scratch / name,
+            self.targets.offsets,
+            expected_edges=(info.num_edges or self.targets.num_nodes * 16) * (2 if self.add_reverse else 1),
+            memory_budget_bytes=self.options.memory_budget_bytes // (2 if self.out_edges else 1),
+            index_dtype=np.dtype(np.int32 if most_nodes < 2**31 else np.int64),
+            columns=columns,
+            num_sources=self.sources.num_nodes,
+            copied=self.add_reverse or self.drop_self_loops,
+            num_threads=self.num_threads,
+        )
+
+    def _spill_edges(self, all_buckets: dict[str, EdgeBuckets]) -> None:
+        """Reads the source's edges once, checks them, and spills them by owner and destination (out-edges: by source)."""
+        buckets, id_of_row = all_buckets["topology"], self.targets.id_of_row
+
+        def group(numbered: tuple[int, EdgeChunk]) -> dict[str, GroupedEdges]:
+            edges = self._checked_edges(*numbered)
+            both = edges.with_reverses(of_loops=self.sum_duplicates) if self.add_reverse else edges
+            grouped = {"topology": buckets.group(both, id_of_row)}
+            if "out_topology" in all_buckets:
+                grouped["out_topology"] = all_buckets["out_topology"].group(edges.reversed(), id_of_row)
+            return grouped
+
+        done = 0
+
+        def numbered() -> Iterator[tuple[int, EdgeChunk]]:
+            nonlocal done
+            for chunk in self.source.edges(buckets.chunk_edges):
+                first, done = done, done + len(chunk.src)
+                yield first, chunk
+
+        def append(grouped: dict[str, GroupedEdges]) -> None:
+            for name, edges in grouped.items():
+                all_buckets[name].append(edges)
+
+        # This thread reads the source, several group the edges, one writes them.
+        all_grouped = ordered_map(group, numbered(), buckets.num_groupers)
+        with closing(ordered_map(append, all_grouped, min(1, buckets.num_groupers))) as appended:
+            for _ in appended:
+                self.progress("edges", done, self.info.num_edges)
+
+    def _checked_edges(self, first: int, chunk: EdgeChunk) -> SpilledEdges:
+        """A chunk whose first edge has the number `first`. Raises DataError."""
+        info, options = self.info, self.options
+        count = len(chunk.src)
+        if len(chunk.dst) != count:
+            raise DataError(f"{info.name}: expected as many sources as destinations, got {count} and {len(chunk.dst)}")
+        columns = _edge_columns(info, chunk, options.allow_nonfinite)
+        for ids, num_nodes in ((chunk.src, self.sources.num_nodes), (chunk.dst, self.targets.num_nodes)):
+            # Read as unsigned, a negative id is larger than any.
+            if count and ids.astype(np.int64, copy=False).view(np.uint64).max() >= num_nodes:
+                bad = (ids < 0) | (ids >= num_nodes)
+                row = int(np.argmax(bad))
+                raise DataError(
+                    f"{info.name}: edge {first + row}: expected node ids in [0, {num_nodes}), got {int(ids[row])}; "
+                    f"{int(bad.sum())} such ids in this chunk"
+                )
+        if (of_ends := self.time_of_ends(chunk.src, chunk.dst)) is not None:
+            columns["time"] = of_ends
+        if count and columns.get("time", _NO_TIME + 1).min() == _NO_TIME:
+            raise DataError(
+                f"{info.name}: edge times: expected numbers above {_NO_TIME}, which stands for none, got it"
+            )
+        if options.edge_ids:
+            columns["edge_id"] = np.arange(first, first + count, dtype=np.int64)
+        edges = SpilledEdges(chunk.src, chunk.dst, columns)
+        return edges.where(edges.src != edges.dst) if self.drop_self_loops else edges
+
+    def time_of_ends(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray | None:
+        """The times of edges that have none of their own; None where they have, or nothing has."""
+        ends = [time[rows] for time, rows in zip(self.times, (src, dst), strict=True) if time is not None]
+        return np.maximum(*ends) if len(ends) == 2 else ends[0] if ends else None
+
+    def _is_symmetric(self, statistics: GraphStatistics) -> bool:
+        """Whether the lists of in-edges are those of out-edges. Raises DataError where the source says so and it is not."""
+        if self.info.symmetric and not statistics.symmetric:
+            expected = (
+                "each edge's reverse with its weight, time and features"
+                if statistics.symmetric_edges
+                else "the reverse of each edge"
+            )
+            raise DataError(
+                f"{self.info.name}: the source says that it is symmetric: expected {expected}, some of {statistics.in_degree.total} edges "
+                "lack it (by their hashes); ingest it with --reverse-edges add"
+            )
+        # An edge and its reverse have two ids, and lists of in-edges would answer with the other's.
+        return self.symmetric or (statistics.symmetric and not self.options.edge_ids)
+
+    def _write_lists(self, name: str, buckets: EdgeBuckets, measure: EdgeMeasure | None) -> None:
+        with self._sorted_lists(buckets, measure) as sorted_lists:
+            for partition, (_, lists) in enumerate(sorted_lists):
+                directory = self.writer.files / partition_dir(partition) / self.folder
+                directory.mkdir(parents=True, exist_ok=True)
+                num_owned, most = self.targets.num_owned(partition), buckets.num_spilled(partition)
+                for file in self._write_edges(name, lists, num_owned, most, directory):
+                    self.writer.add_file(file)
+                self.progress("write", partition + 1, self.targets.num_partitions)
+
+    @contextmanager
+    def _sorted_lists(
+        self, buckets: EdgeBuckets, measure: EdgeMeasure | None
+    ) -> Iterator[Iterator[tuple[int, Iterator[SortedLists]]]]:
+        """(partition, its lists in pieces) of every partition, measured while they pass; take them in order."""
+
+        def lists_of(bucket: Bucket) -> tuple[SortedLists, EdgeSums | None]:
+            lists = bucket.lists(self.sources.id_of_row)
+            return lists, measure.measure(bucket, lists) if measure else None
+
+        def added(pieces: Iterable[tuple[int, tuple[SortedLists, EdgeSums | None]]]) -> Iterator[SortedLists]:
+            for _, (lists, sums) in pieces:
+                if measure and sums:
+                    measure.add(sums, lists)
+                yield lists
+                del lists  # before the next is waited for
+
+        sorted_lists = buckets.sorted_buckets(
+            drop_duplicates=self.drop_duplicates, sum_columns=self.sum_duplicates, then=lists_of
+        )
+        with closing(sorted_lists):
+            yield ((partition, added(pieces)) for partition, pieces in groupby(sorted_lists, key=itemgetter(0)))
+
+    def _write_edges(
+        self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path
+    ) -> list[Path]:
+        """Writes one partition's lists (and, with the in-edges, edges.arrow); returns the files."""
+        spool = SortedEdges(
+            self.scratch / "sorted",
+            self.sources.id_of_row.dtype,
+            {kind: type_ for kind, type_ in self.columns.items() if kind != "feature" or name == "topology"},
+            num_edges=most_edges,
+            memory_bytes=self.options.memory_budget_bytes // 2,  # the other half sorts
+        )
+        indptr = np.zeros(num_owned + 1, np.int64)
+        done = 1
+        with spool:
+            for some in lists:
+                indptr[done : done + len(some.degree)] = some.degree
+                done += len(some.degree)
+                spool.append(some)
+                del some  # before the next is waited for
+            np.cumsum(indptr, out=indptr)
+            columns = spool.columns()
+            feature = columns.pop("feature", None)
+            written = [directory / f"{name}.arrow"]
+            write_batch(written[0], {"neighbors": neighbor_lists(indptr, columns)})
+            if feature is not None:
+                written.append(directory / "edges.arrow")
+                write_batch(written[1], {"feature": array_from_numpy(feature)})
+        return written
+
+
+def _edge_columns(info: SourceInfo, chunk: EdgeChunk, allow_nonfinite: bool) -> dict[str, np.ndarray]:
+    """A chunk's weights, times and features. Raises DataError where they do not fit `info`."""
+    count, columns = len(chunk.src), {"weight": chunk.weight, "time": chunk.time, "feature": chunk.feature}
+    shapes = {
+        "weight": (count,) if info.has_edge_weight else None,
+        "time": (count,) if info.has_edge_time else None,
+        "feature": (count, info.edge_feature_dim) if info.edge_feature_dim else None,
+    }
+    for name, values in columns.items():
+        shape = None if values is None else values.shape
+        if shape != shapes[name]:
+            raise DataError(f"{info.name}: edge {name}s: expected shape {shapes[name]}, got {shape}")
+        bad = 0 if values is None or allow_nonfinite else int(np.count_nonzero(~np.isfinite(values)))
+        if bad:
+            raise DataError(
+                f"{info.name}: edge {name}s hold {bad} non-finite values in one chunk; clean them or pass --allow-nonfinite"
+            )
+    if info.relations and chunk.feature is not None:
+        number, most = chunk.feature, len(info.relations)
+        bad_rows = np.flatnonzero((number < 0) | (number >= most) | (number != np.floor(number)))
+        if len(bad_rows):
+            raise DataError(
+                f"{info.name}: relations: expected numbers 0 to {most - 1}, got {number.flat[bad_rows[0]]:g}; name each relation"
+            )
+    return {name: values for name, values in columns.items() if values is not None}

@@ -1,0 +1,184 @@
+"""Links that a graph is to be trained on and scored with, and the edges that are left out of it for them.
+
+A link that is held out, for validation or test, is no edge of the stored graph, in neither direction: so no sampler, encoding, statistic or
+partitioner sees it. Which edges these are is drawn here, a pure function of (seed, the edge's two nodes), or by their times, or a source says it
+itself (`links`). Nodes are named by their rows in the source, which are their numbers in ascending permanent id.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from graphmill.core.counter_random import derive_key, hash_counters
+from graphmill.core.errors import DataError
+from graphmill.storage.format.source import (
+    SPLIT_TEST,
+    SPLIT_TRAIN,
+    SPLIT_VALID,
+    EdgeChunk,
+    GraphSource,
+    NodeChunk,
+    SourceInfo,
+)
+from graphmill.storage.format.stored_links import Links
+from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
+from graphmill.storage.ingestion.time_splits import split_of_times, times_at
+
+_CHUNK = 1 << 20  # edges whose times are read at once
+_MOST_KEYS = 1 << 63
+_PURPOSE = 0x6C696E6B  # "link": keeps these draws apart from others of the seed
+
+
+@runtime_checkable
+class LinkSource(Protocol):
+    """A source that says itself which links are held out."""
+
+    @property
+    def links(self) -> Links | None:
+        """None: none."""
+        ...
+
+    @property
+    def repeats_links(self) -> bool:
+        """Whether held-out links may be edges too, since the data set's publisher has it so (ogbl-collab: pairs that meet again)."""
+        ...
+
+
+class MessageEdges:
+    """A source without the edges that are held out; what these are is known once all edges have passed."""
+
+    def __init__(
+        self, source: GraphSource, options: LinkSplitOptions, given: Links | None, *, may_repeat: bool
+    ) -> None:
+        self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
+        self._found: list[Links] = []
+        self._ends: tuple[int, ...] | None = None  # of the times of training edges and of validation
+        self.num_repeated = 0  # edges that are held-out links too
+        self._known = np.empty(0, np.int64)
+        if given is not None:
+            given.check(source.info.num_nodes, source.info.name)
+            given.check_relations(len(source.info.relations), source.info.name)
+            if source.info.has_edge_time and given.time is None:
+                raise DataError(f"{source.info.name}: links: expected times, which the edges have, got none")
+            held = (given.is_link == 1) & (given.split != SPLIT_TRAIN)
+            relation = None if given.relation is None else given.relation[held]
+            self._known = np.unique(self._key(given.source[held], given.destination[held], relation))
+
+    @property
+    def info(self) -> SourceInfo:
+        return self._source.info
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        return self._source.nodes(chunk_nodes)
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        """Raises DataError for an edge that is a held-out link, or, where edges have no relations, the reverse of one."""
+        self._found, self.num_repeated = [], 0
+        for chunk in self._source.edges(chunk_edges):
+            if self._given is not None:
+                self._check(chunk)
+                yield chunk
+                continue
+            code = self._split_of(chunk)
+            held = code > 0
+            if held.any():
+                out, chunk = _rows(chunk, held), _rows(chunk, ~held)
+                self._found.append(Links.of(out.src, out.dst, code[held], time=out.time, relation=self._relation(out)))
+            yield chunk
+
+    def _split_of(self, chunk: EdgeChunk) -> np.ndarray:
+        """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0."""
+        if not self._options.by_time:
+            return split_of_edges(chunk.src, chunk.dst, self._options)
+        assert chunk.time is not None
+        code = split_of_times(chunk.time, self.ends_in_time)
+        return np.where((code == SPLIT_TRAIN) | (chunk.src == chunk.dst), 0, code).astype(np.int8)
+
+    @property
+    def ends_in_time(self) -> tuple[int, ...]:
+        """The last times of training edges and of validation; read from the source when first asked for."""
+        if self._ends is None:
+            self._ends = times_at(self._times, self._options.by_time)
+        return self._ends
+
+    def _times(self) -> Iterator[np.ndarray]:
+        for chunk in self._source.edges(_CHUNK):
+            assert chunk.time is not None
+            yield chunk.time
+
+    def links(self, *, symmetric: bool) -> Links:
+        """All links, in their canonical order; after the edges have passed."""
+        if self._given is not None:
+            return self._given.canonical(symmetric=symmetric)
+        none = np.empty(0, np.int64)
+        time, relation = (none if there else None for there in (self.info.has_edge_time, self.info.relations))
+        links = Links.join([Links.of(none, none, 0, time=time, relation=relation), *self._found])
+        links.check(self.info.num_nodes, self.info.name)
+        return links.canonical(symmetric=symmetric)
+
+    def _check(self, chunk: EdgeChunk) -> None:
+        key = self._key(chunk.src, chunk.dst, self._relation(chunk))
+        repeated = np.flatnonzero(np.isin(key, self._known))
+        self.num_repeated += len(repeated)
+        if len(repeated) and not self._may_repeat:
+            first = int(repeated[0])
+            raise DataError(
+                f"{self.info.name}: expected no held-out link{'' if self.info.relations else ', nor its reverse,'} among the edges, found "
+                f"{int(chunk.src[first])} to {int(chunk.dst[first])}; take these edges out"
+            )
+
+    def _relation(self, chunk: EdgeChunk) -> np.ndarray | None:
+        """int64 [k]; None in a graph without."""
+        return chunk.feature[:, 0].astype(np.int64) if self.info.relations and chunk.feature is not None else None
+
+    def _key(self, source: np.ndarray, destination: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
+        """int64: the same number for a pair and its reverse, or for equal (source, relation, destination)."""
+        count, source, destination = self.info.num_nodes, source.astype(np.int64), destination.astype(np.int64)
+        if relation is None:
+            return np.minimum(source, destination) * count + np.maximum(source, destination)
+        return (source * len(self.info.relations) + relation) * count + destination
+
+
+def _rows(chunk: EdgeChunk, some: np.ndarray) -> EdgeChunk:
+    others = (None if one is None else one[some] for one in (chunk.weight, chunk.feature, chunk.time))
+    return EdgeChunk(chunk.src[some], chunk.dst[some], *others)
+
+
+def split_of_edges(src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions) -> np.ndarray:
+    """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0. The same for an edge, its copies and its reverse; 0 for a loop."""
+    low, high = np.minimum(src, dst), np.maximum(src, dst)
+    key = derive_key(options.seed, _PURPOSE)
+    hashed = hash_counters(key, hash_counters(key, low) + high.astype(np.uint64))
+    # Bounds of 53 bits, exact on every machine.
+    share = hashed >> np.uint64(11)
+    test, held = (np.uint64(round(part * 2**53)) for part in (options.test, options.test + options.valid))
+    code = np.where(share < test, SPLIT_TEST, np.where(share < held, SPLIT_VALID, 0)).astype(np.int8)
+    return np.where(low == high, 0, code).astype(np.int8)
+
+
+def without_held_out(source: GraphSource, options: LinkSplitOptions | None) -> GraphSource:
+    """The source without the edges that are to be held out; itself where none are.
+
+    Raises DataError where the source has links of its own and more are to be drawn.
+    """
+    given = source.links if isinstance(source, LinkSource) else None
+    options = options or LinkSplitOptions()
+    drawn = options.hold_out
+    if options.by_time and not source.info.has_edge_time:
+        raise DataError(
+            f"{source.info.name}: links by_time: expected edges with times of their own, the source has none; set --edge-list.time, or hold out by "
+            "--links.valid and --links.test"
+        )
+    if len(source.info.relations) * source.info.num_nodes**2 > _MOST_KEYS:
+        raise DataError(
+            f"{source.info.name}: expected at most 2^63 triples that can be told apart, got {source.info.num_nodes:,} nodes and {len(source.info.relations):,} relations"
+        )
+    if given is not None and drawn:
+        raise DataError(
+            f"{source.info.name}: expected no --links, for the set has splits of its links, got some; leave them out"
+        )
+    if given is None and not drawn:
+        return source
+    may_repeat = isinstance(source, LinkSource) and source.repeats_links
+    return MessageEdges(source, options, given, may_repeat=may_repeat)

@@ -1,0 +1,72 @@
+"""Estimates what an ingestion will need: disk, bytes written and read, memory; a pure function of counts.
+
+An external sort writes its records once, reads them once and writes the result. Features, and the lists of partitions larger than half the
+budget, also pass through scratch files.
+"""
+
+from dataclasses import dataclass
+
+from graphmill.storage.format.feature_rows import FeatureRows
+from graphmill.storage.format.source import SourceInfo
+from graphmill.storage.ingestion.ingest import IngestOptions
+
+_PROCESS_BYTES = 320 << 20  # the interpreter with numpy, pyarrow and the compiled loops
+
+
+@dataclass(frozen=True)
+class IngestCost:
+    """Bytes. Estimates assume partitions of equal size."""
+
+    spilled: int
+    """Records of edges in buckets on scratch."""
+    spooled: int
+    """What passes through scratch once more: features twice, and sorted lists that exceed memory."""
+    graph: int
+    """The stored graph."""
+    peak_disk: int
+    """The most that lies on disk at once, scratch and graph together."""
+    memory: int
+    """Resident memory of the process, without pages of mapped files."""
+
+    @property
+    def written(self) -> int:
+        return self.spilled + self.spooled + self.graph
+
+
+def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
+    """The cost of ingesting a source of which no more than `info` is known; an unknown number of edges counts as 16 per node."""
+    num_nodes, num_partitions = info.num_nodes, options.num_partitions
+    add_reverse = info.undirected_once if options.undirected is None else options.undirected
+    num_edges = (info.num_edges or 16 * num_nodes) * (2 if add_reverse else 1)
+    with_out_edges = options.out_edges and not (add_reverse or info.symmetric)
+    index_bytes = 4 if num_nodes < 2**31 else 8
+    extra_bytes = 8 * options.edge_ids + 4 * info.has_edge_weight + 8 * (info.has_edge_time or info.has_node_time)
+    feature_bytes = 4 * info.edge_feature_dim  # beside the in-edges alone
+    lists = 2 if with_out_edges else 1
+    list_bytes = num_edges * (lists * (index_bytes + extra_bytes) + feature_bytes)
+    spilled = num_edges * (lists * (2 * index_bytes + extra_bytes) + feature_bytes)
+
+    one_sorted = num_edges // num_partitions * (index_bytes + extra_bytes + feature_bytes)
+    sorted_on_disk = one_sorted > options.memory_budget_bytes // 2
+    node_features = (
+        num_nodes * FeatureRows(info.feature_dim, options.feature_dtype).row_bytes
+    )  # before zeros are left out
+    finds_groups = options.partitioner in ("ldg", "metis") and (num_partitions > 1 or options.groups is not None)
+    label_bytes = info.num_classes or 0 if info.is_multilabel else 8 * info.has_label
+    node_columns = 8 + 8 * info.has_node_time + label_bytes + info.num_split_sets + 4 * finds_groups
+    graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
+
+    # Spilled buckets are deleted while the partitions' files are written: the peak is at the first partition or at the last.
+    first = spilled + graph // num_partitions
+    last = spilled // num_partitions + graph
+    beside = node_features + max(one_sorted if sorted_on_disk else 0, node_features // num_partitions)
+    return IngestCost(
+        spilled=spilled,
+        spooled=2 * node_features + (list_bytes if sorted_on_disk else 0),
+        graph=graph,
+        peak_disk=max(first, last) + beside,
+        memory=num_nodes * (4 + 2 * index_bytes + node_columns - 8)
+        + options.memory_budget_bytes
+        + num_nodes // num_partitions * (16 + node_columns)
+        + _PROCESS_BYTES,
+    )

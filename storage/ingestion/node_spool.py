@@ -1,0 +1,285 @@
+"""Node rows of one type on scratch files, in source order, checked while they pass, and then written partition by partition.
+
+Memory: 8 bytes for each time, 8 for each label of a node (4 for real numbers, 1 for each of several), one for each split set, and a quarter of the budget; features and
+strings as ids pass through files.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.storage.filesystem.ingest_scratch import scratch_array
+from graphmill.storage.format.arrow_files import array_from_numpy, write_batch
+from graphmill.storage.format.feature_rows import FeatureRows, RowMeasure, smallest_rows
+from graphmill.storage.format.manifest import partition_dir
+from graphmill.storage.format.source import SPLIT_TEST, NodeChunk, NodeSource, Progress
+from graphmill.storage.format.statistics import FeatureStatistics
+from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.ingestion.numbering import Numbering
+from graphmill.storage.ingestion.string_ids import StringFile
+from graphmill.storage.ingestion.time_splits import split_of_times, times_at
+from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
+from graphmill.storage.statistics.graph_measures import FeatureMeasure, NodeColumns
+
+
+class NodeSpool:
+    """Node rows in source order on scratch files, checked while they pass, then written partition by partition."""
+
+    def __init__(self, source: NodeSource, options: IngestOptions, scratch: Path, progress: Progress) -> None:
+        self.info, self.options = source.info, options
+        info = self.info
+        num_nodes = info.num_nodes
+        self._spooled = FeatureRows(info.feature_dim, options.feature_dtype)
+        self._feature = (
+            scratch_array(scratch / "feature", str(self._spooled.stored_dtype), (num_nodes, self._spooled.stored_width))
+            if info.feature_dim
+            else None
+        )
+        self._label: np.ndarray | None = None
+        self._split = np.zeros((num_nodes, info.num_split_sets), np.int8)
+        if options.split.by_time and not info.has_node_time:
+            raise DataError(
+                f"{info.name}: split by_time: expected nodes with times, the source has none; set --edge-list.node-times"
+            )
+        self._original_id: np.ndarray | None = None
+        self._time = np.zeros(num_nodes, np.int64) if info.has_node_time else None
+        self._string_id = StringFile(str(scratch)) if info.has_string_id else None
+        self._scratch = scratch
+        self._feature_measure, self._row_measure = FeatureMeasure(info.feature_dim), RowMeasure()
+        # A quarter of the budget, counting the caller's float32 rows and our converted copy.
+        chunk_nodes = max(1, options.memory_budget_bytes // 4 // (8 * max(info.feature_dim, 1) + 32))
+        row = 0
+        for chunk in source.nodes(min(chunk_nodes, num_nodes)):
+            row = self._take(chunk, row)
+            progress("nodes", row, num_nodes)
+        if row != num_nodes:
+            raise DataError(f"{info.name}: expected {num_nodes} node rows, got {row}; features and graph disagree")
+        bad, bad_rows = self._feature_measure.num_nonfinite
+        if bad and not options.allow_nonfinite:
+            raise DataError(
+                f"{info.name}: features hold {bad} non-finite values in {bad_rows} rows; "
+                "clean them or pass --allow-nonfinite"
+            )
+        self.label_kind, self.num_classes = self._label_kind()
+        if self._time is not None and options.split.by_time:
+            self._split = self._split_by_time(self._time)
+
+    def _take(self, chunk: NodeChunk, row: int) -> int:
+        info = self.info
+        if (self._time is None) != (chunk.time is None):
+            expected, found = ("times", "none") if chunk.time is None else ("no times", "some")
+            raise DataError(f"{info.name}: node rows {row}…: expected {expected}, got {found}")
+        if (self._string_id is None) != (chunk.string_id is None):
+            expected, found = ("strings", "none") if chunk.string_id is None else ("no strings", "some")
+            raise DataError(f"{info.name}: node rows {row}…: expected {expected} as ids, got {found}")
+        columns = [c for c in vars(chunk).values() if c is not None]
+        if not columns:  # a graph of bare nodes
+            return info.num_nodes
+        count = len(columns[0])
+        if any(len(column) != count for column in columns):
+            raise DataError(
+                f"{info.name}: node rows {row}…: expected columns of equal length, got {[len(column) for column in columns]}"
+            )
+        stop = row + count
+        if stop > info.num_nodes:
+            raise DataError(
+                f"{info.name}: expected {info.num_nodes} node rows, got at least {stop}; features and graph disagree"
+            )
+        width = None if chunk.feature is None else chunk.feature.shape[1:]
+        if width != ((info.feature_dim,) if info.feature_dim else None):
+            raise DataError(
+                f"{info.name}: node rows {row}…: expected features of width {info.feature_dim}, got {width}"
+            )
+        if self._feature is not None and chunk.feature is not None:
+            numbers = np.ascontiguousarray(chunk.feature, np.float32)
+            if self._spooled.dtype == "int8" and not np.isfinite(numbers).all():
+                raise DataError(
+                    f"{info.name}: node rows {row}…: expected finite features, which int8 holds alone, found others; clean them "
+                    "or pass --feature-dtype float32"
+                )
+            with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite and is counted below
+                stored = self._spooled.encode(numbers)
+            self._feature[row:stop] = stored
+            self._feature_measure.add(self._spooled.decode(stored))
+            self._row_measure.add(numbers if self._spooled.dtype == "int8" else stored)
+        if chunk.label is not None:
+            width = chunk.label.shape[1:]
+            if width != ((info.num_classes,) if info.is_multilabel else ()):
+                raise DataError(
+                    f"{info.name}: node rows {row}…: expected {info.num_classes if info.is_multilabel else 'one'} labels each, got {width}"
+                )
+            dtype = np.dtype(np.int64 if np.issubdtype(chunk.label.dtype, np.integer) else np.float32)
+            if info.is_multilabel:
+                dtype = np.dtype(np.int8)
+            if self._label is None:
+                missing = np.nan if dtype == np.float32 else -1
+                self._label = np.full((info.num_nodes, *width), missing, dtype)
+            self._label[row:stop] = chunk.label
+        if chunk.split is not None:
+            if chunk.split.shape != (count, info.num_split_sets):
+                raise DataError(
+                    f"{info.name}: splits: expected shape {(count, info.num_split_sets)}, got {chunk.split.shape}"
+                )
+            bad = chunk.split[(chunk.split < 0) | (chunk.split > SPLIT_TEST)]
+            if bad.size:
+                raise DataError(f"{info.name}: splits: expected codes 0 to {SPLIT_TEST}, got {int(bad[0])}")
+            self._split[row:stop] = chunk.split
+        if self._time is not None and chunk.time is not None:
+            self._time[row:stop] = chunk.time
+        if self._string_id is not None and chunk.string_id is not None:
+            self._string_id.append(chunk.string_id)
+        if chunk.original_id is not None:
+            if self._original_id is None:
+                self._original_id = np.arange(info.num_nodes, dtype=np.int64)
+            self._original_id[row:stop] = chunk.original_id
+            window = self._original_id[max(row - 1, 0) : stop]
+            if np.any(np.diff(window) <= 0):
+                raise DataError(f"{info.name}: node rows {row}…: expected strictly ascending original ids")
+        return stop
+
+    def _split_by_time(self, time: np.ndarray) -> np.ndarray:
+        """int8 [num_nodes, 1], in place of the source's."""
+        chosen = np.ones(len(time), bool)
+        if self._label is not None:
+            chosen = self.columns.is_labelled(slice(None))
+        ends = times_at(lambda: iter([time[chosen]]), self.options.split.by_time)
+        return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)[:, None]
+
+    def _label_kind(self) -> tuple[str | None, int | None]:
+        """("class", number of classes), ("answers", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""
+        name, given, label = self.info.name, self.options.num_classes, self._label
+        num_classes = given if given is not None else self.info.num_classes
+        if label is None and self.info.has_label:
+            raise DataError(f"{name}: expected labels, the source gave none")
+        if (
+            label is not None
+            and num_classes is None
+            and np.all(np.isnan(label) if label.dtype.kind == "f" else label == -1)
+        ):
+            raise DataError(
+                f"{name}: no node has a label, all {len(label)} are missing; leave the labels out, or say how many "
+                "classes there are with --num-classes"
+            )
+        if label is not None and self.info.is_multilabel:
+            if given is not None and given != label.shape[1]:
+                raise ConfigError(f"{name}: num_classes {given}: expected the {label.shape[1]} labels of each node")
+            if label.min() < -1 or label.max() > 1:
+                bad = int(label.min()) if label.min() < -1 else int(label.max())
+                raise DataError(f"{name}: labels: expected 1 (yes), 0 (no) or -1 (not known), got {bad}")
+            return "answers", label.shape[1]
+        if label is None or label.dtype != np.int64:
+            kind = None if label is None else "value"
+            if given is not None:
+                labels = "no labels" if kind is None else "real numbers"
+                raise ConfigError(f"{name}: num_classes {given}: expected classes as labels, found {labels}")
+            return kind, None
+        low, high = int(label.min()), int(label.max())
+        if num_classes is None:
+            num_classes = high + 1
+            if num_classes > self.info.num_nodes:  # one wrong label would cost every model a row for each class
+                raise DataError(
+                    f"{name}: labels out of range: the largest is {high}, more classes than the "
+                    f"{self.info.num_nodes} nodes; correct the labels, or say how many classes there are with --num-classes"
+                )
+        if low < -1 or high >= num_classes:
+            bad = int(np.count_nonzero((label < -1) | (label >= num_classes)))
+            raise DataError(
+                f"{name}: labels: expected -1 (none) or a class in [0, {num_classes}), got {low if low < -1 else high}; "
+                f"{bad} such labels"
+            )
+        return "class", num_classes
+
+    @property
+    def columns(self) -> NodeColumns:
+        return NodeColumns(
+            self.info.num_nodes, self._original_id, self._label, self.num_classes, self._split, self._time
+        )
+
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """How rows are stored in the graph."""
+        if not self.info.feature_dim:
+            return None
+        spooled, measured = self._spooled, self._row_measure
+        return smallest_rows(
+            spooled.dim, spooled.dtype, measured.most_nonzero, only_zero_or_one=measured.only_zero_or_one
+        )
+
+    @property
+    def feature_statistics(self) -> FeatureStatistics | None:
+        return self._feature_measure.result() if self.info.feature_dim else None
+
+    def manifest_fields(self, numbering: Numbering) -> dict[str, Any]:
+        """What the manifest says of these nodes."""
+        rows = self.feature_rows
+        return {
+            "num_nodes": self.info.num_nodes,
+            "partition_offsets": tuple(numbering.offsets.tolist()),
+            "num_groups": numbering.num_groups,
+            "feature_dim": self.info.feature_dim,
+            "feature_dtype": self.options.feature_dtype if rows else None,
+            "feature_layout": rows.layout if rows else "dense",
+            "feature_slots": rows.slots if rows else 0,
+            "label_kind": self.label_kind,
+            "num_classes": self.num_classes,
+            "num_split_sets": self._split.shape[1],
+            "has_node_time": self.info.has_node_time,
+            "id_kind": "string" if self.info.has_string_id else "int64",
+        }
+
+    def write(self, numbering: Numbering, writer: SnapshotWriter, folder: str = "") -> None:
+        """Writes nodes.arrow, ids.arrow and features.arrow of every partition, into this folder of it. The scratch file of features is gone then."""
+        for partition in range(numbering.num_partitions):
+            directory = writer.files / partition_dir(partition) / folder
+            directory.mkdir(parents=True, exist_ok=True)
+            for file in self._write_partition(numbering.rows(partition), numbering.group_of_row, directory):
+                writer.add_file(file)
+        self._feature = None
+        (self._scratch / "feature").unlink(missing_ok=True)
+
+    def _write_partition(self, rows: np.ndarray, group_of_row: np.ndarray | None, directory: Path) -> list[Path]:
+        """Writes the files of the partition that owns `rows`, and returns them."""
+        columns = {"original_id": rows if self._original_id is None else self._original_id[rows]}
+        if self._label is not None:
+            columns["label"] = self._label[rows]
+        if group_of_row is not None:
+            columns["group"] = group_of_row[rows]
+        if self._time is not None:
+            columns["time"] = self._time[rows]
+        for index in range(self._split.shape[1]):
+            columns[f"split_{index}"] = np.ascontiguousarray(self._split[rows, index])
+        written = [directory / "nodes.arrow"]
+        write_batch(written[0], {name: array_from_numpy(values) for name, values in columns.items()})
+        if self._string_id is not None:
+            written.append(directory / "ids.arrow")
+            self._write_ids(self._string_id, rows, written[-1])
+        stored = self.feature_rows
+        if self._feature is None or stored is None:
+            return written
+        gathered_path = self._scratch / "gathered"
+        gathered = scratch_array(gathered_path, str(stored.stored_dtype), (len(rows), stored.stored_width))
+        # Rows of another layout pass through float32 and, of listed ones, their places: up to 16 bytes a number.
+        step = max(
+            1, self.options.memory_budget_bytes // 4 // ((4 if stored == self._spooled else 20) * self.info.feature_dim)
+        )
+        for start in range(0, len(rows), step):
+            some = self._feature[rows[start : start + step]]
+            gathered[start : start + step] = (
+                some if stored == self._spooled else stored.encode(self._spooled.decode(some))
+            )
+        write_batch(directory / "features.arrow", {"feature": array_from_numpy(gathered)})
+        del gathered
+        gathered_path.unlink(missing_ok=True)
+        return [*written, directory / "features.arrow"]
+
+    def _write_ids(self, strings: StringFile, rows: np.ndarray, path: Path) -> None:
+        """Writes the strings that are the ids of these rows, by way of files."""
+        files = self._scratch / "id_offsets", self._scratch / "id_bytes"
+        offsets = scratch_array(files[0], "int64", (len(rows) + 1,))
+        data = scratch_array(files[1], "uint8", (strings.num_bytes(rows),))
+        write_batch(path, {"id": strings.gather(rows, offsets, data)})
+        for file in files:
+            file.unlink(missing_ok=True)

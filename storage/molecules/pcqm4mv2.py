@@ -1,0 +1,67 @@
+"""PCQM4Mv2 in the layout of `ogb.lsc.PCQM4Mv2Dataset`, read without that class, which asks on stdin and unpickles.
+
+<root>/pcqm4m-v2/raw/data.csv.gz    idx, smiles, homolumogap (eV; empty for the two test parts): 3,746,620 rows
+<root>/pcqm4m-v2/split_dict.pt      row numbers: train 3,378,606, valid 73,545, test-dev 147,037, test-challenge 147,432
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from graphmill.core.errors import DataError
+from graphmill.storage.importers.files.pickle_reader import Refused, array, read_torch
+from graphmill.storage.molecules.smiles import RowSplit, SmilesTable
+from graphmill.storage.molecules.smiles_options import SmilesOptions
+
+PARTS = ("train", "valid", "test-dev", "test-challenge")
+_HOLDOUT_SEED = 42
+_MOST_OPCODES = 10_000  # of the split's file; a vector takes about forty
+_URL = "https://dgl-data.s3-accelerate.amazonaws.com/dataset/OGB-LSC/pcqm4m-v2.zip"
+
+
+def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
+    """The table below `root` (or `root` itself, where it is the folder pcqm4m-v2), with its official split.
+
+    `holdout`: so many training molecules validate in place of the official part, which becomes "test", and the two test parts, whose targets nobody has, are in
+    none; drawn as GraphGPS's code draws its 150,000, which GRIT and PPGT take over.
+
+    Raises DataError for files that are not there (the line says what to put where) or not of this layout. Nothing is downloaded,
+    and `RELEASE_v1.txt`, without which `ogb` would ask, is not needed.
+    """
+    folder = Path(root) if (Path(root) / "raw").is_dir() else Path(root) / "pcqm4m-v2"
+    missing = [name for name in ("raw/data.csv.gz", "split_dict.pt") if not (folder / name).is_file()]
+    if missing:
+        raise DataError(
+            f"PCQM4Mv2: {' and '.join(missing)} missing at {folder}; unpack {_URL} and put its folder pcqm4m-v2 there"
+        )
+    parts = read_split_dict(folder / "split_dict.pt")
+    if holdout:
+        if holdout >= len(parts["train"]):
+            raise DataError(
+                f"PCQM4Mv2: holdout: expected fewer than the {len(parts['train'])} training molecules, got {holdout}"
+            )
+        drawn = np.random.default_rng(_HOLDOUT_SEED).permutation(parts["train"])
+        parts = {"train": drawn[holdout:], "valid": drawn[:holdout], "test": parts["valid"]}
+    split = RowSplit.of(parts, str(folder / "split_dict.pt"))
+    options = SmilesOptions(smiles="smiles", targets=("homolumogap",))
+    return SmilesTable(str(folder / "raw" / "data.csv.gz"), options, split, name="pcqm4mv2")
+
+
+def read_split_dict(path: Path) -> dict[str, np.ndarray]:
+    """Row numbers of the four parts. Raises DataError for a file that holds anything else; nothing is unpickled."""
+    content = read_torch(path, _MOST_OPCODES)
+    if not isinstance(content, dict) or not set(PARTS) <= set(content):
+        found = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        raise DataError(f"{path}: expected the parts {', '.join(PARTS)}, found {found[:200]}")
+    parts = {}
+    for name in PARTS:
+        try:
+            rows = np.asarray(array(content[name]))
+        except Refused as error:
+            raise DataError(f"{path}: part {name}: {error}") from None
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise DataError(
+                f"{path}: part {name}: expected row numbers, found {rows.dtype} of shape {list(rows.shape)}"
+            )
+        parts[name] = rows
+    return parts

@@ -1,0 +1,239 @@
+"""Tables of SMILES with targets (.csv, .csv.gz …), split by a column, a file of rows, or the hashed SMILES.
+
+A row that cannot be read (too few fields, a target that is no number) is rejected with its line; blank lines are no rows.
+"""
+
+import csv
+import gzip
+import hashlib
+import io
+import itertools
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
+from graphmill.storage.filesystem.urls import split_url
+from graphmill.storage.format.graph_set_manifest import Reject
+from graphmill.storage.importers.files.npz_members import open_npz
+from graphmill.storage.molecules.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
+from graphmill.storage.molecules.smiles_options import SmilesOptions
+
+_ALIASES = {"val": "valid", "validation": "valid", "dev": "valid"}
+_MAX_TARGET = float(np.finfo(np.float32).max)
+_MAX_FIELD = 2**24  # csv's default of 131,072 is less than a protein's CXSMILES
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """Parts as row numbers, given by a file; rows that the file does not name are in no part."""
+
+    names: tuple[str, ...]
+    row: np.ndarray  # int64, ascending
+    code: np.ndarray  # int8: 1 + number of the row's part in `names`
+    provenance: str
+
+    @staticmethod
+    def of(parts: Mapping[str, np.ndarray], where: str) -> "RowSplit":
+        """From distinct row numbers per part. Raises DataError where they are not that."""
+        for name, rows in parts.items():
+            whole = rows.ndim == 1 and np.issubdtype(rows.dtype, np.integer)
+            if not whole or (len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < 2**63):
+                raise DataError(f"{where}: part {name!r}: expected row numbers [k], got {rows.dtype} {rows.shape}")
+        row = np.concatenate([np.empty(0, np.int64), *(rows.astype(np.int64) for rows in parts.values())])
+        code = np.repeat(np.arange(1, len(parts) + 1, dtype=np.int8), [len(rows) for rows in parts.values()])
+        order = np.argsort(row, kind="stable")
+        row, code = row[order], code[order]
+        repeated = np.flatnonzero(row[1:] == row[:-1])
+        if len(repeated):
+            name = list(parts)[code[repeated[0] + 1] - 1]
+            raise DataError(
+                f"{where}: part {name!r}: expected each row in one part and once, got row {row[repeated[0]]} again"
+            )
+        digest = hashlib.sha256(row.tobytes() + code.tobytes()).hexdigest()
+        return RowSplit(tuple(parts), row, code, f"rows of {Path(where).name}, sha256 of rows and codes {digest}")
+
+    @property
+    def end(self) -> int:
+        """One more than the last row that has a part."""
+        return int(self.row[-1]) + 1 if len(self.row) else 0
+
+    def codes(self, num_rows: int) -> np.ndarray:
+        """int8 [num_rows]: each row's code, 0: in none."""
+        codes = np.zeros(num_rows, np.int8)
+        there = self.row < num_rows
+        codes[self.row[there]] = self.code[there]
+        return codes
+
+
+def split_from_file(path: str) -> RowSplit:
+    """The parts of an .npz: arrays of row numbers named train, valid (or val), test. Raises DataError for anything else."""
+    with open_npz(path) as arrays:
+        if not arrays.names or not {_ALIASES.get(name, name) for name in arrays.names} <= set(THREE_PARTS):
+            names = ", ".join(arrays.names)[:200] or "none"
+            raise DataError(f"{path}: expected arrays train, valid (or val) and test, found {names}")
+        parts = {_ALIASES.get(name, name): arrays[name] for name in arrays.names}
+    return RowSplit.of({name: parts.get(name, np.empty(0, np.int64)) for name in THREE_PARTS}, path)
+
+
+class SmilesTable:
+    """A table at a path or fsspec URL as a `MoleculeSource`. It is read once for its checksum, and again for its chunks."""
+
+    def __init__(
+        self,
+        path: str,
+        options: SmilesOptions | None = None,
+        row_split: RowSplit | None = None,
+        name: str | None = None,
+    ) -> None:
+        """`row_split` goes before the options' split. Raises DataError for an unreadable table or one without these columns."""
+        self._path, self._options = path, options or SmilesOptions()
+        if row_split is None and self._options.split_file is not None:
+            row_split = split_from_file(self._options.split_file)
+        self._row_split = row_split
+        digest, num_lines = self._checksum()
+        # As long as the table, whatever row numbers a split names; one line may have no end.
+        self._row_code = None if row_split is None else row_split.codes(num_lines + 1)
+        header = self._first_line()
+        self._num_columns = len(header)
+        names = header if self._options.header else [str(column) for column in range(len(header))]
+        self._smiles = self._column(names, self._options.smiles)
+        self._split = None if self._options.split_column is None else self._column(names, self._options.split_column)
+        target_names = self._options.targets or self._only_other_column(names)
+        self._targets = [self._column(names, target) for target in target_names]
+        if row_split is not None:
+            split = row_split.provenance
+        elif self._options.split_column is not None:
+            split = f"column {self._options.split_column}"
+        else:
+            split = "sha256 of the SMILES, 80/10/10"
+        self.info = MoleculeInfo(
+            name=name or Path(split_url(path)[1]).name.split(".")[0],
+            identity=repr((digest, sorted(asdict(self._options).items()), target_names, split)),
+            target_names=tuple(target_names),
+            split_names=THREE_PARTS if row_split is None else row_split.names,
+            num_rows=max(num_lines - self._options.header, 0),
+            provenance={"source": Path(path).name, "source_sha256": digest, "split": split},
+        )
+
+    def chunks(self, rows: int) -> Iterator[MoleculeRows]:
+        count = 0
+        with self._reader() as reader:
+            for index in itertools.count():
+                values: list[tuple] = []
+                rejects, first = [], count
+                for fields in itertools.islice(filter(None, reader), rows):
+                    parsed = self._parse(fields, count)
+                    if isinstance(parsed, str):
+                        rejects.append(Reject(reader.line_num, ",".join(fields), parsed))
+                    else:
+                        values.append((count, reader.line_num, *parsed))
+                    count += 1
+                if count == first:
+                    break
+                row, line, smiles, target, split = zip(*values, strict=True) if values else ((), (), (), (), ())
+                yield MoleculeRows(
+                    index=index,
+                    row=np.array(row, np.int64),
+                    line=np.array(line, np.int64),
+                    smiles=list(smiles),
+                    target=np.array(target, np.float32).reshape(len(row), len(self._targets)),
+                    split=np.array(split, np.int8),
+                    rejects=tuple(rejects),
+                )
+        if self._row_split is not None and self._row_split.end > count:
+            raise DataError(
+                f"{self._path}: expected the rows that the split names, up to {self._row_split.end - 1}, got {count} rows; "
+                "the split is of another table"
+            )
+
+    def _parse(self, fields: list[str], row: int) -> tuple[str, list[float], int] | str:
+        """(SMILES, targets, code of the split) of a row, or why it has none."""
+        if len(fields) != self._num_columns:
+            return f"expected {self._num_columns} fields, got {len(fields)}"
+        smiles, targets = fields[self._smiles], []
+        for column in self._targets:
+            text = fields[column].strip()
+            try:
+                value = float(text) if text else math.nan
+            except ValueError:
+                return f"target {text[:40]!r} is not a number"
+            if abs(value) > _MAX_TARGET:
+                return f"target {text[:40]!r} is not finite"
+            targets.append(value)
+        if self._row_code is not None:
+            return smiles, targets, int(self._row_code[row]) if row < len(self._row_code) else 0
+        if self._split is None:
+            return smiles, targets, hashed_split(smiles)
+        part = fields[self._split].strip().lower()
+        part = _ALIASES.get(part, part)
+        if part and part not in THREE_PARTS:
+            return f"split {part[:40]!r} is none of train, valid and test"
+        return smiles, targets, THREE_PARTS.index(part) + 1 if part else 0
+
+    def _column(self, names: list[str], wanted: str) -> int:
+        if names.count(wanted) != 1:
+            kind = "the header has" if self._options.header else "there are the columns"
+            raise ConfigError(
+                f"{self._path}: expected one column {wanted!r}, {kind} {', '.join(names)[:200]}; "
+                "set --table.smiles, --table.targets, --table.split_column or --table.header no"
+            )
+        return names.index(wanted)
+
+    def _only_other_column(self, names: list[str]) -> tuple[str, ...]:
+        used = {self._options.smiles, self._options.split_column}
+        others = [name for name in names if name not in used]
+        if len(others) > 1:
+            raise ConfigError(
+                f"{self._path}: expected the names of the target columns, which may be any of {', '.join(others)[:200]}; set --table.targets"
+            )
+        return tuple(others)
+
+    def _first_line(self) -> list[str]:
+        with self._reader(skip_header=False) as reader:
+            fields = next(filter(None, reader), None)
+        if fields is not None:
+            return fields
+        raise DataError(f"{self._path}: expected a table of SMILES, got an empty file")
+
+    @contextmanager
+    def _reader(self, skip_header: bool = True):
+        """csv.reader over the rows; errors while reading become DataError."""
+        delimiter = "\t" if self._options.delimiter == "tab" else self._options.delimiter
+        csv.field_size_limit(_MAX_FIELD)
+        with self._bytes() as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+            reader = csv.reader(text, delimiter=delimiter)
+            try:
+                if skip_header and self._options.header:
+                    next(filter(None, reader), None)
+                yield reader
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise DataError(
+                    f"{self._path}: line {reader.line_num + 1}: expected UTF-8 text in columns: {one_line(error)}"
+                ) from error
+
+    def _checksum(self) -> tuple[str, int]:
+        """SHA-256 of the text, uncompressed, and its number of lines."""
+        digest, lines = hashlib.sha256(), 0
+        with self._bytes() as stream:
+            while block := stream.read(2**20):
+                digest.update(block)
+                lines += block.count(b"\n")
+        return digest.hexdigest(), lines
+
+    @contextmanager
+    def _bytes(self):
+        filesystem, path = split_url(self._path)
+        with one_line_errors(self._path, "open this file", DataError):
+            opened = filesystem.open(path, "rb")
+        with opened as stream:
+            try:
+                yield gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
+            except (EOFError, zlib.error, OSError) as error:  # BadGzipFile is an OSError
+                raise DataError(f"{self._path}: cannot read this file: {one_line(error)}") from error

@@ -1,0 +1,188 @@
+"""A folder of predictions in Parquet: first pieces as batches arrive, then parts in order of id. An interrupted run continues from its pieces.
+
+    _settings.json           the settings that make these predictions; written first: a later run must have the same
+    _pieces/<name>.parquet   some batches' rows, ascending in id, one row group for each part they touch; gone at the end
+    part-00000.parquet …     the rows of consecutive ranges of ids, ascending
+    _summary.json            counts and scores; written last: with it the folder is complete
+
+Readers of a folder of Parquet files skip names that begin with an underscore. A file is complete once its name exists.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.memory import MemoryFileSystem
+
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.files.json_object import parse_object
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+from graphmill.storage.filesystem.object_stores import list_names, list_sizes, put_file
+from graphmill.storage.filesystem.outputs import check_output, names_there, remove_ours
+from graphmill.storage.filesystem.urls import split_url
+
+SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
+_PIECE = re.compile(
+    r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}"
+)  # whole, or what a killed write leaves
+
+
+@dataclass(frozen=True)
+class PredictionFolder:
+    """A folder of predictions. Small, and safe to send to workers, which must see the same storage."""
+
+    url: str
+
+    def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The summary, if these predictions are complete; None if they, or some of their parts, are still to be made. A setting of None matches any.
+
+        Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
+        """
+        filesystem, _ = self._open()
+        if isinstance(filesystem, MemoryFileSystem):
+            raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
+        check_output(self.url, "predictions", _strangers, advice="choose another folder")
+        stored = self._read_json(SETTINGS)
+        if stored is None:
+            return None
+        wanted = json.loads(json.dumps(dict(settings)))
+        for key in wanted.keys() & stored.keys():
+            wanted[key] = stored[key] if wanted[key] is None else wanted[key]
+        differing = sorted(key for key in wanted.keys() | stored.keys() if wanted.get(key) != stored.get(key))
+        if differing:
+            differences = ", ".join(
+                f"{key}: {_short(stored.get(key))} there, {_short(wanted.get(key))} here" for key in differing[:3]
+            )
+            raise ConfigError(
+                f"{self.url}: these predictions were made with other settings ({differences}); give the same ones to go on, or choose "
+                "another folder"
+            )
+        summary = self._read_json(SUMMARY)
+        parts = 0 if summary is None else summary.get("parts", 0)
+        if len(self.part_names()) < parts:  # one was lost since: it is made again
+            return None
+        return summary
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Makes the folder and writes the settings. Call `check` first."""
+        self.write_json(SETTINGS, settings)
+
+    def piece_names(self) -> set[str]:
+        """Pieces that are there."""
+        return {name for name in self._list(PIECES) if name.endswith(".parquet") and not name.startswith(".")}
+
+    def part_names(self) -> set[str]:
+        """Parts that are there, and not empty."""
+        filesystem, path = self._open()
+        with one_line_errors(self.url, "list this folder"):
+            return {name for name, size in list_sizes(filesystem, path).items() if size and name.startswith("part-")}
+
+    def write_piece(self, name: str, table: pa.Table, bounds: np.ndarray) -> None:
+        """Writes some batches' rows; `bounds`: int64 [num_parts], the first id of each part."""
+        table = table.sort_by("id")
+        start = np.searchsorted(table["id"].to_numpy(), bounds)
+        starts = sorted({0, *start.tolist()} - {table.num_rows})
+        ends = [*starts[1:], table.num_rows] if starts else []  # batches without anything to predict have no rows
+        groups = [table.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
+        self._write(f"{PIECES}/{name}", groups, table.schema)
+
+    def read_piece(
+        self, name: str, columns: Sequence[str] | None = None, of: tuple[int, int] | None = None
+    ) -> pa.Table:
+        """A piece's rows, or those of the part whose ids lie in [of[0], of[1]). Raises FormatError where the file is damaged."""
+        filesystem, path = self._open()
+        where = f"{path}/{PIECES}/{name}"
+        with one_line_errors(where, "read this file; remove it and run again"), filesystem.open(where, "rb") as stream:
+            file = pq.ParquetFile(stream)  # what it raises of damage is a ValueError
+            groups = list(range(file.num_row_groups))
+            if of is not None:
+                groups = [group for group in groups if of[0] <= _first_id(file, group) < of[1]]
+            return file.read_row_groups(groups, columns=columns)
+
+    def write_part(self, index: int, table: pa.Table) -> None:
+        """Writes one part."""
+        self._write(part_name(index), [table], table.schema)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Marks the predictions as complete and removes the pieces."""
+        self.write_json(SUMMARY, summary)
+        self.remove_pieces()
+
+    def table(self) -> pa.Table:
+        """All predictions of a complete folder, ids ascending. Raises FormatError where rows are missing."""
+        filesystem, path = self._open()
+        with one_line_errors(self.url, "read these predictions"):
+            table = pq.read_table(path, filesystem=filesystem)
+        wanted = (self._read_json(SUMMARY) or {}).get("rows", table.num_rows)
+        if table.num_rows != wanted:
+            raise FormatError(
+                f"{self.url}: expected {wanted} predictions, found {table.num_rows}; predict again, into the same folder"
+            )
+        return table
+
+    def remove_pieces(self) -> None:
+        """Removes the pieces of complete predictions, and no file that has another name."""
+        filesystem, path = self._open()
+        with one_line_errors(f"{path}/{PIECES}", f"remove these files; the predictions are whole at {self.url}"):
+            filesystem.invalidate_cache()
+            remove_ours(f"{self.url.rstrip('/')}/{PIECES}", _PIECE)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._put(name, (json.dumps(dict(value), indent=1) + "\n").encode())
+
+    def _open(self) -> tuple[fsspec.AbstractFileSystem, str]:
+        return split_url(self.url)
+
+    def _list(self, folder: str) -> list[str]:
+        filesystem, path = self._open()
+        path = f"{path}/{folder}".rstrip("/")
+        with one_line_errors(path, "list this folder"):
+            return list_names(filesystem, path)
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        filesystem, path = self._open()
+        where = f"{path}/{name}"
+        with one_line_errors(where, "read this file"):
+            if not filesystem.exists(where):
+                return None
+            content = filesystem.cat_file(where)
+        return parse_object(content, where, "choose another folder")
+
+    def _write(self, name: str, groups: Sequence[pa.Table], schema: pa.Schema) -> None:
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, schema) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=max(1, group.num_rows))
+        self._put(name, sink.getvalue().to_pybytes())
+
+    def _put(self, name: str, content: bytes) -> None:
+        filesystem, path = self._open()
+        where = f"{path}/{name}"
+        with one_line_errors(where, "write this file"):
+            put_file(filesystem, where, content)
+
+
+def part_name(index: int) -> str:
+    return f"part-{index:05d}.parquet"
+
+
+def _first_id(file: pq.ParquetFile, group: int) -> int:
+    column = file.schema_arrow.get_field_index("id")
+    return int(file.metadata.row_group(group).column(column).statistics.min)
+
+
+def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+    """None in a folder that has settings: a prediction writes, and removes, names of its own alone."""
+    names = names_there(filesystem, path)
+    return [] if SETTINGS in names else names
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,254 @@
+"""Writes one snapshot of a graph: its files into a folder of its own, then the manifest, whose exclusive creation is the commit.
+
+Two writers may work at once: the one whose manifest comes second ends with one line and has destroyed nothing. A writer deletes only
+files that it wrote itself and did not publish. On local filesystems every file is on disk before the manifest that names it.
+"""
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+
+from graphmill.core.errors import ConfigError, ConflictError, FormatError
+from graphmill.storage.filesystem.file_entry import FileEntry
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+from graphmill.storage.filesystem.fsync import link_exclusively, remove_if_empty, sync_file, synced_entry
+from graphmill.storage.filesystem.ingest_scratch import remove_orphans, scratch_directory
+from graphmill.storage.filesystem.outputs import check_output, names_there
+from graphmill.storage.filesystem.urls import is_local, split_url
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest
+from graphmill.storage.format.manifest import Manifest, parse_head
+from graphmill.storage.format.typed_manifest import TypedManifest
+from graphmill.storage.snapshots.conditional_put import check_exclusive_creation
+from graphmill.storage.snapshots.garbage import remove_temporary
+from graphmill.storage.snapshots.journal import LEASE_S, Lease
+from graphmill.storage.snapshots.snapshots import (
+    DATA,
+    MANIFESTS,
+    TOP_LEVEL,
+    foreign_names,
+    holds_first_format,
+    last_number,
+    manifest_path,
+    read_manifest,
+    snapshot_numbers,
+)
+
+_LINK_TRIES = 3
+_HASHERS = 2  # threads that check, sync and upload files while the next ones are written
+_MEMORY = (
+    threading.Lock()
+)  # creating a file is not atomic in fsspec's memory filesystem: this process's writers take turns
+
+
+Manifested = TypeVar("Manifested", Manifest, TypedManifest, GraphSetManifest)
+
+
+def check_destination(url: str, *, overwrite: bool = False) -> None:
+    """ConfigError where no snapshot may be written at `url`: it is a file, holds other files, or a graph (without `overwrite`)."""
+    check_output(url, "a graph", graph_strangers, advice="choose another url")
+    filesystem, path = split_url(url)
+    with one_line_errors(url, "use this destination", ConfigError):
+        if holds_first_format(filesystem, path):
+            raise ConfigError(
+                f"{url}: found a graph of format 1, which this version neither reads nor replaces; choose another url"
+            )
+        if snapshot_numbers(filesystem, path) and not overwrite:
+            raise ConfigError(
+                f"{url}: expected nothing there, found a graph; pass --overwrite to publish a new snapshot of it "
+                "(the old one stays until it is pruned), or choose another url"
+            )
+
+
+def graph_strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+    """None in a graph: each snapshot has a folder of its own, so others' files beside them are safe."""
+    if holds_first_format(filesystem, path):
+        return []
+    if snapshot_numbers(filesystem, path):
+        parse_head(*read_manifest(filesystem, path, path, None, ""))  # one that is ours
+        return []
+    others = [name for name in names_there(filesystem, path) if name not in TOP_LEVEL]
+    return others + foreign_names(filesystem, path)
+
+
+@contextlib.contextmanager
+def write_snapshot(
+    url: str, *, overwrite: bool = False, scratch: str | None = None, lease_s: float = LEASE_S
+) -> Iterator["SnapshotWriter"]:
+    """A writer of one snapshot. Files that are not committed at the end of the block are removed.
+
+    `scratch`: a local directory for temporary files; None: in the snapshot's own folder, or the system's for remote stores.
+    Raises ConfigError where `url` cannot be written to.
+    """
+    check_destination(url, overwrite=overwrite)
+    filesystem, path = split_url(url)
+    base = last_number(filesystem, path)
+    if base and not overwrite:
+        check_destination(url)  # a graph has appeared meanwhile; one that appears later is a conflict
+    name, local = Path(path).name, is_local(filesystem)
+    attempted: list[int] = []
+    with contextlib.ExitStack() as stack:
+        folder = f"{DATA}/{base + 1:06d}-{secrets.token_hex(4)}"
+        where = f"{path}/{folder}"
+        made = stack.enter_context(_folders(Path(path), Path(where), url)) if local else []
+        lease = Lease(filesystem, where, lease_s)
+        with one_line_errors(url, "use this destination", ConfigError):
+            stack.callback(remove_temporary, filesystem, path, folder, attempted)
+            stack.callback(lease.release)
+            lease.begin()
+            if not local:
+                check_exclusive_creation(filesystem, where, url)
+            inside = local and scratch is None
+            temporary = Path(where, "scratch") if inside else stack.enter_context(_elsewhere(scratch, name))
+            staged = Path(where) if local else temporary / "graph"
+            for each in (temporary, staged):
+                each.mkdir(exist_ok=True)
+        writer = SnapshotWriter(filesystem, path, url, folder, base, staged, temporary, lease, made, attempted)
+        stack.callback(writer.close)
+        yield writer
+
+
+@contextlib.contextmanager
+def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
+    """Makes the graph's folder and those in it, `own` among them, where they are missing; whichever is empty at the end goes again.
+
+    Yields the folders whose names must be synced.
+    """
+    inner = (own, own.parent, target / MANIFESTS)
+    missing = [folder for folder in (*inner, target, *target.parents) if not folder.exists()]
+    try:
+        with one_line_errors(url, "make this directory (choose another url)", ConfigError):
+            for folder in reversed(missing):
+                folder.mkdir(exist_ok=True)
+        yield [*inner, target, *(folder.parent for folder in missing)]
+    finally:
+        for folder in missing:
+            remove_if_empty(folder)
+
+
+@contextlib.contextmanager
+def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
+    """A temporary directory in `scratch`, or the system's."""
+    parent = Path(scratch) if scratch else None
+    if parent:
+        with one_line_errors(str(parent), "make this directory (--scratch)", ConfigError):
+            parent.mkdir(parents=True, exist_ok=True)
+    remove_orphans(parent, name)
+    with scratch_directory(parent, name) as temporary:
+        yield temporary
+
+
+@dataclass
+class SnapshotWriter:
+    """Files go below `files`; `add` says that one is complete, and `commit` publishes them."""
+
+    _filesystem: fsspec.AbstractFileSystem
+    _path: str
+    _url: str
+    _folder: str
+    base: int  # the newest snapshot as this one was begun
+    files: Path
+    scratch: Path
+    _lease: Lease
+    _made: list[Path]
+    _attempted: list[int]  # numbers under which this one may have been published
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_HASHERS, thread_name_prefix="snapshot-files")
+        self._pending: dict[str, Future[FileEntry]] = {}
+
+    @property
+    def number(self) -> int:
+        """Of the snapshot that `commit` makes."""
+        return self.base + 1
+
+    def add(self, name: str) -> None:
+        """Takes a complete file below `files`: a thread hashes it, then syncs or uploads it."""
+        self._pending[name] = self._pool.submit(self._settle, name)
+
+    def add_file(self, file: Path) -> None:
+        """The same, of a path."""
+        self.add(file.relative_to(self.files).as_posix())
+
+    def entries(self) -> dict[str, FileEntry]:
+        """The files that were added, by name, ascending. Raises FormatError where one could not be written."""
+        return {name: self._pending[name].result() for name in sorted(self._pending)}
+
+    def _settle(self, name: str) -> FileEntry:
+        local, target = self.files / name, f"{self._folder}/{name}"
+        with one_line_errors(f"{self._path}/{target}", "write this file"):
+            entry = synced_entry(local)._replace(path=target)
+            if is_local(self._filesystem):
+                return entry
+            self._filesystem.put_file(str(local), f"{self._path}/{target}")
+            stored = self._filesystem.size(f"{self._path}/{target}")
+        if stored != entry.num_bytes:
+            raise FormatError(
+                f"{self._path}/{target}: expected {entry.num_bytes} bytes after the upload, found {stored}"
+            )
+        local.unlink()
+        return entry
+
+    def rebase(self) -> None:
+        """Moves this snapshot behind the newest one, for a writer whose files do not depend on other snapshots."""
+        self.base = last_number(self._filesystem, self._path)
+
+    def commit(self, manifest: Manifested) -> Manifested:
+        """Creates the manifest, numbered and dated, and returns it. Raises ConflictError where another writer was first."""
+        self.entries()
+        manifest = replace(manifest, snapshot=self.number, created=round(time.time(), 3))
+        where, content = manifest_path(self._path, self.number), manifest.to_json().encode()
+        self._lease.check()
+        self._attempted.append(self.number)
+        with one_line_errors(where, "write this file"):
+            is_first = last_number(self._filesystem, self._path) == self.base and self._create(where, content)
+        if not is_first:
+            raise ConflictError(
+                f"{self._url}: another writer published snapshot {last_number(self._filesystem, self._path)} meanwhile; "
+                "it is whole, and nothing of this one was published; run again"
+            )
+        return manifest
+
+    def _create(self, where: str, content: bytes) -> bool:
+        filesystem = self._filesystem
+        if is_local(filesystem):
+            return self._create_local(Path(where), content)
+        with _MEMORY if isinstance(filesystem, MemoryFileSystem) else contextlib.nullcontext():
+            try:
+                filesystem.pipe_file(where, content, mode="create")
+            except FileExistsError:  # perhaps our own, of a request that was sent twice
+                return bool(filesystem.cat_file(where) == content)
+        return True
+
+    def _create_local(self, where: Path, content: bytes) -> bool:
+        temporary = self.files / "manifest.json"
+        temporary.write_bytes(content)
+        sync_file(temporary)
+        parents = {parent for name in self._pending for parent in Path(name).parents}
+        folders = {self.files / parent for parent in parents} | set(self._made)
+
+        def link() -> bool:
+            where.parent.mkdir(exist_ok=True)
+            for folder in folders:
+                sync_file(folder)
+            return link_exclusively(temporary, where)
+
+        try:
+            for _ in range(_LINK_TRIES - 1):
+                # A writer that fails at the same new place removes its folder.
+                with contextlib.suppress(FileNotFoundError):
+                    return link()
+            return link()
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)

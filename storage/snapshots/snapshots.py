@@ -1,0 +1,132 @@
+"""A graph's folder: numbered manifests, each of which names all files of one snapshot.
+
+    manifests/000017.json                    one per snapshot, never changed
+    data/000017-3f9ac21b/journal.json        whose folder this is, and until when its writer holds it (`graphmill.storage.snapshots.journal`)
+    data/000017-3f9ac21b/part-00000/…        immutable files; later snapshots may name them too
+
+A reader opens the newest manifest, or the one that it is asked for. A snapshot is there exactly when its manifest is: the exclusive
+creation of that file is the commit (`graphmill.storage.snapshots.snapshot_writer`). Only `graphmill.storage.snapshots.prune` deletes.
+"""
+
+import re
+
+import fsspec
+
+from graphmill.core.errors import FormatError
+from graphmill.core.files.small_files import MOST_BYTES, read_small
+from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+from graphmill.storage.filesystem.object_stores import list_names
+from graphmill.storage.filesystem.urls import is_local, split_url
+
+MANIFESTS, DATA, PIECES = "manifests", "data", "pieces"
+TOP_LEVEL = frozenset((MANIFESTS, DATA, PIECES))  # the names at the top of a graph's folder
+# Of one snapshot's files below data/; of a source's below pieces/.
+FOLDER_NAME = re.compile(r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}")
+_MANIFEST_NAME = re.compile(r"(\d{6}|[1-9]\d{6,17})\.(json|claim)")  # as `manifest_path` writes the number
+_MOST_SNAPSHOTS = 10**18 - 1
+_FIRST_FORMAT = "manifest.json"  # at the top of a folder that the first version wrote
+_TRIES = 3  # a manifest that was listed may be pruned before it is read
+
+
+def manifest_path(path: str, number: int) -> str:
+    return f"{path}/{MANIFESTS}/{number:06d}.json"
+
+
+def snapshot_numbers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
+    """Numbers of the snapshots in a graph's folder, ascending; none where there is no such folder."""
+    return sorted(number for number, kind in _listed(filesystem, path) if kind == "json")
+
+
+def last_number(filesystem: fsspec.AbstractFileSystem, path: str) -> int:
+    """The highest number that is taken, by a manifest or by a claim to make one; 0 where none is."""
+    highest = max((number for number, _ in _listed(filesystem, path)), default=0)
+    if highest == _MOST_SNAPSHOTS:
+        raise FormatError(
+            f"{manifest_path(path, highest)}: expected a lower number, found the highest; remove this file"
+        )
+    return highest
+
+
+def _listed(filesystem: fsspec.AbstractFileSystem, path: str) -> list[tuple[int, str]]:
+    folder = f"{path}/{MANIFESTS}"
+    with one_line_errors(folder, "list this folder"):
+        matches = [_MANIFEST_NAME.fullmatch(name) for name in list_names(filesystem, folder)]
+    return [(int(match[1]), match[2]) for match in matches if match]
+
+
+def has_graph(url: str) -> bool:
+    """Whether there is a published snapshot or a graph of the first format. Raises FormatError if the folder cannot be read."""
+    filesystem, path = split_url(url)
+    with one_line_errors(url, "look for a graph"):
+        return bool(snapshot_numbers(filesystem, path)) or holds_first_format(filesystem, path)
+
+
+def foreign_names(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+    """Names in the folders `manifests`, `data` and `pieces` that are not ours, such as `manifests/notes.txt`."""
+    foreign = []
+    for parent, pattern in ((MANIFESTS, _MANIFEST_NAME), (DATA, FOLDER_NAME), (PIECES, FOLDER_NAME)):
+        if filesystem.isfile(f"{path}/{parent}"):
+            foreign.append(parent)
+            continue
+        names = list_names(filesystem, f"{path}/{parent}")
+        foreign += [f"{parent}/{name}" for name in names if not pattern.fullmatch(name)]
+    return foreign
+
+
+def claims(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
+    """Numbers that a writer without hard links has claimed."""
+    return sorted(number for number, kind in _listed(filesystem, path) if kind == "claim")
+
+
+def holds_first_format(filesystem: fsspec.AbstractFileSystem, path: str) -> bool:
+    """Whether the folder was written by the first version of Graphmill."""
+    return bool(filesystem.exists(f"{path}/{_FIRST_FORMAT}"))
+
+
+def read_manifest(
+    filesystem: fsspec.AbstractFileSystem, path: str, url: str, snapshot: int | None, make: str
+) -> tuple[str, str]:
+    """(text, path) of a snapshot's manifest, by default the newest. `make`: the command that makes such a graph.
+
+    Raises FormatError where there is none, or it is not text of a bounded size.
+    """
+    for _ in range(_TRIES):
+        numbers = snapshot_numbers(filesystem, path) if snapshot is None else [snapshot]
+        if not numbers:
+            break
+        number = numbers[-1]
+        where = manifest_path(path, number)
+        with one_line_errors(where, "read this file"):
+            try:
+                return _text(filesystem, where), where
+            except FileNotFoundError:
+                if snapshot is not None and not holds_first_format(filesystem, path):
+                    there = ", ".join(map(str, snapshot_numbers(filesystem, path)))
+                    if there:
+                        raise FormatError(
+                            f"{url}: expected snapshot {snapshot}, found {there}; it may be pruned"
+                        ) from None
+                    raise FormatError(
+                        f"{url}: expected snapshot {snapshot}, found no graph; all hosts that use it must read it there: choose a shared folder "
+                        "or a URL, or copy it to the hosts: graphmill ingest ORIGIN FOLDER --place hosts"
+                    ) from None
+    with one_line_errors(url, "look for a graph"):
+        if holds_first_format(filesystem, path):
+            raise FormatError(
+                f"{url}: expected a graph of format 2, found one of format 1, which this version does not read; "
+                f"make it again in another folder: {make} NEW_FOLDER"
+            )
+    raise FormatError(f"{url}: expected a graph ({MANIFESTS}/000001.json …), found none; make one with: {make} {url}")
+
+
+def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
+    if is_local(filesystem):
+        content = read_small(where)
+    else:
+        content = filesystem.cat_file(where, start=0, end=MOST_BYTES + 1)  # one request
+        if len(content) > MOST_BYTES:
+            raise FormatError(f"{where}: expected at most {MOST_BYTES} bytes, found more; this is not a manifest")
+    try:
+        return str(content.decode())
+    except UnicodeDecodeError:
+        raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None

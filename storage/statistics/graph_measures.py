@@ -1,0 +1,412 @@
+"""Measures the statistics of a graph while it is ingested, in bounded memory: rows of nodes in source order, then sorted edges.
+
+Everything is indexed by source row, which ascends as the permanent id does, so results do not depend on partitions. Memory: 4 bytes per node
+and eight split sets if labels are classes (8 from 2^23 classes on), and 5 (9 from 2^32 edges on) if the graph is not known to be symmetric.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from graphmill.storage.external_sort.edge_buckets import Bucket, SortedLists, is_repeated
+from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TRAIN
+from graphmill.storage.format.statistics import (
+    MAX_CLASS_COUNTS,
+    CountStatistics,
+    FeatureStatistics,
+    GraphStatistics,
+    SplitStatistics,
+    TargetStatistics,
+)
+
+_BITS = 8  # sets of splits in one array of training labels
+_BLOCK = 1 << 20  # rows
+
+
+class FeatureMeasure:
+    """Statistics of feature rows that are added in source order."""
+
+    def __init__(self, dim: int) -> None:
+        self._factor = _factors(dim)
+        self._counts = np.zeros(4, np.int64)
+        self._ordered = np.array([np.iinfo(np.int64).max, np.iinfo(np.int64).min])
+        self._norms, self._fingerprint = np.zeros(3), np.zeros(2, np.uint64)
+        self._num_rows = 0
+
+    def add(self, rows: np.ndarray) -> None:
+        """Rows as they are stored, float16 or float32 [k, dim]."""
+        from graphmill.storage.statistics.statistics_kernels import measure_rows
+
+        for start in range(0, len(rows), _BLOCK):
+            some = np.ascontiguousarray(rows[start : start + _BLOCK], dtype=np.float32)
+            measure_rows(
+                some.view(np.int32),
+                self._num_rows,
+                self._factor,
+                self._counts,
+                self._ordered,
+                self._norms,
+                self._fingerprint,
+            )
+            self._num_rows += len(some)
+
+    @property
+    def num_nonfinite(self) -> tuple[int, int]:
+        """Non-finite values, and rows with any."""
+        return int(self._counts[2]), self._num_rows - int(self._counts[3])
+
+    def result(self) -> FeatureStatistics:
+        num_nonzero, num_other, num_nonfinite, num_rows = self._counts.tolist()
+        some = self._ordered[0] <= self._ordered[1]
+        least, largest = (_float_of(int(order)) if some else None for order in self._ordered)
+        return FeatureStatistics(
+            num_values=self._num_rows * len(self._factor),
+            num_nonzero=num_nonzero,
+            num_nonfinite=num_nonfinite,
+            zero_or_one=num_other == 0,
+            minimum=least,
+            maximum=largest,
+            mean_norm=_rounded(float(self._norms[0] + self._norms[1]) / num_rows) if num_rows else None,
+            max_norm=_rounded(float(self._norms[2])) if num_rows else None,
+            fingerprint=_hexadecimal(self._fingerprint),
+        )
+
+
+@dataclass(frozen=True)
+class NodeColumns:
+    """The columns of all nodes by source row, as they are stored."""
+
+    num_nodes: int
+    original_id: np.ndarray | None  # int64 [n], ascending; None: the row number
+    label: (
+        np.ndarray | None
+    )  # int64 [n] with -1, or float32 [n] with NaN, where there is none; or int8 [n, num_classes]: answers, -1: not known
+    num_classes: int | None
+    split: np.ndarray  # int8 [n, num_split_sets]
+    time: np.ndarray | None = None  # int64 [n]
+
+    @property
+    def num_sets(self) -> int:
+        return self.split.shape[1]
+
+    def is_labelled(self, rows: slice) -> np.ndarray:
+        if self.label is None:
+            return np.zeros(len(self.split[rows]), bool)
+        if self.label.ndim == 2:
+            return np.any(self.label[rows] >= 0, axis=1)
+        return ~np.isnan(self.label[rows]) if self.num_classes is None else self.label[rows] >= 0
+
+    @property
+    def is_class(self) -> bool:
+        return self.label is not None and self.label.ndim == 1 and self.num_classes is not None
+
+    def training_labels(self) -> list[np.ndarray]:
+        """For each eight sets: label · 256 + the bits of the sets where it trains; empty where labels are no classes."""
+        if self.label is None or self.num_classes is None or not self.is_class:
+            return []
+        dtype = np.int32 if self.num_classes < 1 << 23 else np.int64
+        packed = []
+        for first in range(0, self.num_sets, _BITS):
+            trains = np.zeros(self.num_nodes, dtype)
+            for start in range(0, self.num_nodes, _BLOCK):
+                some = slice(start, start + _BLOCK)
+                is_training = self.split[some, first : first + _BITS] == SPLIT_TRAIN
+                bits = np.packbits(is_training, axis=1, bitorder="little")[:, 0]
+                label = self.label[some]
+                trains[some] = np.where(label >= 0, (label << 8) | bits, 0)
+            packed.append(trains)
+        return packed
+
+
+@dataclass(frozen=True)
+class EdgeSums:
+    """Result of `EdgeMeasure.measure` for one bucket."""
+
+    ends: np.ndarray  # uint64 [3, 2], see `graphmill.storage.statistics.statistics_kernels`
+    columns: np.ndarray  # the same, zeros where edges have no columns
+    counts: np.ndarray  # int64 [2]: self-loops, duplicates
+    agreement: np.ndarray  # int64 [num_sets, 2]
+    histogram: np.ndarray  # int64 [64], of in-degrees
+    degrees: tuple[int, int, int]  # sum, least, largest
+
+
+class EdgeMeasure:
+    """Statistics of sorted buckets of in-edges: `measure` may run on any thread; one thread calls `add` in ascending destination order."""
+
+    def __init__(
+        self,
+        row_of_id: np.ndarray,
+        columns: NodeColumns,
+        *,
+        num_edge_columns: int = 0,
+        is_symmetric: bool = False,
+        num_sources: int | None = None,
+        max_edges: int = 2**62,
+    ) -> None:
+        """`is_symmetric`: the source gives both directions of each edge, so out-degrees need not be counted. `num_sources`: how many nodes of
+        another type edges come from; None: they come from nodes of this one. `columns`: of the destinations."""
+        self._row_of_id, self._num_sets = row_of_id, columns.num_sets
+        self._is_one_type = num_sources is None
+        self._training = columns.training_labels() if self._is_one_type else []
+        self._factor = _factors(num_edge_columns)
+        num_nodes = len(row_of_id)
+        # Which nodes have no in-edge, and how many out-edges each has.
+        self._no_in_edge = None if is_symmetric else np.ones(num_nodes, bool)
+        out_dtype = np.uint32 if max_edges < 2**32 else np.int64
+        self._num_out = None if is_symmetric else np.zeros(num_nodes if num_sources is None else num_sources, out_dtype)
+        self._num_nodes = 0
+        self._ends, self._columns = (np.zeros((3, 2), np.uint64) for _ in range(2))
+        self._counts, self._agreement = np.zeros(2, np.int64), np.zeros((self._num_sets, 2), np.int64)
+        self._in_degrees: list[tuple[np.ndarray, tuple[int, int, int]]] = []
+
+    def measure(self, bucket: Bucket, lists: SortedLists) -> EdgeSums:
+        from graphmill.storage.statistics.statistics_kernels import (
+            count_agreement,
+            count_values,
+            measure_edge_columns,
+            measure_edges,
+        )
+
+        where = (bucket.key, bucket.low, bucket.row_bits, self._row_of_id)
+        ends, columns = (np.zeros((3, 2), np.uint64) for _ in range(2))
+        counts, agreement = np.zeros(2, np.int64), np.zeros((self._num_sets, 2), np.int64)
+        measure_edges(*where, ends, counts)
+        if "time" in bucket.columns:
+            counts[1] = np.count_nonzero(is_repeated(bucket.key, bucket.columns["time"]))
+        if len(self._factor):
+            measure_edge_columns(*where, _edge_columns(bucket), self._factor, columns)
+        for index, trains in enumerate(self._training):
+            some = agreement[index * _BITS : (index + 1) * _BITS]
+            count_agreement(*where, trains, len(some), some)
+        histogram = np.zeros(64, np.int64)
+        return EdgeSums(ends, columns, counts, agreement, histogram, count_values(lists.degree, histogram))
+
+    def add(self, sums: EdgeSums, lists: SortedLists) -> None:
+        from graphmill.storage.statistics.statistics_kernels import count_neighbors
+
+        self._ends += sums.ends
+        self._columns += sums.columns
+        self._counts += sums.counts
+        self._agreement += sums.agreement
+        self._in_degrees.append((sums.histogram, sums.degrees))
+        start, self._num_nodes = self._num_nodes, self._num_nodes + len(lists.degree)
+        if self._num_out is not None and self._no_in_edge is not None:
+            self._no_in_edge[start : self._num_nodes] = lists.degree == 0
+            count_neighbors(lists.neighbor, self._num_out)
+
+    def result(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
+        """After all edges."""
+        in_degree = joined_counts(self._in_degrees, nodes.num_nodes)
+        out_degree, num_isolated = in_degree, in_degree.histogram[0]
+        if self._num_out is not None and self._no_in_edge is not None:
+            out_degree = count_statistics(self._num_out)
+            alone = self._no_in_edge & (self._num_out == 0) if self._is_one_type else self._no_in_edge
+            num_isolated = int(np.count_nonzero(alone))
+        num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, self._agreement)
+        return GraphStatistics(
+            in_degree=in_degree,
+            out_degree=out_degree,
+            num_isolated=num_isolated,
+            num_self_loops=int(self._counts[0]) if self._is_one_type else 0,
+            num_duplicate_edges=int(self._counts[1]),
+            symmetric_edges=self._is_one_type and _is_symmetric(self._ends),
+            symmetric_columns=(self._is_one_type and _is_symmetric(self._columns)) if len(self._factor) else None,
+            edge_fingerprint=_hexadecimal(np.concatenate([self._ends, self._columns])),
+            feature=feature,
+            num_labelled=num_labelled,
+            class_counts=class_counts,
+            splits=splits,
+            node_digest=node_digest,
+        )
+
+
+def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
+    """Of nodes whose edges are counted elsewhere."""
+    none = CountStatistics(nodes.num_nodes, 0, 0, 0, (nodes.num_nodes,))
+    num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, np.zeros((nodes.num_sets, 2), np.int64))
+    return GraphStatistics(
+        in_degree=none,
+        out_degree=none,
+        num_isolated=nodes.num_nodes,
+        num_self_loops=0,
+        num_duplicate_edges=0,
+        symmetric_edges=True,
+        symmetric_columns=None,
+        edge_fingerprint=_hexadecimal(np.zeros((6, 2), np.uint64)),
+        feature=feature,
+        num_labelled=num_labelled,
+        class_counts=class_counts,
+        splits=splits,
+        node_digest=node_digest,
+    )
+
+
+def _edge_columns(bucket: Bucket) -> np.ndarray:
+    """uint32 [num_edges, c]: the bits of all columns that an edge and its reverse have in common; -0 counts as 0, to which it is equal."""
+    numbers = [bucket.columns[name] for name in ("weight", "feature") if name in bucket.columns]
+    numbers = [column[:, None] if column.ndim == 1 else column for column in numbers]
+    columns = [(column + np.float32(0)).view(np.uint32) for column in numbers]
+    if "time" in bucket.columns:
+        columns.append(np.ascontiguousarray(bucket.columns["time"], "<i8").view("<u4").reshape(-1, 2))
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+
+
+def _is_symmetric(sums: np.ndarray) -> bool:
+    """Whether the edges u -> v with u < v, seen as pairs, are those with u > v."""
+    every, up, loops = sums
+    return bool(np.array_equal(every - up - loops, up))
+
+
+def _measure_parts(
+    nodes: NodeColumns, agreement: np.ndarray
+) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...], str]:
+    """Number of labelled nodes, class counts, the sets of splits, and the digest of the nodes' columns."""
+    num_sets, num_classes = nodes.num_sets, nodes.num_classes
+    kept = num_classes if num_classes and num_classes * (1 + len(SPLIT_NAMES) * num_sets) <= MAX_CLASS_COUNTS else 0
+    identity = _column_digest(nodes)
+    nowhere = np.zeros(nodes.num_nodes if not num_sets else 0, np.int8)
+    splits, num_labelled, class_counts = [], 0, None
+    for index in range(max(num_sets, 1)):
+        code = np.ascontiguousarray(nodes.split[:, index]) if num_sets else nowhere
+        sizes, labelled, classes = _count_parts(nodes, code, kept)
+        num_labelled = int(labelled.sum())
+        class_counts = tuple(classes.sum(axis=0).tolist()) if kept else None
+        if not num_sets:
+            break
+        digest = identity.copy()
+        digest.update(b"split")
+        digest.update(code.data)
+        is_value = nodes.label is not None and num_classes is None
+        splits.append(
+            SplitStatistics(
+                num_nodes=tuple(sizes.tolist()),
+                num_labelled=tuple(labelled.tolist()),
+                class_counts=tuple(tuple(row) for row in classes.tolist()) if kept else None,
+                training_target=_training_target(nodes, code) if is_value else None,
+                num_training_edges=int(agreement[index, 0]) if nodes.is_class else None,
+                num_agreeing_edges=int(agreement[index, 1]) if nodes.is_class else None,
+                digest=digest.hexdigest(),
+            )
+        )
+    return num_labelled, class_counts, tuple(splits), identity.hexdigest()
+
+
+def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nodes, labelled nodes, and classes (of answers: those that are yes) by code."""
+    from graphmill.storage.statistics.statistics_kernels import count_parts
+
+    sizes, labelled = (np.zeros(len(SPLIT_NAMES), np.int64) for _ in range(2))
+    classes = np.zeros((len(SPLIT_NAMES), num_classes), np.int64)
+    for start in range(0, nodes.num_nodes, _BLOCK):
+        some = slice(start, start + _BLOCK)
+        if num_classes and nodes.label is not None and nodes.is_class:
+            count_parts(code[some], nodes.label[some], -1, sizes, labelled, classes)
+            continue
+        nothing = np.zeros((len(SPLIT_NAMES), 0), np.int64)
+        count_parts(code[some], nodes.is_labelled(some).astype(int) - 1, -1, sizes, labelled, nothing)
+        if num_classes and nodes.label is not None:
+            for part in range(len(SPLIT_NAMES)):
+                classes[part] += np.count_nonzero(nodes.label[some][code[some] == part] == 1, axis=0)
+    return sizes, labelled, classes
+
+
+def _training_target(nodes: NodeColumns, code: np.ndarray) -> TargetStatistics:
+    assert nodes.label is not None
+    measure = TargetMeasure(1, 1)
+    for start in range(0, nodes.num_nodes, _BLOCK):
+        some = slice(start, start + _BLOCK)
+        measure.add(nodes.label[some, None], (code[some] != SPLIT_TRAIN).astype(np.int8))
+    return measure.result()[0][0]
+
+
+class TargetMeasure:
+    """Counts, means and standard deviations by part and target, of rows that are added in a fixed order."""
+
+    def __init__(self, num_parts: int, num_targets: int) -> None:
+        self._sums = np.zeros((num_parts, num_targets, 2, 2))
+        self._counts = np.zeros((num_parts, num_targets), np.int64)
+
+    def add(self, target: np.ndarray, part: np.ndarray) -> None:
+        """target: float32 [k, num_targets], NaN: none; part: int8 [k], one beyond the last is not counted."""
+        from graphmill.storage.statistics.statistics_kernels import add_values
+
+        for index in range(len(self._sums)):
+            chosen = part == index
+            for column in range(target.shape[1]):
+                values = np.ascontiguousarray(target[:, column])
+                self._counts[index, column] += add_values(values, chosen, self._sums[index, column])
+
+    def result(self) -> tuple[tuple[TargetStatistics, ...], ...]:
+        """By part and target."""
+        return tuple(
+            tuple(_target_statistics(int(count), sums) for count, sums in zip(*row, strict=True))
+            for row in zip(self._counts, self._sums, strict=True)
+        )
+
+
+def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:
+    """From sums that carry their rounding errors: the difference of squares is taken in fractions."""
+    if not count or not np.isfinite(sums).all():
+        return TargetStatistics(count, None, None)
+    total, squares = (Fraction(float(high)) + Fraction(float(low)) for high, low in sums)
+    mean = total / count
+    variance = max(squares / count - mean * mean, Fraction(0))
+    return TargetStatistics(count, float(mean), float(np.sqrt(float(variance))))
+
+
+def count_statistics(values: np.ndarray) -> CountStatistics:
+    """Of integers >= 0."""
+    from graphmill.storage.statistics.statistics_kernels import count_values
+
+    histogram = np.zeros(64, np.int64)
+    return joined_counts([(histogram, count_values(values, histogram))], len(values))
+
+
+def joined_counts(pieces: Iterable[tuple[np.ndarray, tuple[int, int, int]]], num: int) -> CountStatistics:
+    """From histograms, int64 [64], and (sum, least, largest) of the pieces of `num` values."""
+    total, least, largest = 0, 2**62, 0
+    histogram = np.zeros(64, np.int64)
+    for some, (added, low, high) in pieces:
+        histogram += some
+        total, least, largest = total + int(added), min(least, int(low)), max(largest, int(high))
+    return CountStatistics(num, total, least, largest, tuple(histogram[: largest.bit_length() + 1].tolist()))
+
+
+def _column_digest(nodes: NodeColumns) -> "hashlib._Hash":
+    """SHA-256 of the ids and labels, which the sets of splits continue."""
+    digest = hashlib.sha256()
+    for start in range(0, nodes.num_nodes, _BLOCK):
+        stop = min(start + _BLOCK, nodes.num_nodes)
+        rows = np.arange(start, stop) if nodes.original_id is None else nodes.original_id[start:stop]
+        digest.update(rows.astype("<i8", copy=False).data)
+    digest.update(b"none" if nodes.label is None else nodes.label.dtype.str.encode())
+    if nodes.label is not None:
+        digest.update(nodes.label.reshape(-1).data)
+    if nodes.time is not None:
+        digest.update(b"time")
+        digest.update(nodes.time.astype("<i8", copy=False).data)
+    return digest
+
+
+def _factors(count: int) -> np.ndarray:
+    """uint64 [count], odd."""
+    from graphmill.core.counter_random import hash_counters
+
+    return hash_counters(0, np.arange(count)) | np.uint64(1)
+
+
+def _float_of(order: int) -> float:
+    """The float32 whose place among all float32 this is; never -0."""
+    bits = np.int32(order ^ ((order >> 31) & 0x7FFFFFFF))
+    return float(bits.view(np.float32)) + 0.0
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.9g}")
+
+
+def _hexadecimal(sums: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(sums, "<u8").tobytes()).hexdigest()[:32]

@@ -1,0 +1,193 @@
+"""A typed graph shaped as ogbn-mag, of any size, generated from a seed while it is read: papers, authors, institutions and fields of study, and four relations.
+
+Nodes of each type are dealt to the papers' classes in turn. An edge takes a source and, with probability `homophily`, a target of the source's class,
+else one of any class; both at about the position x² for a uniform x, so degrees follow a power law above a broad bulk. Papers have features (their class's
+centroid with noise), labels (their class with some noise) and splits, as in ogbn-mag; other types have features where they are asked for. A node or an edge is a pure function of (seed, its number).
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from graphmill.core.counter_random import derive_key, hash_counters, unit_interval
+from graphmill.core.option_checks import check_options
+from graphmill.storage.format.source import (
+    SPLIT_TEST,
+    SPLIT_TRAIN,
+    SPLIT_VALID,
+    EdgeChunk,
+    NodeChunk,
+    Relation,
+    SourceInfo,
+    TypedSource,
+)
+from graphmill.storage.synthetic.products_like import normal_entries
+
+# Purposes of derived keys. Changing one changes every such graph: bump GENERATOR_VERSION.
+_CENTROID, _FEATURE, _LABEL, _OTHER_LABEL, _SPLIT, _EDGE = range(6)
+GENERATOR_VERSION = 1
+
+# ogbn-mag's numbers: Hu et al., "Open Graph Benchmark", arXiv:2005.00687, table 2 and its files.
+TYPES = {"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389}
+RELATIONS = {
+    Relation("author", "affiliated_with", "institution"): 1_043_998,
+    Relation("author", "writes", "paper"): 7_145_660,
+    Relation("paper", "cites", "paper"): 5_416_271,
+    Relation("paper", "has_topic", "field_of_study"): 7_505_078,
+}
+_TRAIN, _VALID = 0.855, 0.088  # of the papers: those up to 2017, and of 2018
+_LABEL_NOISE = 0.1
+_BLOCK_EDGES = 1 << 19  # drawn at once, with about 100 bytes each
+_SIGNAL = 0.23  # standard deviation of a centroid's entries where the noise has 1
+
+
+@dataclass(frozen=True)
+class SyntheticMagOptions:
+    """What `synthetic-mag` generates."""
+
+    scale: float = 1.0
+    """Of the numbers of nodes and edges; 1: those of ogbn-mag, 1.9 million and 21 million."""
+    feature_dim: int = 128
+    """Columns of the features."""
+    features: Literal["paper", "all"] = "paper"
+    """Types that have features; all: as where embeddings of the other types are added to ogbn-mag."""
+    num_classes: int = 349
+    """Of papers; no more than there are papers."""
+    homophily: float = 0.5
+    """Share of the edges whose ends are of one class, besides those by chance."""
+    seed: int = 0
+    """The same seed gives the same graph."""
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            {
+                "scale": (1e-5 <= self.scale <= 1000, "0.00001 to 1000"),
+                "feature_dim": (1 <= self.feature_dim <= 1 << 16, "1 to 65536"),
+                "num_classes": (1 <= self.num_classes <= 4096, "1 to 4096"),
+                "homophily": (0 <= self.homophily <= 1, "0 to 1"),
+            },
+        )
+
+    def scaled(self, count: int) -> int:
+        return max(1, round(count * self.scale))
+
+
+def synthetic_mag(options: SyntheticMagOptions | None = None) -> TypedSource:
+    """The typed source of one set of options."""
+    options = options or SyntheticMagOptions()
+    sizes = {name: options.scaled(count) for name, count in TYPES.items()}
+    nodes = {name: _Nodes(options, name, size, number) for number, (name, size) in enumerate(sizes.items())}
+    relations = {
+        relation: _Edges(
+            relation, options, number, options.scaled(count), sizes[relation.source], sizes[relation.target]
+        )
+        for number, (relation, count) in enumerate(RELATIONS.items())
+    }
+    provenance = {name: str(value) for name, value in asdict(options).items()}
+    return TypedSource(
+        f"synthetic-mag:{options.scale:g}",
+        nodes,
+        relations,
+        {"generator_version": str(GENERATOR_VERSION), **provenance},
+    )
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Of one type. Labels and splits are the papers' alone."""
+
+    options: SyntheticMagOptions
+    name: str
+    num_nodes: int
+    number: int
+    """Of the type, so that features differ from type to type."""
+
+    @property
+    def _is_paper(self) -> bool:
+        return self.name == "paper"
+
+    @property
+    def _num_classes(self) -> int:
+        return min(self.options.num_classes, self.num_nodes)
+
+    @cached_property
+    def info(self) -> SourceInfo:
+        return SourceInfo(
+            name=self.name,
+            num_nodes=self.num_nodes,
+            feature_dim=self.options.feature_dim if self._is_paper or self.options.features == "all" else 0,
+            has_label=self._is_paper,
+            num_classes=self._num_classes if self._is_paper else None,
+            num_split_sets=int(self._is_paper),
+        )
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        if not self.info.feature_dim:
+            yield NodeChunk()
+            return
+        for start in range(0, self.num_nodes, chunk_nodes):
+            node = np.arange(start, min(start + chunk_nodes, self.num_nodes))
+            of_papers = {"label": self._labels(node), "split": self._splits(node)} if self._is_paper else {}
+            yield NodeChunk(feature=self._features(node), **of_papers)
+
+    def _hashes(self, counter: np.ndarray, *purpose: int) -> np.ndarray:
+        return hash_counters(derive_key(self.options.seed, *purpose), counter)
+
+    @cached_property
+    def _centroid(self) -> np.ndarray:
+        """float32 [num_classes, feature_dim]"""
+        shape = (self._num_classes, self.options.feature_dim)
+        entries = normal_entries(self._hashes(np.arange(shape[0] * shape[1]), _CENTROID))
+        return entries.reshape(shape) * np.float32(_SIGNAL)
+
+    def _features(self, node: np.ndarray) -> np.ndarray:
+        dim, purpose = self.options.feature_dim, (_FEATURE,) if self._is_paper else (_FEATURE, self.number)
+        feature = self._centroid[node % self._num_classes]
+        rows_at_once = max(1, (1 << 16) // dim)  # so that temporaries stay in cache
+        for start in range(0, len(node), rows_at_once):
+            some = slice(start, start + rows_at_once)
+            feature[some] += normal_entries(self._hashes(node[some, None] * dim + np.arange(dim), *purpose))
+        return feature
+
+    def _labels(self, paper: np.ndarray) -> np.ndarray:
+        is_noisy = unit_interval(self._hashes(paper, _LABEL)) < _LABEL_NOISE
+        other = (unit_interval(self._hashes(paper, _OTHER_LABEL)) * self._num_classes).astype(np.int64)
+        return np.where(is_noisy, other, paper % self._num_classes)
+
+    def _splits(self, paper: np.ndarray) -> np.ndarray:
+        share = unit_interval(self._hashes(paper, _SPLIT))
+        code = np.where(share < _TRAIN, SPLIT_TRAIN, np.where(share < _TRAIN + _VALID, SPLIT_VALID, SPLIT_TEST))
+        return code.astype(np.int8)[:, None]
+
+
+class _Edges:
+    def __init__(
+        self,
+        relation: Relation,
+        options: SyntheticMagOptions,
+        number: int,
+        num_edges: int,
+        num_sources: int,
+        num_targets: int,
+    ) -> None:
+        self._options, self._num_sources, self._num_targets = options, num_sources, num_targets
+        self._key = derive_key(options.seed, _EDGE, number)
+        self.info = SourceInfo(name=str(relation), num_nodes=num_targets, num_edges=num_edges)
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        assert self.info.num_edges is not None
+        step = min(chunk_edges, _BLOCK_EDGES)
+        for start in range(0, self.info.num_edges, step):
+            edge = np.arange(start, min(start + step, self.info.num_edges))
+            one, other, same = (unit_interval(hash_counters(self._key, 3 * edge + draw)) for draw in range(3))
+            src = (one * one * self._num_sources).astype(np.int64)
+            dst = (other * other * self._num_targets).astype(np.int64)
+            # The nearest node of the source's class, where there is one.
+            num_classes = min(self._options.num_classes, self._num_targets)
+            near = dst - dst % num_classes + src % num_classes
+            near = np.where(near < self._num_targets, near, near - num_classes)
+            yield EdgeChunk(src, np.where(same < self._options.homophily, near, dst))

@@ -1,0 +1,95 @@
+"""The compiled inner loop of the synthetic graph (`graphmill.storage.synthetic.products_like`): the pairs that nodes draw, one node after the other.
+
+The same integers and float64 operations, in the same order, as in `graphmill.core.counter_random`, so every machine draws the same.
+"""
+
+import numpy as np
+
+from graphmill.core.compile_cache import compiled
+from graphmill.core.counter_kernels import hash64, permuted
+
+_ELEVEN = np.uint64(11)
+_UNIT = 2.0**-53
+
+
+@compiled
+def _unit(hashed):
+    """`counter_random.unit_interval` of one hash."""
+    return np.float64(hashed >> _ELEVEN) * _UNIT
+
+
+@compiled
+def draw_pairs(
+    node, keys, threshold, cross_scale, offset, class_table, class_mask, hub_floor, max_draws, permutation, a, b, filled
+):
+    """Writes the rows of the distinct pairs that `node`, node + 1, … draw to a[filled:], b[filled:].
+
+    Stops after the last node, or where the next one's `max_draws` might not fit. Returns (next node, new filled).
+
+    keys: uint64 [4] (degree, mixing, draw, cross); offset: int64 [num_classes + 1]; class_table: int64 [2^k], class_mask = 2^k - 1;
+    permutation: (rounds uint64 [r, 2], mask, shift, size) of the rows; a, b: int64.
+    """
+    rounds, mask, shift, size = permutation
+    num_nodes = offset[-1]
+    community = np.searchsorted(offset, node, side="right") - 1
+    drawn = np.empty(max_draws, np.int64)
+    while node < num_nodes and filled + max_draws <= len(a):
+        while offset[community + 1] <= node:
+            community += 1
+        quantile = _unit(hash64(keys[0], np.uint64(node)))
+        num_draws = 1
+        while num_draws <= len(threshold) and threshold[num_draws - 1] <= quantile:
+            num_draws += 1
+        mixing = _unit(hash64(keys[1], np.uint64(node)))
+        cross_below = cross_scale * (mixing * mixing)
+        position, own_size = node - offset[community], offset[community + 1] - offset[community]
+        here = (position + 1) / own_size
+        kept = 0
+        for j in range(num_draws):
+            counter = node * max_draws + j
+            # One draw per stratum of the popularity scale: the same distribution, far fewer repeats.
+            x = (j + _unit(hash64(keys[2], np.uint64(counter)))) / num_draws
+            cross = hash64(keys[3], np.uint64(counter))
+            # The class index uses the hash's lowest bits; the coin uses the highest.
+            if _unit(cross) < cross_below:
+                target_class = class_table[np.int64(cross & class_mask)]
+                target_size = offset[target_class + 1] - offset[target_class]
+                reach = (position + 1) * (target_size / own_size)
+            else:
+                target_class, target_size = community, own_size
+                reach = np.float64(position)
+            target_position = np.int64(x * (hub_floor + (1.0 - hub_floor) * x) * reach)
+            if target_position >= target_size:
+                continue
+            # Pairs point from later to earlier by (position / size, class), so that none has two owners.
+            there = (target_position + 1) / target_size
+            if not (there < here or (there == here and target_class < community)):
+                continue
+            target = offset[target_class] + target_position
+            # Draws come nearly in order, so insertion is short; what is there already is the same pair.
+            place = kept
+            while place > 0 and drawn[place - 1] > target:
+                place -= 1
+            if place > 0 and drawn[place - 1] == target:
+                continue
+            for k in range(kept, place, -1):
+                drawn[k] = drawn[k - 1]
+            drawn[place] = target
+            kept += 1
+        if kept:
+            owner = permuted(node, rounds, mask, shift, size)
+            for k in range(kept):
+                a[filled + k] = owner
+                b[filled + k] = permuted(drawn[k], rounds, mask, shift, size)
+            filled += kept
+        node += 1
+    return node, filled
+
+
+@compiled
+def both_directions(a, b, count, src, dst):
+    """Writes the first `count` pairs in both directions: a → b, then b → a. Interleaved, so that an edge's place in the stream
+    does not depend on where chunks end."""
+    for i in range(count):
+        src[2 * i], dst[2 * i] = a[i], b[i]
+        src[2 * i + 1], dst[2 * i + 1] = b[i], a[i]

@@ -1,0 +1,346 @@
+"""Checkpoints: what is saved comes back bit for bit, and what does not fit is refused in one line."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from graphmill.cluster.checkpoints.checkpoint import (
+    DATA,
+    EpochProgress,
+    Snapshot,
+    TrainState,
+    check_continues,
+    keep_best,
+    load_optimizer,
+    load_state,
+    load_weights,
+    moments_of,
+    newest_whole,
+    save_checkpoint,
+    sweep,
+    unused_name,
+    verify_checkpoint,
+)
+from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.embeddings.rows import TableConfig, TableShard
+from graphmill.core.errors import ConfigError, FormatError, StageError
+
+
+def _trained(width: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, width), nn.GELU(), nn.Linear(width, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(5, 4)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+MODEL = {"width": 3, "filter": {"bands": 8}}
+RUN = {"graph": "g", "seed": 7, "metric": "accuracy"}
+STATE = TrainState(next_epoch=4, best_epoch=2, best_score=0.75, identity=RUN, model_config=MODEL)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model, optimizer = _trained()
+    best = {k: v + 1 for k, v in model.state_dict().items()}
+    save_checkpoint(tmp_path / "epoch", Snapshot(STATE, model.state_dict(), best, moments_of(optimizer)))
+    return tmp_path / "epoch", model, optimizer
+
+
+def test_everything_comes_back_bit_for_bit(saved):
+    directory, model, optimizer = saved
+    fresh, fresh_optimizer = _trained()
+    with torch.no_grad():
+        for parameter in fresh.parameters():
+            parameter.zero_()
+    fresh_optimizer.state.clear()
+    load_weights(directory / "model.safetensors", fresh)
+    load_optimizer(directory / "optimizer.safetensors", fresh_optimizer)
+    assert load_state(directory) == STATE
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, fresh.state_dict()[name])
+    # The next step, which uses moments and step counts, is the same too.
+    for network, optim in ((model, optimizer), (fresh, fresh_optimizer)):
+        network(torch.ones(1, 4)).sum().backward()
+        optim.step()
+    for ours, theirs in zip(model.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_checkpoint_takes_the_files_of_all_owners_of_a_table_or_is_none(tmp_path):
+    model, optimizer = _trained()
+    config = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exact=True, num_positions=1)
+    table = tmp_path / "run" / ".table-1-7"
+    snapshot = Snapshot(STATE, model.state_dict(), model.state_dict(), moments_of(optimizer), table=table)
+    for number in (None, 0):
+        if number is not None:
+            TableShard(config, number, 2).save(table)
+        with pytest.raises(
+            StageError, match=r"\.table-1-7: expected the files of .* all hosts must write the run's directory"
+        ):
+            save_checkpoint(tmp_path / "run" / "epoch", snapshot)
+        assert not (tmp_path / "run" / "epoch").exists()
+    TableShard(config, 1, 2).save(table)
+    (table / "table-0001-of-0002.rows.tmp").write_text("")  # of an owner that died
+    save_checkpoint(tmp_path / "run" / "epoch", snapshot)
+    verify_checkpoint(tmp_path / "run" / "epoch")
+    assert len([*(tmp_path / "run" / "epoch").glob("table-*")]) == 8
+    assert not table.exists()
+
+
+def test_another_architecture_is_refused_by_option(saved):
+    state = load_state(saved[0])
+    check_continues(state, MODEL, RUN, 4, "here")
+    with pytest.raises(ConfigError, match=r"another architecture \(width: 3 there, 4 here\)"):
+        check_continues(state, MODEL | {"width": 4}, RUN, 4, "here")
+
+
+@pytest.mark.parametrize("changed", [{"graph": "other"}, {"seed": 8}, {"metric": "rocauc"}])
+def test_another_run_is_refused(saved, changed):
+    with pytest.raises(ConfigError, match=f"another run .{next(iter(changed))}:"):
+        check_continues(load_state(saved[0]), MODEL, RUN | changed, 4, "here")
+
+
+def test_fewer_epochs_than_done_are_refused(saved):
+    with pytest.raises(ConfigError, match=r"4 epochs are done, got --fit\.epochs 3"):
+        check_continues(load_state(saved[0]), MODEL, RUN, 3, "here")
+
+
+def test_the_latest_checkpoint_is_the_newest_whole_one(tmp_path):
+    assert LocalCheckpoints(tmp_path / "train").names() == []
+    for name in ("epoch-000002", "epoch-000010"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "state.json").write_text("{}")
+    (tmp_path / "train" / "epoch-000011").mkdir()
+    assert LocalCheckpoints(tmp_path / "train").names()[0] == "epoch-000010"
+
+
+def test_a_score_that_was_not_measured_is_null_in_json(tmp_path):
+    model, optimizer = _trained()
+    state = TrainState(next_epoch=1, best_epoch=-1, best_score=None, identity=RUN, model_config=MODEL)
+    save_checkpoint(tmp_path / "c", Snapshot(state, model.state_dict(), model.state_dict(), moments_of(optimizer)))
+    assert json.loads((tmp_path / "c" / "state.json").read_text())["best_score"] is None
+    assert load_state(tmp_path / "c") == state
+
+
+def test_a_position_within_an_epoch_comes_back_to_the_last_bit(tmp_path):
+    model, optimizer = _trained()
+    sums = ((0.1 + 0.2, 1 / 3, 3.0, 5e-324, 1e300), (2.0**-53, 0.0, 1.0, 2.0, 3.0))
+    part = EpochProgress(17, {"epoch": 4, "step": 34, "fingerprint": "0123456789abcdef"}, sums, {"train_s": 1.1})
+    state = replace(STATE, part=part)
+    assert state.name == "epoch-000004-step-00000017"
+    save_checkpoint(tmp_path / state.name, Snapshot(state, model.state_dict(), {}, moments_of(optimizer)))
+    assert load_state(tmp_path / state.name) == state
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "best.safetensors", "optimizer.safetensors", "config.json"])
+def test_a_bit_that_flips_is_found(saved, file):
+    verify_checkpoint(saved[0])
+    path = saved[0] / file
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=f"{file}: expected the bytes that were saved"):
+        verify_checkpoint(saved[0])
+    path.unlink()
+    with pytest.raises(FormatError, match=f"{file}: expected a file of the checkpoint"):
+        verify_checkpoint(saved[0])
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "sub/model.safetensors"])
+def test_a_digest_is_of_a_file_beside_it(saved, name):
+    path = saved[0] / "state.json"
+    body = json.loads(path.read_text()) | {"sha256": {name: "0" * 64}}
+    body.pop("digest")  # whoever forges one can do without the other
+    path.write_text(json.dumps(body))
+    with pytest.raises(FormatError, match="expected names of files beside it"):
+        verify_checkpoint(saved[0])
+
+
+@pytest.mark.parametrize("digests", [{"\0": "0" * 64}, {"\ud800": "0" * 64}, {"none": "0" * 64}, None])
+def test_digests_that_no_checkpoint_has_are_refused(saved, digests):
+    path = saved[0] / "state.json"
+    body = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("digest", "sha256")}
+    path.write_text(json.dumps(body if digests is None else body | {"sha256": digests}))
+    with pytest.raises(
+        FormatError, match=r"expected a file of the checkpoint|expected a digest for every file"
+    ) as error:
+        verify_checkpoint(saved[0])
+    str(error.value).encode()
+
+
+def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path):
+    model, optimizer = _trained()
+    not_json = replace(STATE, best_score=float("nan"))
+    with pytest.raises(ValueError, match="JSON"):
+        save_checkpoint(tmp_path / "c", Snapshot(not_json, model.state_dict(), {}, moments_of(optimizer)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(tmp_path, saved):
+    names = [
+        "epoch-000002",
+        "epoch-000002+1",
+        "epoch-000002-step-00000003",
+        "epoch-000002-step-00000010",
+        "epoch-000010",
+    ]
+    for name in names:
+        shutil.copytree(saved[0], tmp_path / "train" / name)
+    assert LocalCheckpoints(tmp_path / "train").names()[0] == names[-1]
+    for name in reversed(names):
+        damaged: list[str] = []
+        assert newest_whole(tmp_path / "train", damaged) == tmp_path / "train" / name
+        assert len(damaged) == len(names) - 1 - names.index(name)
+        path = tmp_path / "train" / name / "state.json"
+        path.write_text(path.read_text().replace('"best_epoch": 2', '"best_epoch": 3'))  # valid, and not what was saved
+    assert newest_whole(tmp_path / "train", []) is None
+    assert newest_whole(tmp_path / "nowhere", []) is None
+
+
+def test_sweeping_leaves_the_newest_whole_ones(tmp_path, saved):
+    train = tmp_path / "train"
+
+    def put(*names: str) -> None:
+        for name in names:
+            shutil.copytree(saved[0], train / name)
+
+    def left() -> set[str]:
+        return {path.name for path in train.iterdir()}
+
+    put("epoch-000001", "epoch-000002-step-00000003", "epoch-000002")
+    (train / ".epoch-000003.77.tmp").mkdir()
+    sweep(train, 2)
+    assert left() == {"epoch-000002", "epoch-000002-step-00000003"}
+    put("epoch-000002-step-00000005", "epoch-000002-step-00000005+1")
+    sweep(train, 1)
+    assert left() == {"epoch-000002-step-00000005+1"}
+    # A damaged one does not count: what a run would go on from stays. An older damaged one is of no use.
+    put("epoch-000003", "epoch-000004", "epoch-000001")
+    for name in ("epoch-000004", "epoch-000001"):
+        (train / name / "model.safetensors").write_bytes(b"x")
+    sweep(train, 1)
+    assert left() == {"epoch-000003", "epoch-000004"}
+    assert newest_whole(train, []) == train / "epoch-000003"
+    put("epoch-000001-notes")  # somebody's own
+    sweep(train, 1)
+    assert left() == {"epoch-000003", "epoch-000004", "epoch-000001-notes"}
+
+
+def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_same():
+    def identity(**more: str) -> dict[str, str]:
+        return {"graph": "g", **more}
+
+    def check(theirs: dict[str, str], ours: dict[str, str]) -> None:
+        check_continues(replace(STATE, identity=theirs), STATE.model_config, ours, 99, "run")
+
+    check(identity(), identity(**{DATA: "b", "evaluation": "full"}))
+    check(identity(**{DATA: "b"}), identity())  # a graph whose files are not at hand yet
+    check(identity(**{DATA: "b"}), identity(**{DATA: "b"}))
+    with pytest.raises(ConfigError, match="labels, splits and features: 'a' there, 'b' here"):
+        check(identity(**{DATA: "a"}), identity(**{DATA: "b"}))
+    with pytest.raises(ConfigError, match="ema_decay"):
+        check(identity(), identity(ema_decay="0.9"))
+    # Classic models of before had no seed among their options, and GECO over many graphs no local block.
+    check_continues(STATE, {**STATE.model_config, "seed": 1, "local": {}}, STATE.identity, 99, "run")
+    with pytest.raises(ConfigError, match=r"another run \(seed: '1' there, None here"):
+        check(identity(seed="1"), identity())
+
+
+def test_the_best_weights_are_kept_whole(tmp_path, saved):
+    for _ in range(2):  # the second in place of the first
+        keep_best(saved[0], tmp_path / "best")
+    verify_checkpoint(tmp_path / "best")
+    assert load_state(tmp_path / "best") == STATE
+    best = {path.name for path in (tmp_path / "best").iterdir()}
+    assert best == {"model.safetensors", "config.json", "state.json"}
+    assert (tmp_path / "best" / "model.safetensors").read_bytes() == (saved[0] / "best.safetensors").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"epoch", "best"}
+
+
+def test_no_name_is_given_twice(tmp_path):
+    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002"
+    (tmp_path / "epoch-000002").mkdir()
+    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002+1"
+    (tmp_path / "epoch-000002+1").mkdir()
+    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002+2"
+
+
+def test_another_architecture_is_refused_by_shape(saved):
+    other, _ = _trained(width=5)
+    with pytest.raises(FormatError, match=r"0\.bias of shape \(5,\), found \(3,\)"):
+        load_weights(saved[0] / "model.safetensors", other)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "expected a checkpoint, found none"),
+        ("{", "broken text"),
+        ("[]", "expected an object, got list"),
+        (json.dumps({"format": "graphmill-checkpoint", "format_version": 99}), "format_version 2, got 99"),
+        (json.dumps({"format": "graphmill-checkpoint", "format_version": 1}), "next_epoch"),
+    ],
+)
+def test_broken_state_is_one_line(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "state.json").write_text(text)
+    with pytest.raises(FormatError, match=message) as caught:
+        load_state(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_in_place_of_weights_is_refused(saved):
+    directory, model, _ = saved
+    torch.save({"weight": torch.ones(1)}, directory / "model.safetensors")
+    with pytest.raises(FormatError, match="found damage"):
+        load_weights(directory / "model.safetensors", model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"0.step": None}, "expected 0.step beside the other moments"),
+        ({"1.exp_avg": None}, "expected 1.exp_avg beside the other moments"),
+        ({"99.step": torch.ones(())}, "of 4 parameters, found '99.step'"),
+        ({"00.step": torch.ones(())}, "of 4 parameters, found '00.step'"),
+        ({"0.else": torch.ones(())}, "expected step, exp_avg, exp_avg_sq of 4 parameters, found '0.else'"),
+        ({"²": torch.ones(())}, "of 4 parameters"),
+        ({"9" * 5000: torch.ones(())}, "of 4 parameters"),
+        ({"0.exp_avg": torch.ones(2, 2)}, r"expected '0.exp_avg' of shape \(3, 4\), found \(2, 2\)"),
+        ({"0.step": torch.ones(3, 4)}, r"expected '0.step' of shape \(\), found \(3, 4\)"),
+    ],
+)
+def test_moments_of_something_else_are_refused(saved, change, message):
+    directory, _, optimizer = saved
+    tensors = load_file(directory / "optimizer.safetensors") | change
+    save_file({k: v for k, v in tensors.items() if v is not None}, directory / "optimizer.safetensors")
+    with pytest.raises(FormatError, match=message):
+        load_optimizer(directory / "optimizer.safetensors", optimizer)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5000, "[" * 5000, '{"next_epoch": 1e999}', '{"best_score": 1' + "0" * 400 + "}", "\x00", "NaN"]
+)
+def test_a_state_that_json_takes_ill_is_refused(saved, text):
+    directory, _, _ = saved
+    body = json.loads((directory / "state.json").read_text())
+    body.pop("digest")
+    changed = json.dumps(body)
+    if text.startswith("{"):
+        name, value = text.strip("{}").split(": ")
+        changed = changed.replace(f"{name}: {json.dumps(body[name.strip(chr(34))])}", f"{name}: {value}")
+        assert value in changed
+    else:
+        changed = text
+    (directory / "state.json").write_text(changed)
+    with pytest.raises(FormatError, match=r"state\.json: expected"):
+        load_state(directory)

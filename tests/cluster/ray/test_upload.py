@@ -1,0 +1,64 @@
+"""An upload holds the sources that a job imports, no data and no tests, and a large one is named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import graphmill.cluster
+from graphmill.cluster.ray.upload import LARGE_BYTES, describe_large_upload
+from tests.uploads import DATA, PACKAGES, REPOSITORY, copy_checkout, packed, plant
+
+MOST_FILES, MOST_BYTES = 600, 4_000_000
+FOLDERS = ("storage", "samplers", "models", "cluster", "jobs", "recipes")
+
+
+@pytest.fixture(scope="module")
+def of_checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, int], int]:
+    """Files of an upload of a checkout in use, and the package's bytes."""
+    folder = tmp_path_factory.mktemp("upload")
+    checkout = copy_checkout(folder / "checkout")
+    plant(checkout, [*DATA, *PACKAGES])
+    package = folder / "package.zip"
+    return packed(checkout, package), package.stat().st_size
+
+
+def test_an_upload_of_a_checkout_is_small(of_checkout: tuple[dict[str, int], int]) -> None:
+    files, num_bytes = of_checkout
+    assert len(files) <= MOST_FILES
+    assert max(num_bytes, sum(files.values())) <= MOST_BYTES
+
+
+def test_it_holds_every_source_of_ours(of_checkout: tuple[dict[str, int], int]) -> None:
+    files, _ = of_checkout
+    root = Path(graphmill.cluster.__file__).parents[2]
+    sources = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in (".py", ".yaml")]
+    assert len(sources) > 400
+    assert {str(path.relative_to(REPOSITORY)) for path in sources} <= set(files)
+
+
+def test_data_and_tests_stay_and_a_package_named_data_travels(of_checkout: tuple[dict[str, int], int]) -> None:
+    files, _ = of_checkout
+    assert not [name for name in files if name in DATA or name.startswith(("tests/", "docs/", ".ci/", ".venv"))]
+    assert set(PACKAGES) <= set(files)
+
+
+def test_the_same_of_a_users_project_with_our_ignore_file(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    own = ("models/mine.py", "jobs/train.py", "storage/__init__.py", "cluster/__init__.py", "train.py")
+    plant(project, [*DATA, *PACKAGES, *own, "tests/test_mine.py"])
+    shutil.copy(REPOSITORY / ".rayignore", project)
+    assert set(packed(project, tmp_path / "package.zip")) == {*PACKAGES, *own, ".rayignore"}
+
+
+def test_a_large_upload_names_its_largest_files(tmp_path: Path) -> None:
+    plant(tmp_path, ["train.py", "__pycache__/train.pyc"])
+    assert describe_large_upload(tmp_path) is None
+    for name, num_bytes in (("a/features.bin", LARGE_BYTES), ("b.bin", LARGE_BYTES // 4)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(num_bytes)
+    assert describe_large_upload(tmp_path) == (
+        "the upload has 12.5 MB in 3 files, the largest a/features.bin (10.0 MB), b.bin (2.5 MB), train.py (0.0 MB); "
+        "name in .rayignore what the job does not import"
+    )

@@ -1,0 +1,461 @@
+"""Local blocks against loops over nodes, and the models that they join against the formulas, all in float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphmill.models.geco import GECO
+from graphmill.models.geco_graphs import Convolutions, GECOGraphs
+from graphmill.models.operators.local_blocks import LocalLayer, make_convolution
+from graphmill.models.options.features import Features
+from graphmill.models.options.geco import FilterConfig, GECOConfig
+from graphmill.models.options.geco_graphs import GECOGraphsConfig
+from graphmill.models.options.gps import GPSOptions
+from graphmill.models.options.local import READS_EDGES, LocalOptions
+from graphmill.models.options.ppgt import PPGTConfig
+from graphmill.models.options.primphormer import PrimphormerConfig
+from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.models.ppgt import PPGT
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.node_order import node_order
+from graphmill.models.primphormer import Primphormer
+from graphmill.models.tokengt import TokenGT, TokenView
+from tests.models.slow_local_blocks import EDGES, SLOW, graphs_of, slow_local, slow_with_edges
+
+BLOCKS = list(SLOW)
+each_block = pytest.mark.parametrize("block", BLOCKS)
+
+
+def away_from_the_start(model: nn.Module) -> nn.Module:
+    """Norms, biases and gates away from their neutral start, and running statistics too, so that tests see them."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+        for name, buffer in model.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                buffer.add_(0.2 * torch.rand(buffer.shape, generator=generator, dtype=buffer.dtype))
+    return model
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@each_block
+def test_a_convolution_is_the_loop_over_nodes(block):
+    torch.manual_seed(0)
+    layer = away_from_the_start(make_convolution(LocalOptions(block, num_heads=2), 3, 4, hops=2).double())
+    x = randn(5, 3)
+    torch.testing.assert_close(layer(x, graphs_of(x).adjacency), SLOW[block](layer, x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("block", READS_EDGES)
+def test_a_convolution_that_reads_edges_is_the_loop_over_them(block):
+    """Of edges in any order: of `Graphs` sorted by its adjacency, with their features."""
+    torch.manual_seed(0)
+    layer = away_from_the_start(make_convolution(LocalOptions(block, num_heads=2), 3, 4, edge_dim=2).double())
+    x, e = randn(5, 3), randn(EDGES.shape[1], 2, seed=1)
+    expected = slow_with_edges(block, layer, x, e)
+    graphs = replace(graphs_of(x), edge_attr=e)
+    torch.testing.assert_close(layer(x, graphs.adjacency), expected, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda x, e: layer(x, replace(graphs, edge_attr=e).adjacency), (x.requires_grad_(), e.requires_grad_())
+    )
+    with pytest.raises(ValueError, match="features of edges must have 2 columns, got none"):
+        layer(x, graphs_of(x).adjacency)
+
+
+@each_block
+def test_gradients_of_a_convolution(block):
+    torch.manual_seed(0)
+    layer = make_convolution(LocalOptions(block, num_heads=2), 3, 4).double()
+    x = randn(5, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: layer(x, graphs_of(x).adjacency), (x,))
+
+
+@each_block
+def test_no_edges(block):
+    x = torch.randn(4, 3)
+    layer = make_convolution(LocalOptions(block), 3, 4)
+    assert torch.isfinite(layer(x, graphs_of(x, torch.zeros(2, 0, dtype=torch.long)).adjacency)).all()
+
+
+@each_block
+@pytest.mark.parametrize("residual", ["none", "identity", "linear"])
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+def test_a_local_layer_is_its_formula(block, residual, norm):
+    options = LocalOptions(block, "gate", residual, norm, dropout=0.5, num_heads=2)
+    layer = away_from_the_start(LocalLayer(options, 4, 4).double()).eval()
+    x = randn(5, 4)
+    torch.testing.assert_close(layer(x, graphs_of(x).adjacency), slow_local(layer, block, x), rtol=1e-12, atol=1e-12)
+
+
+@each_block
+def test_a_local_layer_follows_the_order_of_the_nodes(block):
+    layer = LocalLayer(LocalOptions(block, residual="linear", num_heads=2), 3, 4).double()
+    x, order = randn(5, 3), torch.tensor([3, 0, 4, 1, 2])
+    place = torch.argsort(order)
+    moved = layer(x[order], graphs_of(x, place[EDGES]).adjacency)
+    torch.testing.assert_close(moved, layer(x, graphs_of(x).adjacency)[order], rtol=1e-12, atol=1e-12)
+
+
+def geco(**options) -> GECO:
+    torch.manual_seed(0)
+    filters = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)
+    values = {"in_dim": 3, "out_dim": 2, "width": 4, "num_layers": 2, "filter": filters, "seed": 5} | options
+    return away_from_the_start(GECO(GECOConfig(**values)).double()).eval()
+
+
+def dense_gcb(block: nn.Module, h: Tensor, order: Tensor) -> Tensor:
+    """GCB with circulant matrices of all nodes in the order π."""
+    num, num_filters = len(h), block.filter.num_filters
+    t = torch.arange(num)
+    parts = block.projection(h)[order].chunk(num_filters + 1, dim=1)
+    filters, v = block.filter(num), parts[-1]
+    for i in range(num_filters):
+        mixed = torch.stack([filters[i, d][(t[:, None] - t[None, :]) % num] @ v[:, d] for d in range(v.shape[1])], 1)
+        v = parts[i] * (mixed if block.skip_KD is None else mixed + block.skip_KD[i] * v)
+    return v[torch.argsort(order)]
+
+
+def dense_serial(layer: nn.Module, block: str, x: Tensor, order: Tensor) -> Tensor:
+    """The paper's post-norm layer with its linear path past the gates."""
+    near = (
+        torch.stack([x[EDGES[0][EDGES[1] == n]].mean(0) if (EDGES[1] == n).any() else 0 * x[0] for n in range(len(x))])
+        if block == "lcb"
+        else SLOW[block](layer.local.convolution, x)
+    )
+    h = torch.cat([x, near], 1)
+    mixed = dense_gcb(layer.glob, h, order)
+    if layer.past_gates is not None:
+        mixed = mixed + layer.past_gates(h)
+    x = layer.norm_1(mixed + x)
+    return layer.norm_2(layer.ffn.w2(nn.functional.gelu(layer.ffn.w1(x))) + x)
+
+
+@each_block
+@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
+@pytest.mark.parametrize("residual", ["none", "linear"])
+def test_serial_geco_is_the_dense_form(block, norm, residual):
+    model = geco(local=LocalOptions(block, "serial", residual, norm, num_heads=2))
+    x, ids = randn(5, 3), torch.tensor([40, 3, 17, 8, 25])
+    order = node_order(ids, 5)
+    h = nn.functional.gelu(model.encoder(x))
+    for layer in model.layers:
+        h = dense_serial(layer, block, h, order)
+    got = model(x, graphs_of(x).adjacency, node_id_N=ids)
+    torch.testing.assert_close(got, model.head(h), rtol=1e-10, atol=1e-10)
+
+
+@each_block
+@pytest.mark.parametrize("in_dim", [3, 4])  # 4 is the width: then the first layer's GCB reads the features too
+def test_gated_geco_is_the_dense_form(block, in_dim):
+    model = geco(in_dim=in_dim, local=LocalOptions(block, "gate", "linear", "batch", num_heads=2), skip=True)
+    x, ids = randn(5, in_dim), torch.tensor([40, 3, 17, 8, 25])
+    order, h = node_order(ids, 5), x
+    for index, layer in enumerate(model.layers):
+        local = slow_local(layer.local, block, h)
+        read = torch.cat([h, local], 1) if index or in_dim == 4 else local
+        h = local + layer.gate.scale_D * dense_gcb(layer.glob, read, order)
+    got = model(x, graphs_of(x).adjacency, node_id_N=ids)
+    torch.testing.assert_close(got, model.head(h), rtol=1e-10, atol=1e-10)
+
+
+@each_block
+def test_geco_on_top_is_the_dense_form(block):
+    model = geco(local=LocalOptions(block, "top", "identity", "layer", num_heads=2, top_layers=2))
+    assert len(model.layers) == 4
+    x, ids = randn(5, 3), torch.tensor([40, 3, 17, 8, 25])
+    order, h = node_order(ids, 5), x
+    for layer in model.layers[:2]:
+        h = slow_local(layer.local, block, h)
+    for layer in model.layers[2:]:
+        h = dense_serial(layer, "lcb", h, order)
+    got = model(x, graphs_of(x).adjacency, node_id_N=ids)
+    torch.testing.assert_close(got, model.head(h), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("join", ["serial", "gate", "top"])
+def test_geco_follows_the_rows_however_the_batch_is_ordered(join):
+    model = geco(local=LocalOptions("gcn", join, "linear", "layer"))
+    x, ids, order = randn(5, 3), torch.tensor([40, 3, 17, 8, 25]), torch.tensor([3, 0, 4, 1, 2])
+    moved = graphs_of(x, torch.argsort(order)[EDGES]).adjacency
+    expected = model(x, graphs_of(x).adjacency, node_id_N=ids)[order]
+    torch.testing.assert_close(model(x[order], moved, node_id_N=ids[order]), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("join", ["serial", "gate", "top"])
+@pytest.mark.parametrize("num_nodes", [0, 1])
+def test_no_node_and_one_node(join, num_nodes):
+    model = geco(local=LocalOptions("gat", join, "linear", "batch", num_heads=2)).train()
+    x = randn(num_nodes, 3)
+    out = model(x, graphs_of(x, torch.zeros(2, 0, dtype=torch.long)).adjacency)
+    out.sum().backward()
+    assert out.shape == (num_nodes, 2)
+    assert torch.isfinite(out).all()
+
+
+def test_the_papers_geco_has_the_parameters_it_had():
+    names = {name.removeprefix("layers.0.") for name, _ in geco(num_layers=1).named_parameters()}
+    assert {name for name in names if not name.startswith(("glob.filter", "encoder", "head"))} == {
+        "glob.projection.weight",
+        "glob.projection.bias",
+        "ffn.w1.weight",
+        "ffn.w2.weight",
+        *(f"norm_{i}.{kind}" for i in (1, 2) for kind in ("weight", "bias")),
+    }
+
+
+def test_a_gate_near_zero_leaves_the_local_layers():
+    local = LocalOptions("gcn", "gate", "linear", "layer", gate_start=1e-9)
+    torch.manual_seed(0)
+    model = GECO(GECOConfig(in_dim=3, out_dim=2, width=4, num_layers=2, local=local)).double().eval()
+    x = randn(5, 3)
+    h = x
+    for layer in model.layers:
+        h = layer.local(h, graphs_of(x).adjacency)
+    out = model(x, graphs_of(x).adjacency)
+    torch.testing.assert_close(out, model.head(h), rtol=1e-6, atol=1e-6)
+    out.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+    assert model.layers[1].gate.scale_D.grad.abs().min() > 0
+
+
+# The other models, over packed graphs.
+
+
+def two_graphs() -> Graphs:
+    second = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]) + 5
+    return Graphs(torch.tensor([0, 5, 8]), torch.cat([EDGES, second], 1), x=randn(8, 3), node_id=torch.arange(8))
+
+
+def alone(graphs: Graphs, b: int) -> Graphs:
+    first, end = graphs.node_ptr[b : b + 2].tolist()
+    inside = (graphs.edge_index[0] >= first) & (graphs.edge_index[0] < end)
+    assert graphs.x is not None
+    return Graphs(
+        torch.tensor([0, end - first]),
+        graphs.edge_index[:, inside] - first,
+        x=graphs.x[first:end],
+        node_id=torch.arange(first, end),
+    )
+
+
+def other(name: str, local: LocalOptions, **options) -> nn.Module:
+    torch.manual_seed(0)
+    node = Features(dim=3)
+    if name == "primphormer":
+        config = PrimphormerConfig(
+            node=node,
+            width=4,
+            num_layers=2,
+            num_heads=2,
+            task="node",
+            local=local,
+            layer=GPSOptions(local="none"),
+            **options,
+        )
+        model: nn.Module = Primphormer(config)
+    elif name == "geco-graphs":
+        model = GECOGraphs(
+            GECOGraphsConfig(
+                node=node,
+                width=8,
+                num_layers=2,
+                head="graphgym",
+                task="node",
+                local=local,
+                layer=GPSOptions(local="none"),
+                filter=FilterConfig(inner_width=8),
+                skip=True,
+                **options,
+            )
+        )
+    elif name == "ppgt":
+        model = PPGT(
+            PPGTConfig(
+                node=node, width=4, num_layers=2, num_heads=2, task="node", local=local, walk_steps=2, head_layers=1
+            )
+        )
+    else:
+        config = TokenGTConfig(
+            node=node,
+            width=8,
+            num_layers=2,
+            num_heads=2,
+            task="node",
+            local=local,
+            identifier="none",
+            attention=name,
+            init_std=0.3,
+        )
+        model = TokenGT(config)
+    return away_from_the_start(model.double()).eval()
+
+
+OTHERS = ["primphormer", "ppgt", "softmax", "performer"]
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "geco-graphs"])  # whose nodes have an order, by their ids
+@pytest.mark.parametrize("join", ["gate", "top"])
+def test_a_graph_does_not_see_its_batch_mates(name, join):
+    model, graphs = other(name, LocalOptions("sage", join, "linear", "batch")), two_graphs()  # in evaluation
+    together = model(graphs)
+    parts = [model(alone(graphs, b)) for b in range(2)]
+    torch.testing.assert_close(together, torch.cat(parts), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("join", ["gate", "top"])
+def test_the_other_models_follow_the_order_of_the_nodes(name, join):
+    model = other(name, LocalOptions("gcn", join, "linear", "layer"))
+    graphs, order = alone(two_graphs(), 0), torch.tensor([3, 0, 4, 1, 2])
+    assert graphs.x is not None
+    moved = Graphs(graphs.node_ptr, torch.argsort(order)[graphs.edge_index], x=graphs.x[order])
+    torch.testing.assert_close(model(moved), model(graphs)[order], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["geco", "geco-graphs", "primphormer", "softmax", "performer"])
+@pytest.mark.parametrize("top_layers", [0, 1])
+def test_without_global_layers_no_node_hears_one_that_it_is_not_joined_to(name, top_layers):
+    local = LocalOptions("gcn", "top", "linear", "layer", top_layers=top_layers)
+    model = geco(local=local) if name == "geco" else other(name, local)
+    x = randn(5, 3)  # node 4 has no edges
+    changed = x.clone()
+    changed[4] += 1
+    before, after = (
+        model(rows, graphs_of(rows).adjacency) if name == "geco" else model(graphs_of(rows)) for rows in (x, changed)
+    )
+    assert torch.equal(before[:4], after[:4]) == (top_layers == 0)
+
+
+@each_block
+def test_gated_primphormer_is_its_formula(block):
+    model = other("primphormer", LocalOptions(block, "gate", "linear", "layer", num_heads=2))
+    graphs = alone(two_graphs(), 0)
+    h = model.stem(graphs)[0]
+    for index, attention in enumerate(model.attentions):
+        h = slow_local(model.local.layers[index], block, h)
+        h = h + model.local.gates[index].scale_D * attention(h, graphs).x_nD
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+def test_primphormer_on_top_is_its_formula():
+    model = other("primphormer", LocalOptions("gcn", "top", "linear", "layer"))
+    graphs = alone(two_graphs(), 0)
+    h = model.stem(graphs)[0]
+    for layer in model.local.layers:
+        h = slow_local(layer, "gcn", h)
+    (attention,), (layer,) = model.attentions, model.layers
+    h = layer(h, None, graphs, attention(h, graphs).x_nD)[0]
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("block", READS_EDGES)
+def test_local_blocks_over_graphs_read_the_states_of_edges(block):
+    """Of edges in any order, and of categories: GECO's and Primphormer's stems make states of them."""
+    graphs = replace(alone(two_graphs(), 0), edge_attr=torch.tensor([[0], [2], [1], [1], [0], [2]]))
+    kinds = Features(categories=(3,))
+    local = LocalOptions(block, "gate", "linear", "layer", num_heads=2)
+    model = other("geco-graphs", local, permutation="none", edge=kinds)
+    h, e, _ = model.stem(graphs)
+    for index, operator in enumerate(model.operators):
+        h = slow_local(model.local.layers[index], block, h, e=e)
+        h = h + model.local.gates[index].scale_D * operator(h, graphs, Convolutions(graphs), None)
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+    model = other("primphormer", replace(local, join="top"), edge=kinds)
+    h, e, _ = model.stem(graphs)
+    for layer in model.local.layers:
+        h = slow_local(layer, block, h, e=e)
+    (attention,), (layer,) = model.attentions, model.layers
+    h = layer(h, None, graphs, attention(h, graphs).x_nD)[0]
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+@each_block
+def test_gated_geco_over_graphs_is_its_formula(block):
+    model = other("geco-graphs", LocalOptions(block, "gate", "linear", "layer", num_heads=2), permutation="none")
+    graphs = alone(two_graphs(), 0)
+    h = model.stem(graphs)[0]
+    for index, operator in enumerate(model.operators):
+        h = slow_local(model.local.layers[index], block, h)
+        h = h + model.local.gates[index].scale_D * operator(h, graphs, Convolutions(graphs), None)
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+def test_geco_over_graphs_on_top_is_its_formula():
+    model = other("geco-graphs", LocalOptions("gcn", "top", "linear", "layer"), permutation="none")
+    graphs = alone(two_graphs(), 0)
+    h = model.stem(graphs)[0]
+    for layer in model.local.layers:
+        h = slow_local(layer, "gcn", h)
+    (operator,), (layer,) = model.operators, model.layers
+    h = layer(h, None, graphs, operator(h, graphs, Convolutions(graphs), None))[0]
+    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "performer"])
+def test_gated_tokengt_is_its_formula(attention):
+    model = other(attention, LocalOptions("gcn", "gate", "linear", "layer"))
+    graphs = alone(two_graphs(), 0)
+    view = TokenView(graphs, 0)
+    tokens = model.embedding(view, model.local)[0]
+    slot, n = view.slot_n, graphs.num_nodes
+    assert slot.tolist() == list(range(n))
+    for index, layer in enumerate(model.layers):
+        nodes = slow_local(model.local.layers[index], "gcn", tokens[:n])
+        tokens = torch.cat([nodes, tokens[n:]])
+        branches = layer(tokens[None], None)[0] - tokens
+        tokens = tokens + model.local.gates[index].scale_D * branches
+    torch.testing.assert_close(model(graphs), model.head(tokens[:n]), rtol=1e-10, atol=1e-10)
+
+
+def test_gated_ppgt_is_its_formula():
+    model = other("ppgt", LocalOptions("gcn", "gate", "linear", "layer"))
+    graphs = alone(two_graphs(), 0)
+    seen = []
+    for index, layer in enumerate(model.layers):
+        layer.register_forward_hook(lambda _, inputs, output, index=index: seen.append((inputs, output)))
+    out = model(graphs)
+    for index, ((base, _, _), after) in enumerate(seen):
+        joined = base + model.local.gates[index].scale_D * (after - base)
+        if index + 1 < len(seen):
+            torch.testing.assert_close(
+                seen[index + 1][0][0][0], slow_local(model.local.layers[index + 1], "gcn", joined[0])
+            )
+        else:
+            torch.testing.assert_close(out, model.head(model.norm(joined[0])), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LocalOptions("gin"), "block must be one of lcb, gcn, sage, gat, gated-gcn, appnp, got 'gin'"),
+        (lambda: LocalOptions(join="parallel"), "join must be one of serial, gate, top"),
+        (lambda: LocalOptions(dropout=1.0), "dropout must lie in"),
+        (lambda: LocalOptions(top_layers=-1), "top_layers must be at least 0"),
+        (lambda: TokenGTConfig(local=LocalOptions("gcn", "top", top_layers=0)), "the graph's token hears nodes in"),
+        (lambda: PPGTConfig(local=LocalOptions("gcn", "top", top_layers=0)), "set it to at least 1"),
+        (lambda: GECOConfig(local=LocalOptions(residual="identity")), "set local.residual to none or linear"),
+        (lambda: GECOConfig(local=LocalOptions("gcn", "gate"), jump="sum"), "set jump to last"),
+        (lambda: GECOConfig(local=LocalOptions("gcn", "gate"), norm="pre"), "set norm to post"),
+        (
+            lambda: GECOConfig(width=6, local=LocalOptions("gat", "gate")),
+            "width must be a multiple of gat's heads, got 6 and 4",
+        ),
+        (lambda: PrimphormerConfig(local=LocalOptions("gcn")), "set local.join to gate or top"),
+        (lambda: PrimphormerConfig(local=LocalOptions("gcn", "gate")), "set layer.local to none"),
+        (lambda: TokenGTConfig(local=LocalOptions("gcn")), "set local.join to gate or top"),
+        (lambda: PPGTConfig(local=LocalOptions(norm="batch")), "set local.join to gate or top"),
+        (lambda: PPGTConfig(scale_rows=True), "scale_rows acts on numeric features"),
+        (lambda: replace(TokenGTConfig(), input_dropout=0.5), "input_dropout acts on numeric features"),
+    ],
+)
+def test_what_cannot_work_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,234 @@
+"""Primal attention: the slow formula, the kernel identities of the KSVD, invariances, the options and the bad inputs."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphmill.models.operators.primal_attention import PrimalAttention, VirtualNode, primal_scores, unit
+from graphmill.models.options.primphormer import PrimalOptions
+from graphmill.models.primitives.graphs import Graphs
+
+
+def batch_of(*sizes: int) -> Graphs:
+    ptr = torch.tensor([0, *sizes]).cumsum(0)
+    n = int(ptr[-1])
+    return Graphs(ptr, torch.zeros(2, 0, dtype=torch.long), node_id=torch.arange(n))
+
+
+def attention(width: int = 12, num_heads: int = 3, first: bool = True, **options) -> PrimalAttention:
+    torch.manual_seed(0)
+    return PrimalAttention(width, num_heads, PrimalOptions(**{"num_virtual": 5} | options), first).double().eval()
+
+
+def slow(layer: PrimalAttention, x_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """One graph, with f_X as a matrix and a loop over heads: the equations as printed."""
+    options = layer.options
+    pooled_D = x_ND.mean(0) if options.pool == "mean" else x_ND.sum(0)
+    f_SM = layer.common_SM.clone()
+    if layer.shift is not None:
+        f_SM = f_SM + torch.outer(layer.shift(pooled_D), torch.ones(options.num_virtual, dtype=torch.float64))
+    outs, losses, p = [], [], layer.head_width
+    for h in range(layer.num_heads):
+        rows = slice(h * p, (h + 1) * p)
+        q_PN = layer.query.weight[rows] @ x_ND.t()
+        k_PN = layer.key.weight[rows] @ x_ND.t()
+        e_SN = f_SM @ layer.weight_e_HMP[h] @ (q_PN / q_PN.norm(dim=0))
+        r_SN = f_SM @ layer.weight_r_HMP[h] @ (k_PN / k_PN.norm(dim=0))
+        shared = options.heads == "shared"
+        weight_PT, bias_P = layer.out_weight_HPT[0 if shared else h], layer.out_bias if shared else layer.out_bias[rows]
+        outs.append((weight_PT @ torch.cat([e_SN, r_SN])).t() + bias_P)
+        lam = torch.diag(layer.multiplier()[h] if shared else layer.multiplier())
+        energy = 0.5 * torch.trace(e_SN.t() @ lam @ e_SN) + 0.5 * torch.trace(r_SN.t() @ lam @ r_SN)
+        trace = torch.trace(layer.weight_e_HMP[h].t() @ layer.weight_r_HMP[h])
+        losses.append(energy / (len(x_ND) if options.score_terms == "mean" else 1) - trace)
+    total = torch.stack(losses)
+    return torch.cat(outs, dim=1), total.mean() if options.score_terms == "mean" else total.sum()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pool": "sum", "score_terms": "sum", "multiplier": "plain"},
+        {"multiplier": "softplus", "num_scores": 3},
+        {"virtual_nodes": "none"},
+        {"heads": "shared"},
+        {"heads": "shared", "virtual_nodes": "running", "num_scores": 4},
+    ],
+)
+def test_the_packed_form_is_the_printed_one_graph_by_graph(options: dict) -> None:
+    layer, sizes = attention(**options), (4, 1, 7)
+    x = torch.randn(12, 12, dtype=torch.float64)
+    out = layer(x, batch_of(*sizes))
+    parts = [slow(layer, rows) for rows in x.split(sizes)]
+    torch.testing.assert_close(out.x_nD, torch.cat([part[0] for part in parts]), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(out.loss, torch.stack([part[1] for part in parts]).mean(), rtol=1e-12, atol=1e-12)
+
+
+def test_j_over_a_batch_is_the_mean_over_its_nodes() -> None:
+    """Appendix D: mean over batch, heads and nodes of ½ (eᵀΛe + rᵀΛr), less the traces' mean over heads: graphs count by their nodes."""
+    options, sizes = {"heads": "shared", "virtual_nodes": "running"}, (4, 1, 7)
+    layer, x = attention(**options, score_terms="batch"), torch.randn(12, 12, dtype=torch.float64)
+    per_graph = attention(**options)  # the same weights
+    weights = torch.tensor(sizes, dtype=torch.float64) / 12
+    losses = torch.stack([slow(per_graph, rows)[1] for rows in x.split(sizes)])
+    out = layer(x, batch_of(*sizes))
+    torch.testing.assert_close(out.loss, (weights * losses).sum(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(out.x_nD, per_graph(x, batch_of(*sizes)).x_nD, rtol=0, atol=0)
+    assert (out.loss - losses.mean()).abs() > 1e-6
+
+
+def matrix(virtual: VirtualNode) -> torch.Tensor:
+    """f_X, [B, S, M]."""
+    return virtual.common_SM + virtual.shift_BS.unsqueeze(2)
+
+
+def test_primal_scores_equal_the_kernel_expansion() -> None:
+    """W_e = Σ_j f_Xᵀ h_j φ_k(x_j)ᵀ gives e(x) = Σ_j F_X h_j κ(x, x_j) with F_X = f_X f_Xᵀ, for any h."""
+    torch.manual_seed(1)
+    n, s, m, p = 9, 4, 6, 5
+    phi_q, phi_k = (unit(torch.randn(n, 1, p, dtype=torch.float64)) for _ in range(2))
+    h_SN = torch.randn(s, n, dtype=torch.float64)
+    virtual = VirtualNode(torch.randn(s, m, dtype=torch.float64), torch.randn(1, s, dtype=torch.float64))
+    f_SM = matrix(virtual)[0]
+    weight_MP = f_SM.t() @ h_SN @ phi_k[:, 0]
+    scores = primal_scores(phi_q, weight_MP.unsqueeze(0), virtual, batch_of(n))[:, 0]
+    kernel_NN = phi_q[:, 0] @ phi_k[:, 0].t()
+    torch.testing.assert_close(scores, kernel_NN @ h_SN.t() @ (f_SM @ f_SM.t()).t(), rtol=1e-12, atol=1e-13)
+
+
+def test_the_singular_vectors_of_the_kernel_solve_the_ksvd() -> None:
+    """H_e, H_r = top singular vectors, F_X diagonal, Λ = (S F_X)⁻¹: both score equations hold and J = 0."""
+    torch.manual_seed(2)
+    n, s = 20, 4
+    layer = attention(8, 1, num_virtual=s, score_terms="sum", multiplier="plain", virtual_nodes="none")
+    x = torch.randn(n, 8, dtype=torch.float64)
+    phi_q, phi_k = (unit(x @ f.weight.t()) for f in (layer.query, layer.key))
+    u, sigma, vt = torch.linalg.svd(phi_q @ phi_k.t())
+    h_e, h_r = u[:, :s].t(), vt[:s]  # [S, N]
+    f = torch.diag(torch.rand(s, dtype=torch.float64) + 0.5)
+    capital_f = f @ f.t()
+    with torch.no_grad():
+        layer.common_SM.copy_(f)
+        layer.weight_e_HMP.copy_((f.t() @ h_r @ phi_k).unsqueeze(0))
+        layer.weight_r_HMP.copy_((f.t() @ h_e @ phi_q).unsqueeze(0))
+        layer.multiplier_S.copy_(1 / (sigma[:s] * capital_f.diagonal()))
+    graphs = batch_of(n)
+    virtual = layer.virtual_node(x, graphs)
+    e = primal_scores(phi_q.unsqueeze(1), layer.weight_e_HMP, virtual, graphs)[:, 0]
+    r = primal_scores(phi_k.unsqueeze(1), layer.weight_r_HMP, virtual, graphs)[:, 0]
+    torch.testing.assert_close(h_e, layer.multiplier_S.unsqueeze(1) * e.t(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(h_r, layer.multiplier_S.unsqueeze(1) * r.t(), rtol=1e-12, atol=1e-12)
+    assert abs(layer(x, graphs).loss.item()) < 1e-12
+    energy = float(0.5 * (e.square() * layer.multiplier_S).sum())
+    assert energy == pytest.approx(float((sigma[:s] * capital_f.diagonal()).sum()) / 2)
+    assert energy > 0.1
+
+
+def test_equivariant_output_invariant_virtual_node() -> None:
+    layer, graphs = attention(), batch_of(10)
+    x, order = torch.randn(10, 12, dtype=torch.float64), torch.randperm(10)
+    out, permuted = layer(x, graphs), layer(x[order], graphs)
+    torch.testing.assert_close(permuted.x_nD, out.x_nD[order], rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(matrix(permuted.virtual), matrix(out.virtual), rtol=1e-13, atol=1e-13)
+
+
+def test_scores_do_not_depend_on_the_length_of_the_row() -> None:
+    layer, graphs = attention(virtual_nodes="none"), batch_of(6)
+    x = torch.randn(6, 12, dtype=torch.float64)
+    torch.testing.assert_close(layer(x, graphs).x_nD, layer(7 * x, graphs).x_nD)
+
+
+def test_a_running_virtual_node_adds_up() -> None:
+    first = attention(virtual_nodes="running")
+    second = attention(virtual_nodes="running", first=False)
+    assert second.common_SM is None
+    x, graphs = torch.randn(5, 12, dtype=torch.float64), batch_of(2, 3)
+    one = first(x, graphs)
+    two = second(one.x_nD, graphs, one.virtual)
+    expected = first.common_SM + (first.shift(torch.stack([x[:2].mean(0), x[2:].mean(0)]))
+                                  + second.shift(torch.stack([one.x_nD[:2].mean(0), one.x_nD[2:].mean(0)]))).unsqueeze(2)  # fmt: skip
+    torch.testing.assert_close(matrix(two.virtual), expected)
+
+
+def test_shared_heads_begin_orthogonal_over_all_of_them_and_have_appendix_ds_parameters() -> None:
+    layer = PrimalAttention(12, 3, PrimalOptions(5, heads="shared"))
+    whole_MD = layer.weight_e_HMP.transpose(0, 1).flatten(1)
+    torch.testing.assert_close(whole_MD @ whole_MD.t(), torch.eye(5), rtol=0, atol=1e-6)
+    d, m, s, h, p = 12, 5, 5, 3, 4
+    expected = 2 * d * d + 2 * m * d + h * s + (2 * s * p + p) + (d * s + s) + s * m
+    assert sum(parameter.numel() for parameter in layer.parameters()) == expected
+
+
+def test_gradients() -> None:
+    layer, graphs = attention(6, 2, num_virtual=3, num_scores=2), batch_of(3, 0, 2)
+    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    names, values = zip(*layer.named_parameters(), strict=True)
+
+    def outputs(x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        out = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x, graphs))
+        return out.x_nD, out.loss
+
+    assert torch.autograd.gradcheck(outputs, (x, *values))
+
+
+def test_zero_rows_give_zero_and_a_finite_gradient() -> None:
+    layer = attention()
+    x = torch.zeros(4, 12, dtype=torch.float64, requires_grad=True)
+    out = layer(x, batch_of(4))
+    assert torch.equal(out.x_nD, layer.out_bias.expand(4, -1))
+    (out.x_nD.sum() + out.loss.square()).backward()
+    assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (0, 3), (1,)])
+def test_empty_graphs_and_single_nodes(sizes: tuple[int, ...]) -> None:
+    layer, n = attention(), sum(sizes)
+    out = layer(torch.randn(n, 12, dtype=torch.float64), batch_of(*sizes))
+    assert out.x_nD.shape == (n, 12)
+    assert torch.isfinite(out.x_nD).all()
+    assert torch.isfinite(out.loss)
+
+
+def test_the_mean_of_the_batch_does_not_count_empty_graphs() -> None:
+    layer, x = attention(), torch.randn(3, 12, dtype=torch.float64)
+    # One graph and three are batched products of other shapes.
+    torch.testing.assert_close(layer(x, batch_of(3)).loss, layer(x, batch_of(0, 3, 0)).loss, rtol=1e-12, atol=1e-13)
+
+
+def test_time_and_memory_are_linear_in_the_nodes() -> None:
+    """What autograd keeps grows in proportion to n: nothing of n² or of n times f_X."""
+
+    def kept(n: int) -> int:
+        sizes: list[int] = []
+        layer = attention(16, 2)
+        pack = torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t)
+        with pack:
+            layer(torch.randn(n, 16, dtype=torch.float64), batch_of(n))
+        return sum(sizes)
+
+    assert kept(4000) - kept(2000) == 2 * (kept(2000) - kept(1000))
+
+
+def test_bfloat16_autocast_keeps_the_scores_in_single() -> None:
+    layer = attention().float()
+    x = torch.randn(6, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x, batch_of(2, 4))
+    assert out.loss.dtype == torch.float32
+    torch.testing.assert_close(out.x_nD.float(), layer(x, batch_of(2, 4)).x_nD, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_virtual": 0}, "num_virtual must be at least 1"),
+        ({"num_scores": 0}, "num_scores must be at least 1"),
+        ({"pool": "max"}, "pool must be one of mean, sum"),
+        ({"multiplier": "exp"}, "multiplier must be one of"),
+        ({"dropout": 1.0}, "set dropout"),
+    ],
+)
+def test_bad_options(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        attention(**arguments)

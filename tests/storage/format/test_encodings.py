@@ -1,0 +1,239 @@
+"""Encodings of a stored graph: computed once, the same however it is partitioned, refused when damaged or of another graph."""
+
+import errno
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import graphmill.storage.encoding.encode
+from graphmill.core.errors import ConfigError, ConflictError, FormatError
+from graphmill.storage.encoding.encode import encode, store_encoding
+from graphmill.storage.encoding.spectral import laplacian_modes, symmetric_adjacency
+from graphmill.storage.encoding.walk_returns import return_probabilities
+from graphmill.storage.format.encoding_names import (
+    EncodingOptions,
+    check_encoding_names,
+    encoding_columns,
+    encoding_dim,
+    parse_encoding_name,
+)
+from graphmill.storage.format.encodings import ALGORITHM_VERSION, find_encoding, stored_encodings
+from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from tests.listed_graph import random_listed_graph
+from tests.stored_files import all_files, edit_manifest, stored_file
+
+GRAPH = replace(random_listed_graph(60, 200, seed=3), original_id=None)
+LAPLACIAN, RWSE = EncodingOptions("laplacian", 6, "both_ends"), EncodingOptions("rwse", 5)
+
+
+@pytest.fixture
+def stored(tmp_path: Path):
+    """The graph in 1 and in 3 partitions."""
+
+    def build(num_partitions: int, name: str = "", **options):
+        url = str(tmp_path / (name or str(num_partitions)))
+        ingest(GRAPH, url, IngestOptions(num_partitions=num_partitions, **options))
+        return open_graph(url)
+
+    return build
+
+
+def rows_by_id(graph, name: str) -> np.ndarray:
+    """The encoding's rows in ascending original id."""
+    partitions = list(graph.partitions(verify=True))
+    rows = np.concatenate([partition.encodings[name] for partition in partitions])
+    return rows[np.argsort(np.concatenate([partition.original_id for partition in partitions]))]
+
+
+def expected(options: EncodingOptions) -> np.ndarray:
+    ends = np.asarray(GRAPH.edges_listed)
+    order = np.lexsort((ends[:, 0], ends[:, 1]))
+    source, destination = ends[order].T
+    if options.kind == "rwse":
+        return return_probabilities(source, destination, 60, options.dim)
+    return laplacian_modes(symmetric_adjacency(source, destination, 60), options.dim, options.which)[0]
+
+
+@pytest.mark.parametrize("options", [LAPLACIAN, RWSE, EncodingOptions("laplacian", 3)], ids=lambda o: o.name)
+def test_the_same_rows_however_the_graph_is_partitioned(stored, options):
+    found = {}
+    for partitions in (1, 3):
+        graph = stored(partitions)
+        graph, computed = encode(graph, options)
+        assert computed
+        assert graph.partition(0).encodings[options.name].shape == (graph.partition(0).num_nodes, options.dim)
+        found[partitions] = rows_by_id(graph, options.name)
+        assert found[partitions].dtype == np.float32
+    np.testing.assert_array_equal(found[1], found[3])
+    np.testing.assert_allclose(found[1], expected(options), atol=1e-5)
+
+
+def test_computed_once(stored, monkeypatch):
+    graph = stored(2)
+    before = graph.manifest.content_hash
+    told: list[tuple[str, int, int | None]] = []
+    first, computed = encode(graph, LAPLACIAN, lambda *what: told.append(what))
+    assert computed
+    assert told[:2] == [("reading", 0, 2), ("reading", 1, 2)]
+    monkeypatch.setattr(graphmill.storage.encoding.encode, "laplacian_modes", None)
+    again, computed = encode(open_graph(graph.url), LAPLACIAN)
+    assert not computed
+    assert again.manifest == first.manifest == open_graph(graph.url).manifest
+    assert first.manifest.snapshot == 2
+    assert open_graph(graph.url).manifest.content_hash == before
+    stored_once = find_encoding(first, LAPLACIAN.name)
+    assert float(stored_once.provenance["eigenvalues"].split()[0]) == pytest.approx(0, abs=1e-9)
+    monkeypatch.undo()
+    anew, computed = encode(first, LAPLACIAN, overwrite=True)
+    assert computed
+    assert anew.manifest.snapshot == 3
+    sums = [[file.sha256 for file in find_encoding(each, LAPLACIAN.name).files.values()] for each in (first, anew)]
+    assert sums[0] == sums[1]
+
+
+def test_several_side_by_side_and_an_open_graph_keeps_those_of_its_snapshot(stored):
+    graph = stored(2)
+    partition = graph.partition(0)
+    assert list(partition.encodings) == []
+    assert "rwse-5" not in partition.encodings
+    with pytest.raises(KeyError):
+        partition.encodings["rwse-5"]
+    encoded = [encode(graph, options)[0] for options in (LAPLACIAN, RWSE)]  # both from the first snapshot
+    assert tuple(stored_encodings(encoded[0])) == ("laplacian-6-both_ends",)
+    assert tuple(stored_encodings(graph)) == () == tuple(partition.encodings)
+    partition = encoded[1].partition(0)
+    assert tuple(stored_encodings(encoded[1])) == ("laplacian-6-both_ends", "rwse-5") == tuple(partition.encodings)
+    assert len(partition.encodings) == 2
+    rows = partition.encodings["rwse-5"]
+    assert rows.shape == (partition.num_nodes, 5)
+    assert not rows.flags.writeable
+    assert partition.encodings["rwse-5"] is rows
+    for each in (graph, *encoded):
+        each.verify()
+    assert open_graph(graph.url).manifest == encoded[1].manifest
+
+
+def test_in_memory_filesystem():
+    url = "memory://encoded/graph"
+    ingest(GRAPH, url, IngestOptions(num_partitions=2, overwrite=True))
+    graph = open_graph(url)
+    graph, _ = encode(graph, RWSE)
+    assert tuple(stored_encodings(open_graph(url))) == ("rwse-5",)
+    np.testing.assert_allclose(rows_by_id(graph, "rwse-5"), expected(RWSE), atol=1e-6)
+
+
+def test_the_same_graph_again_keeps_its_encodings_and_another_has_none(stored):
+    graph, _ = encode(stored(1, "graph"), RWSE)
+    ingest(GRAPH, graph.url, IngestOptions(overwrite=True))
+    again = open_graph(graph.url)
+    assert again.manifest.snapshot == 3
+    assert tuple(stored_encodings(again)) == ("rwse-5",)
+    np.testing.assert_array_equal(rows_by_id(again, "rwse-5"), rows_by_id(graph, "rwse-5"))
+    other = replace(GRAPH, edges_listed=GRAPH.edges_listed[:-1])
+    ingest(other, graph.url, IngestOptions(overwrite=True))
+    changed = open_graph(graph.url)
+    assert tuple(stored_encodings(changed)) == ()
+    assert find_encoding(changed, "rwse-5") is None
+    with pytest.raises(
+        ConflictError, match=r"expected the graph that was encoded .* as its newest snapshot, found another"
+    ):
+        encode(graph, LAPLACIAN)
+    assert open_graph(graph.url).manifest == changed.manifest
+    assert find_encoding(open_graph(graph.url, 2), "rwse-5") is not None
+
+
+def test_damage_is_named(stored):
+    graph, _ = encode(stored(2, "graph"), RWSE)
+    file = stored_file(graph.url, "part-00001/encodings/rwse-5.arrow")
+    whole = file.read_bytes()
+
+    file.write_bytes(whole[:-8])
+    with pytest.raises(FormatError, match=f"{file}: expected {len(whole)} bytes"):
+        graph.partition(1).encodings["rwse-5"]
+    file.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
+    with pytest.raises(FormatError, match="sha256"):
+        graph.verify()
+    with pytest.raises(FormatError, match="sha256"):
+        graph.partition(1, verify=True).encodings["rwse-5"]
+    file.unlink()
+    with pytest.raises(FormatError, match="found none"):
+        graph.partition(1).encodings["rwse-5"]
+    file.write_bytes(whole)
+    graph.verify()
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_of_other_shapes_are_refused(stored, swapped):
+    """Another partition's file under this one's name, or another encoding's: checksums that fit do not help."""
+    graph, _ = encode(stored(7, "graph"), RWSE)
+    graph, _ = encode(graph, EncodingOptions("rwse", 6))
+    sizes = [partition.num_nodes for partition in graph.partitions()]
+    other = next(index for index, size in enumerate(sizes) if size != sizes[1])
+    name = "part-00001/encodings/rwse-5.arrow"
+    content = stored_file(
+        graph.url, f"part-0000{other}/encodings/rwse-5.arrow" if swapped else name.replace("rwse-5", "rwse-6")
+    ).read_bytes()
+    stored_file(graph.url, name).write_bytes(content)
+
+    def seal(body):
+        sha256 = hashlib.sha256(content).hexdigest()
+        body["encodings"]["rwse-5"]["files"][name].update(num_bytes=len(content), sha256=sha256)
+
+    edit_manifest(graph.url, seal)
+    message = (
+        f"expected {sizes[1]} rows, found {sizes[other]}" if swapped else "column 'encoding': expected fixed_size_list"
+    )
+    with pytest.raises(FormatError, match=message):
+        open_graph(graph.url).partition(1).encodings["rwse-5"]
+
+
+def test_an_older_algorithms_rows_are_not_found(stored):
+    graph, _ = encode(stored(2, "graph"), RWSE)
+    edit_manifest(graph.url, lambda body: body["encodings"]["rwse-5"].update(version=ALGORITHM_VERSION + 1))
+    assert find_encoding(open_graph(graph.url), "rwse-5") is None
+    assert tuple(stored_encodings(open_graph(graph.url))) == ()
+
+
+def test_a_failed_write_leaves_no_encoding(stored, monkeypatch):
+    graph = stored(2, "graph")
+    before = all_files(graph.url)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in (
+        "graphmill.storage.encoding.encode.write_batch",
+        "graphmill.storage.snapshots.snapshot_writer.synced_entry",
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, fail)
+            with pytest.raises(FormatError, match="cannot write this file: No space left on device"):
+                encode(graph, RWSE)
+    assert find_encoding(open_graph(graph.url), "rwse-5") is None
+    assert all_files(graph.url) == before
+
+
+def test_names():
+    for options in (LAPLACIAN, RWSE, EncodingOptions("laplacian", 16)):
+        assert parse_encoding_name(options.name) == options
+        assert encoding_dim(options.name) == options.dim
+    assert encoding_columns(("rwse-5", "laplacian-16-smallest")) == 21
+    for name in ("laplacian-16", "laplacian-0-smallest", "rwse-05", "../rwse-5", "rwse-5-smallest", ""):
+        with pytest.raises(ConfigError, match="expected names such as"):
+            parse_encoding_name(name)
+    with pytest.raises(ConfigError, match="each name once"):
+        check_encoding_names(("rwse-5", "rwse-5"))
+    for bad, message in (({"dim": 0}, "set --dim"), ({"which": "largest"}, "set --which"), ({"kind": "orf"}, "kind: ")):
+        with pytest.raises(ConfigError, match=message):
+            EncodingOptions(**bad)
+
+
+def test_rows_must_fit(stored):
+    graph = stored(1)
+    for rows in (np.zeros((60, 4), np.float32), np.zeros((59, 5), np.float32), np.zeros((60, 5))):
+        with pytest.raises(ConfigError, match="expected float32 rows of shape"):
+            store_encoding(graph, "rwse-5", rows)

@@ -1,0 +1,191 @@
+"""Knowledge graphs from triples: what is stored of them, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphmill.core.errors import DataError, FormatError
+from graphmill.jobs import ingest as ingest_job
+from graphmill.storage.format.manifest import parse_manifest
+from graphmill.storage.format.source import SPLITS
+from graphmill.storage.format.stored_links import Links
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.importers.tables.triples import INVERSE, knowledge_graph, read_triples
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
+from tests.job_in_process import run_job
+from tests.knowledge_graphs import triples, write_layout
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory) -> tuple[Path, dict[str, set]]:
+    folder = tmp_path_factory.mktemp("triples") / "small"
+    return folder, write_layout(folder, triples())
+
+
+def names_of(graph: StoredGraph) -> list[str]:
+    """By the number of a node."""
+    ids, numbers = [], []
+    for index in range(graph.num_partitions):
+        ids += graph.string_ids(index).to_pylist()
+        numbers += graph.partition(index).original_id.tolist()
+    return [name for _, name in sorted(zip(numbers, ids, strict=True))]
+
+
+def stored_triples(graph: StoredGraph) -> list[tuple[str, str, str]]:
+    """Of all edges, as (source, relation, destination)."""
+    found, names = [], names_of(graph)
+    order = np.concatenate([graph.partition(index).original_id for index in range(graph.num_partitions)])
+    for index in range(graph.num_partitions):
+        part = graph.partition(index)
+        target = np.repeat(part.original_id, np.diff(part.indptr))
+        for u, v, r in zip(order[part.indices], target, part.edge_feature[:, 0], strict=True):
+            found.append((names[u], graph.manifest.relations[int(r)], names[v]))
+    return found
+
+
+def both_ways(rows: set) -> set:
+    return rows | {(tail, INVERSE + relation, head) for head, relation, tail in rows}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_layout_is_read(layout, tmp_path, partitions: int) -> None:
+    folder, parts = layout
+    ingest(read_triples(folder), str(tmp_path / "graph"), IngestOptions(num_partitions=partitions))
+    graph = open_graph(str(tmp_path / "graph"))
+    graph.verify()
+    manifest = graph.manifest
+    lines = (folder / "train.txt").read_text().splitlines()
+    assert manifest.relations[:3] == tuple(dict.fromkeys(line.split("\t")[1] for line in lines))
+    assert manifest.relations[3:] == tuple(INVERSE + name for name in manifest.relations[:3])
+    assert parse_manifest(manifest.to_json(), "").relations == manifest.relations
+    assert not manifest.symmetric
+    found = stored_triples(graph)
+    assert len(found) == len(set(found))
+    assert set(found) == both_ways(parts["train"])
+    names = names_of(graph)
+    links = Links.join([graph.partition(index).links for index in range(graph.num_partitions)])
+    for split in ("valid", "test"):
+        own = links.split == SPLITS[split]
+        told = zip(links.source[own], links.relation[own], links.destination[own], strict=True)
+        assert {(names[u], manifest.relations[r], names[v]) for u, r, v in told} == both_ways(parts[split])
+        assert manifest.links.positives[SPLITS[split]] == 2 * len(parts[split])
+
+
+def test_an_older_reader_refuses_it_and_a_damaged_manifest_is_refused(layout, tmp_path) -> None:
+    ingest(read_triples(layout[0]), str(tmp_path / "graph"))
+    text = open_graph(str(tmp_path / "graph")).manifest.to_json()
+    assert '"requires": [\n  "relations"\n ]' in text
+    with pytest.raises(FormatError, match="one column, the relations' numbers"):
+        parse_manifest(text.replace('"feature_dim": 1', '"feature_dim": 2'), "")
+
+
+def test_links_are_held_out_where_the_publisher_has_not(tmp_path) -> None:
+    """A pair of nodes with all its triples, in both directions."""
+    rows = triples()
+    (tmp_path / "train.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+    options = IngestOptions(num_partitions=2, links=LinkSplitOptions(valid=0.1, test=0.1))
+    ingest(read_triples(tmp_path), str(tmp_path / "graph"), options)
+    graph = open_graph(str(tmp_path / "graph"))
+    left, names = set(stored_triples(graph)), names_of(graph)
+    links = Links.join([graph.partition(index).links for index in range(2)])
+    told = zip(links.source, links.relation, links.destination, strict=True)
+    held = {(names[u], graph.manifest.relations[r], names[v]) for u, r, v in told}
+    assert left | held == both_ways(set(rows))
+    assert 0.1 < len(held) / (2 * len(rows)) < 0.3
+    assert not {frozenset((u, v)) for u, _, v in left} & {frozenset((u, v)) for u, _, v in held}
+
+
+def refused(folder: Path, **files: str) -> str:
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / f"{name}.txt").write_text(text)
+    with pytest.raises(DataError) as caught:
+        ingest(read_triples(folder), str(folder / "graph"))
+    assert not (folder / "graph").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"valid": "a\tr\tb\n", "test": ""}, "train.txt: expected a file of triples"),
+        ({"train": "a\tr\tb\na\tr\n"}, "expected a head, a relation and a tail between tabs in each line"),
+        ({"train": "a\tr\tb\n\tr\tc\n"}, "triple 2: head: expected an id, found an empty field"),
+        (
+            {"train": "a\tr\tb\n", "valid": "b\tr\ta\n", "test": "b\tr\ta\n"},
+            "found 'b', 'r', 'a' in valid and test, 1 such",
+        ),
+        ({"train": "a\tr\tb\n", "valid": "", "test": "a\tr\tb\n"}, "found 'a', 'r', 'b' in train and test, 1 such"),
+        ({"train": "a\tr\tb\n", "test": "b\tr\ta\n"}, "got test.txt alone; add the other one"),
+        ({"train": ""}, "train: expected at least one triple, got none"),
+        ({"train": "a\tr\tb\nb\tinverse of r\ta\n"}, "relations: expected different names"),
+    ],
+)
+def test_what_is_no_knowledge_graph_is_refused_in_one_line(tmp_path, files, message) -> None:
+    assert message in refused(tmp_path / "bad", **files)
+
+
+def test_the_same_pair_by_another_relation_is_no_repetition(tmp_path) -> None:
+    (tmp_path / "train.txt").write_text("a\tr\tb\na\ts\tb\nb\tr\tb\n")
+    (tmp_path / "test.txt").write_text("b\ts\tb\nb\tr\ta\n")
+    (tmp_path / "valid.txt").write_text("")
+    ingest(read_triples(tmp_path), str(tmp_path / "graph"))
+    graph = open_graph(str(tmp_path / "graph"))
+    assert graph.manifest.num_edges == 6
+    assert graph.manifest.links.positives[SPLITS["test"]] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--reverse-edges", "add"], "leave out --reverse-edges add"),
+        (["--drop-duplicates"], "leave out --drop-duplicates"),
+        (["--links.valid", "0.1"], "the set has splits of its links"),
+    ],
+)
+def test_options_that_would_lose_relations(layout, tmp_path, words, message) -> None:
+    done = run_job(ingest_job.main, [f"triples:{layout[0]}", "graph", *words], tmp_path)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "graph").exists()
+
+
+def test_numbers_that_are_no_relations() -> None:
+    for wrong in (np.zeros((4, 3), int), np.zeros((3, 2)), np.zeros(3, int)):
+        with pytest.raises(DataError, match=r"expected integers of shape \[3, m\]"):
+            knowledge_graph("numbers", ["r"], wrong, num_nodes=2)
+    with pytest.raises(DataError, match="expected relations 0 to 1, got 0 to 2"):
+        knowledge_graph("numbers", ["r", "s"], np.array([[0, 1], [0, 2], [1, 0]]), num_nodes=2)
+
+
+def test_a_feature_that_is_no_relation(tmp_path) -> None:
+    source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=2)
+    for feature in ([[0.5], [0.0]], [[2.0], [0.0]]):
+        with pytest.raises(DataError, match="expected numbers 0 to 1"):
+            ingest(replace(source, edge_feature=np.array(feature)), str(tmp_path / "graph"))
+
+
+def test_relations_and_times_or_equal_names(tmp_path) -> None:
+    source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=2)
+    for wrong, message in (
+        ({"edge_time": np.array([1, 2])}, "got both"),
+        ({"relations": ("r", "r")}, "got 'r' twice"),
+        ({"node_time": np.array([1, 2])}, "got both"),
+    ):
+        with pytest.raises(DataError, match=message):
+            ingest(replace(source, **wrong), str(tmp_path / "graph"))
+        assert not (tmp_path / "graph").exists()
+
+
+def test_links_without_relations_do_not_fit(tmp_path) -> None:
+    source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=3)
+    with pytest.raises(DataError, match="links: expected relations, got none"):
+        ingest(replace(source, links=Links.of([0], [2], 3)), str(tmp_path / "graph"))
+    plain = replace(source, relations=(), links=Links.of([0], [2], 3, relation=np.array([0])))
+    with pytest.raises(DataError, match="links: expected none with a relation, got some"):
+        ingest(plain, str(tmp_path / "graph"))

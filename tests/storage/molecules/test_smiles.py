@@ -1,0 +1,366 @@
+"""Tables of SMILES and PCQM4Mv2's layout as sources: every row is in a chunk or rejected with its line."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.storage.molecules.molecule_source import hashed_split
+from graphmill.storage.molecules.pcqm4mv2 import pcqm4mv2, read_split_dict
+from graphmill.storage.molecules.smiles import SmilesTable, split_from_file
+from graphmill.storage.molecules.smiles_options import SmilesOptions
+
+
+def _table(path, text, **options):
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return SmilesTable(str(path), SmilesOptions(**options))
+
+
+def _all(table, rows=1000):
+    chunks = list(table.chunks(rows))
+    return [smiles for chunk in chunks for smiles in chunk.smiles], chunks
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.csv.gz"])
+def test_the_one_other_column_is_the_target(tmp_path, name):
+    table = _table(tmp_path / name, "smiles,gap\nCC,1.5\n\nCO,\nCN,nan\n")
+    smiles, (chunk,) = _all(table)
+    assert smiles == ["CC", "CO", "CN"]
+    assert table.info.name == "m"
+    assert table.info.target_names == ("gap",)
+    np.testing.assert_array_equal(chunk.target, np.array([[1.5], [np.nan], [np.nan]], np.float32))
+    assert chunk.row.tolist() == [0, 1, 2]
+    assert chunk.line.tolist() == [2, 4, 5]
+    assert chunk.split.tolist() == [hashed_split(each) for each in smiles]
+    assert chunk.rejects == ()
+
+
+def test_rows_that_cannot_be_read_are_rejected_with_their_line(tmp_path):
+    table = _table(tmp_path / "m.csv", "smiles,y\nCC,1\nCO\nCN,abc\nCF,inf\nCCl,1e300\nCBr,2,3\nCI,4\n")
+    smiles, (chunk,) = _all(table)
+    assert smiles == ["CC", "CI"]
+    assert chunk.row.tolist() == [0, 6]
+    assert [(reject.line, reject.text) for reject in chunk.rejects] == [
+        (3, "CO"),
+        (4, "CN,abc"),
+        (5, "CF,inf"),
+        (6, "CCl,1e300"),
+        (7, "CBr,2,3"),
+    ]
+    reasons = [reject.reason for reject in chunk.rejects]
+    assert reasons[0] == "expected 2 fields, got 1"
+    assert reasons[1] == "target 'abc' is not a number"
+    assert reasons[2:4] == ["target 'inf' is not finite", "target '1e300' is not finite"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 100])
+def test_chunks_have_a_fixed_number_of_rows(tmp_path, rows):
+    text = "smiles,y\n" + "".join(f"{'C' * n},{'x' if n % 5 == 0 else n}\n" for n in range(1, 15))
+    table = _table(tmp_path / "m.csv", text)
+    chunks = list(table.chunks(rows))
+    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+    assert [len(chunk.row) + len(chunk.rejects) for chunk in chunks] == [
+        min(rows, 14 - start) for start in range(0, 14, rows)
+    ]
+    kept = np.concatenate([chunk.row for chunk in chunks]).tolist()
+    assert kept == [row for row in range(14) if (row + 1) % 5]
+
+
+def test_several_targets_without_header_and_with_tabs(tmp_path):
+    table = _table(
+        tmp_path / "m.smi",
+        "1\tC\t2\n3\tCC\t4\n",
+        header=False,
+        delimiter="tab",
+        smiles="1",
+        targets=("2", "0"),
+    )
+    smiles, (chunk,) = _all(table)
+    assert smiles == ["C", "CC"]
+    assert chunk.target.tolist() == [[2, 1], [4, 3]]
+    assert chunk.line.tolist() == [1, 2]
+
+
+def test_smiles_alone(tmp_path):
+    table = _table(tmp_path / "m.smi", "C\nCC\n", header=False, smiles="0")
+    smiles, (chunk,) = _all(table)
+    assert smiles == ["C", "CC"]
+    assert chunk.target.shape == (2, 0)
+
+
+def test_extension_stays_with_the_smiles(tmp_path):
+    table = _table(tmp_path / "m.csv", 'smiles,y\n"CC |(0,0,0;1,0,0)|",1\n')
+    assert _all(table)[0] == ["CC |(0,0,0;1,0,0)|"]
+
+
+def test_split_by_a_column(tmp_path):
+    text = "smiles,y,part\nC,1,train\nCC,1,val\nCCC,1,Valid\nCCCC,1,test\nCCCCC,1,\nCCCCCC,1,dev2\n"
+    table = _table(tmp_path / "m.csv", text, split_column="part")
+    _, (chunk,) = _all(table)
+    assert chunk.split.tolist() == [1, 2, 2, 3, 0]
+    assert chunk.rejects[0].reason == "split 'dev2' is none of train, valid and test"
+    assert table.info.target_names == ("y",)
+    assert table.info.split_names == ("train", "valid", "test")
+
+
+def test_split_by_a_file(tmp_path):
+    np.savez(tmp_path / "split.npz", train=np.array([0, 3]), val=np.array([1]), test=np.array([4]))
+    text = "smiles,y\nC,1\nCC,1\nCCC,1\nCCCC,x\nCCCCC,1\n"
+    table = _table(tmp_path / "m.csv", text, split_file=str(tmp_path / "split.npz"))
+    chunks = list(table.chunks(2))
+    assert np.concatenate([chunk.split for chunk in chunks]).tolist() == [
+        1,
+        2,
+        0,
+        3,
+    ]  # the rejected row 3 takes no other's place
+    short = _table(tmp_path / "short.csv", "smiles,y\nC,1\n", split_file=str(tmp_path / "split.npz"))
+    with pytest.raises(DataError, match="up to 4, got 1 rows; the split is of another table"):
+        list(short.chunks(2))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"train": [0, 1], "test": [1]}, "part 'test': expected each row in one part and once"),
+        ({"train": [0, 0]}, "part 'train': expected each row in one part and once"),
+        ({"train": [-1]}, "expected row numbers"),
+        ({"train": [0.5]}, "expected row numbers"),
+        ({"train": [0], "other": [1]}, "expected arrays train, valid .* found train, other"),
+    ],
+)
+def test_split_files_that_make_no_sense(tmp_path, arrays, message):
+    np.savez(tmp_path / "split.npz", **{name: np.array(rows) for name, rows in arrays.items()})
+    with pytest.raises(DataError, match=message):
+        split_from_file(str(tmp_path / "split.npz"))
+
+
+def test_a_row_number_takes_no_memory(tmp_path):
+    """A table of codes up to the largest row would be 4 EiB."""
+    np.savez(tmp_path / "split.npz", train=np.array([0, 2**62]), val=np.array([1]), test=np.array([2]))
+    table = _table(tmp_path / "m.csv", "smiles,y\nC,1\nCC,1\nCCC,1\n", split_file=str(tmp_path / "split.npz"))
+    with pytest.raises(DataError, match="up to 4611686018427387904, got 3 rows; the split is of another table"):
+        list(table.chunks(10))
+
+
+def test_split_file_that_is_a_pickle_or_absent(tmp_path):
+    np.savez(tmp_path / "split.npz", train=np.array([{}], dtype=object))
+    for path in (tmp_path / "split.npz", tmp_path / "none.npz", __file__):
+        with pytest.raises(DataError, match=r"expected (a plain array|an \.npz archive)|no such file"):
+            split_from_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "smiles,a,b\nC,1,2\n",
+            {},
+            "expected the names of the target columns, which may be any of a, b; set --table.targets",
+        ),
+        ("smi,a\nC,1\n", {}, "expected one column 'smiles', the header has smi, a"),
+        ("smiles,a\nC,1\n", {"targets": ("b",)}, "expected one column 'b'"),
+        ("smiles,smiles\nC,1\n", {}, "expected one column 'smiles'"),
+        ("C,1\n", {"header": False, "smiles": "2"}, "expected one column '2', there are the columns 0, 1"),
+        ("", {}, "got an empty file"),
+        ("\n\n", {}, "got an empty file"),
+    ],
+)
+def test_tables_without_these_columns(tmp_path, text, options, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        _table(tmp_path / "m.csv", text, **options)
+
+
+def test_options_that_make_no_sense():
+    with pytest.raises(ConfigError, match="delimiter must be one character"):
+        SmilesOptions(delimiter="::")
+    with pytest.raises(ConfigError, match="a split column or a split file"):
+        SmilesOptions(split_column="a", split_file="b")
+    with pytest.raises(ConfigError, match="distinct"):
+        SmilesOptions(targets=("a", "a"))
+
+
+def test_files_missing_truncated_or_of_another_kind(tmp_path):
+    with pytest.raises(DataError, match=r"none\.csv: cannot open this file: No such file"):
+        SmilesTable(str(tmp_path / "none.csv"))
+    whole = gzip.compress(b"smiles,y\n" + b"".join(b"%s,1\n" % (b"C" * n) for n in range(1, 500)))
+    (tmp_path / "cut.csv.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "plain.csv.gz").write_bytes(b"smiles,y\nC,1\n")
+    for name in ("cut.csv.gz", "plain.csv.gz"):
+        with pytest.raises(DataError, match=f"{name}: cannot read this file"):
+            SmilesTable(str(tmp_path / name))
+    (tmp_path / "latin.csv").write_bytes(b"smiles,y\nC,1\n\xe4\xf6,2\n")
+    with pytest.raises(DataError, match=r"latin\.csv: line \d+: expected UTF-8 text"):
+        list(SmilesTable(str(tmp_path / "latin.csv")).chunks(10))
+
+
+def test_identity_follows_content_and_options_not_the_file(tmp_path):
+    text = "smiles,y\nC,1\n"
+    plain, packed = _table(tmp_path / "m.csv", text), _table(tmp_path / "m.csv.gz", text)
+    assert plain.info.identity == packed.info.identity
+    assert _table(tmp_path / "n.csv", text + "CC,1\n").info.identity != plain.info.identity
+    assert _table(tmp_path / "n.csv", text, targets=("y",), split_column="y").info.identity != plain.info.identity
+
+
+def _pcqm4mv2(root, count=40, release=False):
+    """A tiny set in the real layout, written as OGB writes it."""
+    import torch
+
+    folder = root / "pcqm4m-v2"
+    (folder / "raw").mkdir(parents=True)
+    parts = {
+        "train": np.arange(0, count - 8),
+        "valid": np.arange(count - 8, count - 4),
+        "test-dev": np.arange(count - 4, count - 2),
+        "test-challenge": np.arange(count - 2, count),
+    }
+    rows = [f"{n},{'C' * (n + 1)},{'' if n >= count - 4 else n / 8}" for n in range(count)]
+    (folder / "raw" / "data.csv.gz").write_bytes(
+        gzip.compress("\n".join(["idx,smiles,homolumogap", *rows, ""]).encode())
+    )
+    torch.save(parts, folder / "split_dict.pt", pickle_protocol=4)
+    if release:
+        (folder / "RELEASE_v1.txt").touch()
+    return folder, parts
+
+
+def test_pcqm4mv2_without_a_release_file_does_not_ask(tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on stdin"))
+    folder, parts = _pcqm4mv2(tmp_path)
+    for root in (tmp_path, folder):
+        table = pcqm4mv2(root)
+        assert table.info.name == "pcqm4mv2"
+        assert table.info.split_names == ("train", "valid", "test-dev", "test-challenge")
+        assert table.info.target_names == ("homolumogap",)
+        smiles, (chunk,) = _all(table)
+        assert smiles == ["C" * (n + 1) for n in range(40)]
+        for code, name in enumerate(parts, 1):
+            np.testing.assert_array_equal(np.flatnonzero(chunk.split == code), parts[name])
+        np.testing.assert_array_equal(np.isnan(chunk.target[:, 0]), np.arange(40) >= 36)
+        np.testing.assert_array_equal(chunk.target[:36, 0], np.arange(36) / 8)
+
+
+def test_pcqm4mv2_with_training_molecules_held_out(tmp_path):
+    """GRIT's and PPGT's split: drawn by GraphGPS's code, so that it is theirs on the real set."""
+    _, parts = _pcqm4mv2(tmp_path)
+    table = pcqm4mv2(tmp_path, holdout=5)
+    assert table.info.split_names == ("train", "valid", "test")
+    _, (chunk,) = _all(table)
+    drawn = np.random.default_rng(seed=42).permutation(parts["train"])
+    expected = {1: drawn[5:], 2: drawn[:5], 3: parts["valid"], 0: np.arange(36, 40)}
+    for code, rows in expected.items():
+        np.testing.assert_array_equal(np.flatnonzero(chunk.split == code), np.sort(rows))
+    with pytest.raises(DataError, match="expected fewer than the 32 training molecules, got 32"):
+        pcqm4mv2(tmp_path, holdout=32)
+
+
+def test_pcqm4mv2_agrees_with_ogb(tmp_path, monkeypatch):
+    pytest.importorskip("rdkit")
+    import functools
+    import sys
+
+    import torch
+
+    monkeypatch.setitem(sys.modules, "outdated", None)
+    lsc = pytest.importorskip("ogb.lsc.pcqm4mv2")
+    _pcqm4mv2(tmp_path, release=True)
+    dataset = lsc.PCQM4Mv2Dataset(root=str(tmp_path), only_smiles=True)
+    monkeypatch.setattr(torch, "load", functools.partial(torch.load, weights_only=False))  # around OGB's own call
+    theirs = dataset.get_idx_split()
+    monkeypatch.undo()
+    smiles, (chunk,) = _all(pcqm4mv2(tmp_path))
+    assert smiles == dataset.graphs
+    np.testing.assert_array_equal(chunk.target[:, 0], dataset.labels.astype(np.float32))
+    for code, name in enumerate(theirs, 1):
+        np.testing.assert_array_equal(np.flatnonzero(chunk.split == code), theirs[name])
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("old_format", [False, True])
+def test_split_dict_of_any_age(tmp_path, protocol, old_format):
+    """Also as numpy 1 wrote it, whose functions had other names, and in torch's format before zip files."""
+    import torch
+
+    parts = {name: np.arange(3) + 3 * n for n, name in enumerate(("train", "valid", "test-dev", "test-challenge"))}
+    path = tmp_path / "split_dict.pt"
+    torch.save(parts, path, pickle_protocol=protocol, _use_new_zipfile_serialization=not old_format)
+    if old_format and protocol == 2:
+        content = path.read_bytes()
+        assert b"numpy._core.multiarray" in content
+        path.write_bytes(content.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n"))
+    for name, rows in read_split_dict(path).items():
+        np.testing.assert_array_equal(rows, parts[name])
+
+
+class _Evil:
+    def __reduce__(self):
+        import os
+
+        return os.mkdir, ("evil-was-here",)
+
+
+def test_split_dict_that_would_run_code_is_refused(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    folder, parts = _pcqm4mv2(tmp_path)
+    torch.save({**parts, "train": _Evil()}, folder / "split_dict.pt")
+    with pytest.raises(
+        DataError, match=r"split_dict\.pt: expected a pickle of plain data and arrays, found posix\.mkdir"
+    ) as caught:
+        pcqm4mv2(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "evil-was-here").exists()
+
+
+def test_pcqm4mv2_that_is_absent_or_incomplete(tmp_path):
+    import torch
+
+    with pytest.raises(DataError, match=r"raw/data\.csv\.gz and split_dict\.pt missing at .*unpack https://"):
+        pcqm4mv2(tmp_path)
+    folder, parts = _pcqm4mv2(tmp_path)
+    del parts["test-dev"]
+    torch.save(parts, folder / "split_dict.pt")
+    with pytest.raises(DataError, match="expected the parts train, valid, test-dev, test-challenge, found train"):
+        pcqm4mv2(tmp_path)
+    parts = _pcqm4mv2(tmp_path / "other")[1]
+    torch.save(parts, folder / "split_dict.pt")
+    whole = (folder / "split_dict.pt").read_bytes()
+    for broken in (b"nonsense", b"", whole[: len(whole) // 2], b"PK" + whole[2:60]):
+        (folder / "split_dict.pt").write_bytes(broken)
+        with pytest.raises(DataError, match="expected a pickle of plain data and arrays"):
+            pcqm4mv2(tmp_path)
+    for part, message in (
+        (np.zeros(3), r"part train: expected row numbers, found float64 of shape \[3\]"),
+        (np.zeros((3, 1), np.int64), r"part train: expected row numbers, found int64 of shape \[3, 1\]"),
+        ([1, 2], "part train: an array: expected an array, found list"),
+    ):
+        torch.save({**parts, "train": part}, folder / "split_dict.pt")
+        with pytest.raises(DataError, match=message):
+            pcqm4mv2(tmp_path)
+    (folder / "split_dict.pt").unlink()
+    with pytest.raises(DataError, match=r": split_dict\.pt missing"):
+        pcqm4mv2(tmp_path)
+
+
+def test_enumerated_molecules_are_always_the_same_and_valid():
+    pytest.importorskip("rdkit")
+    from rdkit import Chem
+
+    from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
+
+    first, second = EnumeratedMolecules(300), EnumeratedMolecules(300)
+    assert first.info == second.info
+    (one,), (two,) = first.chunks(1000), second.chunks(1000)
+    assert one.smiles == two.smiles
+    np.testing.assert_array_equal(one.target, two.target)
+    assert len(set(one.smiles)) == 300
+    assert all(Chem.CanonSmiles(each) == each for each in one.smiles)
+    assert one.target.std() > 0.5
+    assert EnumeratedMolecules(20).info.identity != first.info.identity
+    assert [chunk.index for chunk in first.chunks(100)] == [0, 1, 2]
+    np.testing.assert_array_equal(np.concatenate([chunk.target for chunk in first.chunks(70)]), one.target)
+    with pytest.raises(ConfigError, match="count"):
+        EnumeratedMolecules(0)
