@@ -35,7 +35,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
 _WARNINGS = itertools.count()
-_PACKAGES = ("samplers", "storage")  # whose compiled loops call each other
+_PACKAGES = ("core", "samplers", "storage")  # whose compiled loops call each other
 # Below --servers.start_timeout_s; a server's loops take 14 s of a usual core.
 _TURN_S = 100.0
 
@@ -184,7 +184,7 @@ def _stamp(function: Callable[..., Any]) -> str:
 def _packages_digest() -> bytes:
     digest = hashlib.sha256()
     for package in _PACKAGES:
-        for path in sorted((Path(__file__).resolve().parents[1] / package).glob("*.py")):
+        for path in sorted((Path(__file__).resolve().parents[1] / package).rglob("*.py")):
             digest.update(f"{package}/{path.name}\0".encode())
             digest.update(path.read_bytes())
     return digest.digest()
