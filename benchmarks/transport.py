@@ -4,8 +4,8 @@
     python -m benchmarks transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to that one
 
 A server holds --table-rows rows of --columns float32 in memory and answers requests for --rows random ones, each as `FetchRows` asks for them:
-over a TCP connection that stays open, as partition servers do; by Arrow Flight's `do_exchange`, in a call that stays open or in one for each request; by an actor's
-reply; and by Ray's object plane, where the actor's reply is a reference. The ways take turns of ten requests in random order, as a loader's follow each other,
+over a TCP connection that stays open, as partition servers do; by an actor's reply; and by Ray's object plane, where the actor's reply is a
+reference. (Arrow Flight was measured beside them: decision 0069.) The ways take turns of ten requests in random order, as a loader's follow each other,
 until each has --rounds; --warmup more begin its first turn. You should see a table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
 """
 
@@ -61,7 +61,6 @@ class RowServer:
 
     def __init__(self, table_rows: int, columns: int) -> None:
         import numpy as np
-        from graphmill.jobs.bench.flight_calls import FlightServer
         from ray.util import get_node_ip_address
 
         from graphmill.cluster.transport.message_server import MessageServer
@@ -81,13 +80,10 @@ class RowServer:
             table_rows,
         )
         host = get_node_ip_address()
-        self._server, self._flight = MessageServer(self._owner.answer, host, None, 2), FlightServer(self._owner, host)
+        self._server = MessageServer(self._owner.answer, host, None, 2)
 
     def endpoint(self) -> "Endpoint":
         return self._server.endpoint
-
-    def flight_port(self) -> int:
-        return self._flight.port
 
     def reply(self, request: "FetchRows") -> "NodeRows":
         return self._owner.answer(request)  # type: ignore[return-value]
@@ -101,13 +97,11 @@ class RowServer:
 def ways(server: Any) -> dict[str, Way]:
     """The ways to ask this actor."""
     import ray
-    from graphmill.jobs.bench.flight_calls import FlightCalls
 
     from graphmill.cluster.transport.remote_owner import RemoteOwner
 
     endpoint = ray.get(server.endpoint.remote(), timeout=_TIMEOUT_S)
     owner = RemoteOwner(lambda _: endpoint, "the server", _TIMEOUT_S)
-    calls = FlightCalls(endpoint.host, ray.get(server.flight_port.remote(), timeout=_TIMEOUT_S))
 
     def object_plane(request: "FetchRows") -> Any:
         (reference,) = ray.get(server.put.remote(request), timeout=_TIMEOUT_S)
@@ -115,8 +109,6 @@ def ways(server: Any) -> dict[str, Way]:
 
     return {
         "open connection": lambda request: owner.submit(request).result(),
-        "open Flight call": calls.ask,
-        "Flight call each": calls.ask_anew,
         "actor reply": lambda request: ray.get(server.reply.remote(request), timeout=_TIMEOUT_S),
         "object plane": object_plane,
     }

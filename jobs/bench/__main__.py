@@ -1,40 +1,20 @@
-"""One of the measurements of docs/performance.md: `graphmill bench NAME OPTIONS`; `graphmill bench` lists the names."""
+"""One of the measurements that a user repeats: `graphmill bench NAME OPTIONS`; `graphmill bench` lists the names."""
 
 import sys
 from importlib import import_module
 
 from graphmill.jobs.cli.exit_codes import run
 
-NAMES = (
-    "checks",
-    "controller",
-    "evaluation",
-    "gpu",
-    "gradients",
-    "ingest",
-    "links",
-    "molecules",
-    "parallel",
-    "planned",
-    "sampling",
-    "script",
-    "speed",
-    "training",
-    "transport",
-    "typed",
-)
+NAMES = ("gpu", "sampling", "speed", "training")
 
 
 def main() -> int | None:
     if len(sys.argv) < 2 or sys.argv[1] not in NAMES:
         wrong = "" if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help") else f"unknown measurement {sys.argv[1]}; "
-        print(
-            f"{wrong}usage: python -m graphmill.jobs.bench NAME OPTIONS, NAME one of {', '.join(NAMES)}",
-            file=sys.stderr,
-        )
+        print(f"{wrong}usage: graphmill bench NAME OPTIONS, NAME one of {', '.join(NAMES)}", file=sys.stderr)
         return 2
     name = sys.argv.pop(1)
-    sys.argv[0] = f"graphmill.jobs.bench {name}"
+    sys.argv[0] = f"graphmill bench {name}"
     return import_module(f"graphmill.jobs.bench.{name}").main()
 
 

@@ -181,8 +181,8 @@ def options_class(group: str, kind: Kind, name: str) -> type:
         raise ConfigError(
             f"sampler: your own draw from one graph, many graphs have graph-batches, got {name}; leave it out"
         )
-    if os.getcwd() not in sys.path:  # as for `python -m`, and as Ray does for its workers
-        sys.path.append(os.getcwd())
+    if sys.path[0] not in ("", os.getcwd()):  # as for `python -m`, and as Ray does for its workers
+        sys.path.insert(0, os.getcwd())
     own = load(name)
     if not (isinstance(own, type) and is_dataclass(own) and callable(getattr(own, "build", None))):
         raise ConfigError(

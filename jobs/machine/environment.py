@@ -46,7 +46,7 @@ def describe_environment() -> dict[str, Any]:
 def describe_command() -> dict[str, str]:
     """The command line of this process, and the commit of Graphmill's code where it runs from a git checkout."""
     command = {"command": shlex.join(sys.orig_argv)}
-    commit = _commit(Path(__file__).parents[2])
+    commit = _commit(Path(__file__).resolve().parents[2])
     return command if commit is None else {**command, "commit": commit}
 
 

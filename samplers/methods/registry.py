@@ -53,8 +53,6 @@ _UNNAMED = {
     ),
 }
 
-OUR_PACKAGES = ("cluster", "jobs", "models", "samplers", "storage")
-
 
 def load(path: str) -> Any:
     """The object at an import path. Raises ConfigError, in one line, if it cannot be imported."""
@@ -62,11 +60,6 @@ def load(path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        own = module.partition(".")[0]
-        if own in OUR_PACKAGES:
-            raise ConfigError(
-                f"{path}: {own} is a package of Graphmill's own ({error}); give your package another name"
-            ) from error
         raise ConfigError(
             f"{path}: cannot be imported ({error}); install its package, or start where it lies (on a cluster: --working-dir)"
         ) from error

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -132,13 +133,11 @@ def test_what_a_loop_calls_is_part_of_its_name(monkeypatch, tmp_path):
         return graphmill.core.compile_cache._stamp(run)
 
     before, packages = stamp(), tmp_path / "packages"
-    for package in ("samplers", "storage"):
-        (packages / package).mkdir(parents=True)
-        for path in (ROOT / package).glob("*.py"):
-            (packages / package / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(graphmill.core.compile_cache, "__file__", str(packages / "storage" / "compiled.py"))
+    for package in ("core", "samplers", "storage"):
+        shutil.copytree(ROOT / package, packages / package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(graphmill.core.compile_cache, "__file__", str(packages / "core" / "compile_cache.py"))
     assert stamp() == before
-    callee = packages / "samplers" / "random_streams.py"
+    callee = packages / "samplers" / "kernels" / "random_streams.py"
     callee.write_bytes(callee.read_bytes() + b"\n")
     changed = stamp()
     monkeypatch.undo()

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -340,21 +338,3 @@ def test_a_strangers_run_is_reported_and_not_replayed(package, tmp_path, monkeyp
         open_batches(str(package / "run"))
     with pytest.raises(SystemExit, match="it was imported"):
         open_batches(str(package / "run"), allow_import=True)
-
-
-@pytest.mark.parametrize("name", ["models", "storage"])
-def test_a_package_before_ours_with_its_name_is_one_line(name, tmp_path):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("")
-    repository = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "jobs/train_nodes.py", "--model", f"{name}:Mine"],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {name} is a package of Graphmill's own, another one lies at ")
-    assert done.stderr.count("\n") == 1

@@ -10,7 +10,9 @@ from tests.printed_commands import REPOSITORY, words
 
 DOCUMENT = "docs/performance.md"
 TEXT = (REPOSITORY / DOCUMENT).read_text()
-COMMAND = re.compile(r"python -m (jobs\.(?:bench \w+|papers\.\w+))((?: [^`\n]*)?)")
+COMMAND = re.compile(
+    r"(?:graphmill (bench \w+)|python -m (benchmarks \w+|graphmill\.jobs\.papers\.\w+))((?: [^`\n]*)?)"
+)
 
 
 class Parsed(Exception):
@@ -18,7 +20,8 @@ class Parsed(Exception):
 
 
 def printed() -> list[tuple[str, str]]:
-    commands = [(name.replace(" ", "."), rest) for name, rest in COMMAND.findall(TEXT)]
+    commands = [(f"graphmill.jobs.{ours}" if ours else other, rest) for ours, other, rest in COMMAND.findall(TEXT)]
+    commands = [(name.replace(" ", "."), rest) for name, rest in commands]
     return [(name, re.sub(r"<[^>]*>", "python", rest.replace("<model>", "grit"))) for name, rest in commands]
 
 
