@@ -1,4 +1,7 @@
-"""Training on a cluster, and in one process: Ray session, partition servers, trainer, evaluation, metrics."""
+"""Training on a cluster, and in one process: Ray session, partition servers, trainer, evaluation, metrics.
+
+Imports: samplers, storage, core, ray.
+"""
 
 import logging
 

@@ -1,1 +1,4 @@
-"""Commands, one file each, over the rooms of this folder."""
+"""Commands, one file each, over the rooms of this folder.
+
+Imports: cluster, samplers, storage, models, core.
+"""

@@ -1,4 +1,7 @@
-"""Networks as plain `nn.Module`s, and their options. The public names load when they are first used."""
+"""Networks as plain `nn.Module`s, and their options. The public names load when they are first used.
+
+Imports: torch; nothing of ours.
+"""
 
 from importlib import import_module
 from typing import Any

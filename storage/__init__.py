@@ -1,1 +1,4 @@
-"""Graphs on disk: Arrow partitions on any fsspec filesystem, importers, partitioners, checks."""
+"""Graphs on disk: Arrow partitions on any fsspec filesystem, snapshots, ingestion, importers, partitioning, statistics.
+
+Imports: core.
+"""

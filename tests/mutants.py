@@ -35,7 +35,7 @@ import psutil
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PRODUCT = ("storage", "samplers", "models", "cluster", "jobs")
+PRODUCT = ("core", "storage", "samplers", "models", "cluster", "jobs")
 # Imported once, before the forks that run tests.
 LOADED_ONCE = ("hypothesis", "networkx", "numba", "pyarrow.dataset", "ray.train.torch", "scipy.sparse", "torch")
 NOT_MUTATED = ("jobs/bench/", "jobs/papers/")
@@ -139,7 +139,7 @@ def imports_of(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    paths = {name.replace(".", "/") + ".py" for name in names}
+    paths = {name.removeprefix("graphmill.").replace(".", "/") + ".py" for name in names}
     return {one for one in paths if (REPOSITORY / one).exists()}
 
 

@@ -28,7 +28,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
 def test_the_reference_has_every_public_name():
     text = (REPOSITORY / "docs" / "reference.md").read_text()
     listed = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
-    tables = (gm._NAMES, gm._SAMPLERS, gm._MODELS)
+    tables = (gm._NAMES, gm.samplers._PUBLIC, gm.models._PUBLIC)
     assert listed == [path.replace(":", ".") for table in tables for path in table.values()]
 
 

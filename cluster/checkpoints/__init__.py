@@ -1,0 +1,4 @@
+"""Checkpoints: format, names, the newest good one.
+
+Imports: cluster.embeddings, .runs and below.
+"""

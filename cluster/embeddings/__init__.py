@@ -1,0 +1,4 @@
+"""Trainable rows of nodes: tables at servers, their clients and optimizers.
+
+Imports: cluster.serving, .runs and below.
+"""

@@ -1,0 +1,4 @@
+"""Ingestion spread over Ray's workers.
+
+Imports: cluster.ray and below.
+"""

@@ -1,0 +1,4 @@
+"""Scores in float64, stragglers, Prometheus.
+
+Imports: samplers, storage, core.
+"""

@@ -1,0 +1,4 @@
+"""Predictions of a trained model, in one process or by Ray actors.
+
+Imports: every other room of cluster.
+"""

@@ -1,0 +1,4 @@
+"""One process: signals, outcomes, failure budgets, memory.
+
+Imports: core.
+"""

@@ -1,0 +1,4 @@
+"""Partition servers: Ray actors that own partitions.
+
+Imports: cluster.transport, .process, .options.
+"""

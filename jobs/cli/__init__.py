@@ -1,0 +1,4 @@
+"""How a command ends, what it prints and how it is typed again.
+
+Imports: core.
+"""

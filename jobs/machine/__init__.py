@@ -1,0 +1,4 @@
+"""This machine: devices, memory, environment.
+
+Imports: cluster, core.
+"""

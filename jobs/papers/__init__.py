@@ -1,0 +1,4 @@
+"""The papers' experiments that are not a training run.
+
+Imports: jobs.bench and below.
+"""

@@ -1,0 +1,4 @@
+"""`--plan`: what a run would need, measured on drawn batches.
+
+Imports: jobs.run and below.
+"""

@@ -1,0 +1,4 @@
+"""Pages and plots of runs and sweeps.
+
+Imports: jobs.records and its floor.
+"""

@@ -1,0 +1,4 @@
+"""What a run is, decided before anything starts; checks of options that need the data.
+
+Imports: jobs.tasks and its floor.
+"""

@@ -1,0 +1,4 @@
+"""A run on nodes, on graphs, on the whole graph; the subject of a prediction.
+
+Imports: jobs.resolve and below.
+"""

@@ -1,0 +1,4 @@
+"""Studies: trials, search, scaling, their tables.
+
+Imports: jobs.plan and below.
+"""

@@ -1,0 +1,4 @@
+"""The papers' released weights, renamed to ours.
+
+Imports: models.options.
+"""

@@ -1,0 +1,4 @@
+"""Minibatches and their forms: on a device, as layers, as PyG's Data, as DGL's blocks.
+
+Imports: samplers.access and below.
+"""

@@ -1,0 +1,4 @@
+"""Streams of batches: threads, order, rows by schedule.
+
+Imports: samplers.drawing and below.
+"""

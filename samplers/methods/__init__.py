@@ -1,0 +1,4 @@
+"""One sampler a file, and the table of their names.
+
+Imports: samplers.drawing and below.
+"""

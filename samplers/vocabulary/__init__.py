@@ -1,0 +1,4 @@
+"""Options, requests and answers, requirements of a graph. Options need Python alone.
+
+Imports: storage, core.
+"""

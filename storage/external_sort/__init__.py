@@ -1,0 +1,4 @@
+"""Edges sorted on disk, in buckets that fit memory.
+
+Imports: core.
+"""

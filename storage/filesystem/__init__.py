@@ -1,0 +1,4 @@
+"""fsspec filesystems: URLs, retries, durable writes, listings, errors in one line, temporary folders.
+
+Imports: core.
+"""

@@ -1,0 +1,4 @@
+"""The bytes of a snapshot: manifests, Arrow files, feature rows, encodings, splits.
+
+Imports: storage.filesystem, core.
+"""

@@ -1,0 +1,4 @@
+"""Which partition a node goes to: random, range, LDG, METIS.
+
+Imports: storage.format, storage.filesystem, core.
+"""

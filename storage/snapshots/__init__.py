@@ -1,0 +1,4 @@
+"""Snapshots of a graph: commit, list, lease, prune.
+
+Imports: storage.format, storage.filesystem, core.
+"""

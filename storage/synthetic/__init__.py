@@ -1,0 +1,4 @@
+"""Generated graphs of the shape of ogbn-products and ogbn-mag.
+
+Imports: storage.format, core.
+"""

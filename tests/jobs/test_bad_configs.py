@@ -85,7 +85,7 @@ ROWS = (
     ),
     Row("ingest", "synthetic out --split.by_time 0.9 0.8", ("by_time", "ascending order", "0.9")),
     Row("ingest", "synthetic out --links.by_time 0.8 0.9", ("by_time", "--edge-list.time")),
-    Row("bench.links", "--graph {missing} --seeds 0", ("seeds", "1 to 10")),
+    Row("benchmarks.links", "--graph {missing} --seeds 0", ("seeds", "1 to 10")),
     Row("ingest", "synthetic out --links.valid 0.7 --links.test 0.3", ("test", "less than 1")),
     Row("ingest", "synthetic", ("missing", "URL"), 2),
     Row("ingest", "synthetic out --partitions four", ("--partitions", "an integer", "'four'"), 2),
@@ -100,10 +100,10 @@ ROWS = (
     Row("papers.brec", "--model gin", ("'gin'", "primphormer"), 2),
     Row("papers.equivariant_basis", "--rows orff", ("'orff'", "lap+type"), 2),
     Row("plan.cost_model", "--nodes few", ("--nodes", "'few'"), 2),
-    Row("bench.ingest", "--partitioners best", ("'best'", "metis"), 2),
+    Row("benchmarks.ingest", "--partitioners best", ("'best'", "metis"), 2),
     Row("bench.speed", "--width wide", ("--width", "an integer", "'wide'"), 2),
-    Row("bench.molecules", "--rounds three", ("--rounds", "an integer", "'three'"), 2),
-    Row("bench.parallel", "", ("missing", "--graph"), 2),
+    Row("benchmarks.molecules", "--rounds three", ("--rounds", "an integer", "'three'"), 2),
+    Row("benchmarks.parallel", "", ("missing", "--graph"), 2),
     Row("bench.sampling", "--threads some", ("--threads", "'some'"), 2),
     Row("bench.speed", "--log2-to high", ("--log2-to", "'high'"), 2),
     # The fit and the run of training jobs. None gets as far as to make its graph.
@@ -256,12 +256,11 @@ ROWS = (
     Row("encode", "{graph} rwse --dim 4 --which both_ends", ("both_ends",)),
     Row("inspect_graph", "{missing}", ("missing",)),
     Row("inspect_graph", "{graph} --snapshot 9", ("snapshot 9", "found 1")),
-    Row("bench.evaluation", "--graph {graph} --workers 0", ("workers", "at least 1", "0", "--workers")),
-    Row("bench.gradients", "--width 0", ("width", "at least 1", "0", "--width")),
-    Row("bench.controller", "--epochs 0", ("epochs", "at least 1", "0", "--epochs")),
-    Row("bench.typed", "--scale 0", ("scale", "0", "--scale")),
-    Row("bench.planned", "--steps 0", ("steps", "at least 1", "0", "--steps")),
-    Row("bench.transport", "--rounds 0", ("rounds", "at least 1", "0", "--rounds")),
+    Row("benchmarks.evaluation", "--graph {graph} --workers 0", ("workers", "at least 1", "0", "--workers")),
+    Row("benchmarks.controller", "--epochs 0", ("epochs", "at least 1", "0", "--epochs")),
+    Row("benchmarks.typed", "--scale 0", ("scale", "0", "--scale")),
+    Row("benchmarks.planned", "--steps 0", ("steps", "at least 1", "0", "--steps")),
+    Row("benchmarks.transport", "--rounds 0", ("rounds", "at least 1", "0", "--rounds")),
     Row("replay", "{missing}", ("missing", "config.json")),
     Row("replay", "{begun} --epoch -1", ("epoch", "at least 0", "-1", "--epoch")),
     Row("bench.gpu", "--rows speed lunch", ("rows", "lunch", "--rows"), 2),
@@ -323,14 +322,14 @@ ROWS = (
     Row("papers.equivariant_basis", "--device tpu --scale smoke", ("tpu", "--device")),
     Row("plan.cost_model", "--train-ms 0", ("--train-ms",)),
     Row("plan.cost_model", "--points {missing}", ("missing", "sweep.py")),
-    Row("bench.ingest", "--nodes 0", ("--nodes", "0")),
-    Row("bench.ingest", "--edges 100000000000000 --nodes 100000000", ("mean_degree", "--edges")),
-    Row("bench.ingest", "--edges 30000000000 --nodes 1000000000", ("disk", "--edges", "--work")),
+    Row("benchmarks.ingest", "--nodes 0", ("--nodes", "0")),
+    Row("benchmarks.ingest", "--edges 100000000000000 --nodes 100000000", ("mean_degree", "--edges")),
+    Row("benchmarks.ingest", "--edges 30000000000 --nodes 1000000000", ("disk", "--edges", "--work")),
     Row("bench.speed", "--heads 7", ("heads", "7")),
-    Row("bench.molecules", "--rounds 0", ("rounds", "0")),
-    Row("bench.molecules", "--table {missing}.csv", ("missing.csv",)),
-    Row("bench.parallel", "--graph {missing}", ("missing",)),
-    Row("bench.parallel", "--graph {graph} --workers 0", ("0", "--workers")),
+    Row("benchmarks.molecules", "--rounds 0", ("rounds", "0")),
+    Row("benchmarks.molecules", "--table {missing}.csv", ("missing.csv",)),
+    Row("benchmarks.parallel", "--graph {missing}", ("missing",)),
+    Row("benchmarks.parallel", "--graph {graph} --workers 0", ("0", "--workers")),
     Row("bench.sampling", "--batches 0", ("batches", "0", "--batches")),
     Row("bench.sampling", "--fanouts 0 --remote no", ("fanouts", "0")),
     Row("bench.sampling", "--dgl-python {missing}/python", ("missing/python", "--dgl-python")),
@@ -340,9 +339,9 @@ ROWS = (
     Row("bench.speed", "--degree 3", ("degree", "3", "--degree")),
     Row("bench.speed", "--subjects gin", ("gin", "--subjects"), 2),
     Row("bench.training", "--parts 0", ("parts", "0", "--parts")),
-    Row("bench.checks", "--workers 0", ("workers", "0", "--workers")),
-    Row("bench.checks", "--ray.object_store_gb 0.01", ("object_store_gb", "0.01", "--ray.object_store_gb")),
-    Row("bench.checks", "--epochs 0", ("epochs", "0", "--epochs")),
+    Row("benchmarks.checks", "--workers 0", ("workers", "0", "--workers")),
+    Row("benchmarks.checks", "--ray.object_store_gb 0.01", ("object_store_gb", "0.01", "--ray.object_store_gb")),
+    Row("benchmarks.checks", "--epochs 0", ("epochs", "0", "--epochs")),
     Row("bench.training", "--rows grit", ("grit", "--rows"), 2),
 )
 
@@ -400,6 +399,10 @@ def words(row: Row, things: dict[str, Path]) -> list[str]:
     return row.arguments.format_map({name: str(path) for name, path in things.items()}).split()
 
 
+def module_of(job: str) -> str:
+    return job if job.startswith("benchmarks.") else f"graphmill.jobs.{job}"
+
+
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch) -> None:
     """Whoever starts or joins Ray has looked at the options too late."""
@@ -418,7 +421,7 @@ def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, c
         sys, "argv", [str(REPOSITORY / "jobs" / f"{row.job.replace('.', '/')}.py"), *words(row, things)]
     )
     before = listing(things["graph"].parent)
-    job = importlib.import_module(f"graphmill.jobs.{row.job}")
+    job = importlib.import_module(module_of(row.job))
     capfd.readouterr()
     with pytest.raises(SystemExit) as end:
         run(job.main)
@@ -437,9 +440,12 @@ def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, c
 
 def test_every_job_has_a_row():
     """A job is a file that ends with `run(main)`."""
-    root = REPOSITORY / "jobs"
-    files = [file for file in root.rglob("*.py") if "    run(main)\n" in file.read_text()]
-    jobs = {".".join(file.relative_to(root).with_suffix("").parts) for file in files} - {"bench.__main__"}
+    files = [path for folder in ("jobs", "benchmarks") for path in (REPOSITORY / folder).rglob("*.py")]
+    jobs = {
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removeprefix("jobs.")
+        for path in files
+        if path.stem != "__main__" and "    run(main)\n" in path.read_text()
+    }
     assert jobs - {row.job for row in ROWS} <= ELSEWHERE
     assert len(ROWS) >= 150
 
@@ -460,12 +466,12 @@ def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd)
     row = [row for row in ROWS if row.job == job][-1]
     script = str(REPOSITORY / "jobs" / f"{job.replace('.', '/')}.py")
     done = subprocess.run(
-        [sys.executable, *(["-m", f"graphmill.jobs.{job}"] if "." in job else [script]), *words(row, things)],
+        [sys.executable, *(["-m", module_of(job)] if "." in job else [script]), *words(row, things)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
     )
     assert done.returncode == row.status, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -474,7 +480,7 @@ def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd)
     monkeypatch.setattr(sys, "argv", [script, *words(row, things)])
     capfd.readouterr()
     with pytest.raises(SystemExit):
-        run(importlib.import_module(f"graphmill.jobs.{job}").main)
+        run(importlib.import_module(module_of(job)).main)
     assert capfd.readouterr().err == done.stderr
 
 

@@ -26,7 +26,7 @@ def explained() -> list[str]:
 def said() -> str:
     """All texts of the program, one a line."""
     texts = []
-    for folder in ("storage", "samplers", "cluster", "jobs"):
+    for folder in ("core", "storage", "samplers", "cluster", "jobs"):
         for file in sorted((REPOSITORY / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.JoinedStr):
