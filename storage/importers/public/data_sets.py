@@ -31,7 +31,7 @@ class DataSet:
     metric: str
     split: str
     reader: str
-    """`module:function` of graphmill.storage.importers; it takes the folder of the files and `arguments`."""
+    """`module:function` of this room; it takes the folder of the files and `arguments`."""
     folder: str
     """Below `root`: what PyG calls raw_dir."""
     files: tuple[str, ...]
@@ -43,7 +43,7 @@ class DataSet:
     def read(self, root: str | Path) -> Any:
         """The graph, or the source of graphs. Raises DataError where files are missing or not of their layout."""
         module, function = self.reader.split(":")
-        return getattr(import_module(f"graphmill.storage.importers.{module}"), function)(
+        return getattr(import_module(f"graphmill.storage.importers.public.{module}"), function)(
             self.find(root), **self.arguments
         )
 
