@@ -1,38 +1,21 @@
 """From roots to minibatches: neighbor sampling, random partitioning, and the loader that streams them. No Ray.
 
-Imports: storage, core.
+The public names load when they are first used. Imports: storage, core.
 """
 
 from importlib import import_module
 from typing import Any
 
-_PUBLIC = {
-    "NeighborSampler": "graphmill.samplers.methods.neighbor:NeighborSampler",
-    "Node2SubgraphSampler": "graphmill.samplers.methods.node2subgraph:Node2SubgraphSampler",
-    "RandomPartitionSampler": "graphmill.samplers.methods.random_partition:RandomPartitionSampler",
-    "PprSampler": "graphmill.samplers.methods.ppr:PprSampler",
-    "SaintSampler": "graphmill.samplers.methods.saint:SaintSampler",
-    "TypedNeighborSampler": "graphmill.samplers.methods.typed_neighbor:TypedNeighborSampler",
-    "TypedNode2SubgraphSampler": "graphmill.samplers.methods.typed_subgraphs:TypedNode2SubgraphSampler",
-    "TypedPprSampler": "graphmill.samplers.methods.typed_subgraphs:TypedPprSampler",
-    "GraphBatchSampler": "graphmill.samplers.methods.graph_batches:GraphBatchSampler",
-    "Loader": "graphmill.samplers.loading.loader:Loader",
-    **{
-        name: f"graphmill.samplers.vocabulary.options:{name}"
-        for name in (
-            "NeighborOptions",
-            "Node2SubgraphOptions",
-            "RandomPartitionOptions",
-            "PprOptions",
-            "SaintOptions",
-            "TypedNeighborOptions",
-            "TypedNode2SubgraphOptions",
-            "TypedPprOptions",
-            "GraphBatchOptions",
-            "LoaderOptions",
-        )
-    },
-}
+from graphmill.samplers.methods.registry import SAMPLERS
+
+_PATHS = (
+    *(path for paths in SAMPLERS.values() for path in reversed(paths)),
+    "graphmill.samplers.methods.graph_batches:GraphBatchSampler",
+    "graphmill.samplers.vocabulary.options:GraphBatchOptions",
+    "graphmill.samplers.loading.loader:Loader",
+    "graphmill.samplers.vocabulary.options:LoaderOptions",
+)
+_PUBLIC = {path.partition(":")[2]: path for path in _PATHS}
 
 
 def __getattr__(name: str) -> Any:
