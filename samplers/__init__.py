@@ -1,6 +1,6 @@
 """From roots to minibatches: neighbor sampling, random partitioning, and the loader that streams them. No Ray.
 
-The public names load when they are first used. Imports: storage, core.
+Imports: storage, core.
 """
 
 from importlib import import_module

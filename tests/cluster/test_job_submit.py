@@ -73,8 +73,8 @@ def test_the_job_uses_the_cluster_it_was_submitted_to(report: dict[str, Any]) ->
 
 def test_the_job_and_its_workers_run_the_uploaded_code(report: dict[str, Any]) -> None:
     assert Path(report["cwd"]) != REPOSITORY
-    assert report["package"] == str(Path(report["cwd"], "cluster", "__init__.py"))
-    assert report["worker"]["package"] == str(Path(report["worker"]["cwd"], "storage", "__init__.py"))
+    assert report["package"] == str(Path(report["cwd"], "graphmill", "cluster", "__init__.py"))
+    assert report["worker"]["package"] == str(Path(report["worker"]["cwd"], "graphmill", "storage", "__init__.py"))
 
 
 def test_the_upload_holds_the_sources_and_no_data(report: dict[str, Any]) -> None:

@@ -1,16 +1,14 @@
 """An upload holds the sources that a job imports, no data and no tests, and a large one is named."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-import graphmill.cluster
 from graphmill.cluster.ray.upload import LARGE_BYTES, describe_large_upload
 from tests.uploads import DATA, PACKAGES, REPOSITORY, copy_checkout, packed, plant
 
 MOST_FILES, MOST_BYTES = 600, 4_000_000
-FOLDERS = ("storage", "samplers", "models", "cluster", "jobs", "recipes")
+FOLDERS = ("core", "storage", "samplers", "models", "cluster", "jobs", "recipes")
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +29,12 @@ def test_an_upload_of_a_checkout_is_small(of_checkout: tuple[dict[str, int], int
 
 def test_it_holds_every_source_of_ours(of_checkout: tuple[dict[str, int], int]) -> None:
     files, _ = of_checkout
-    root = Path(graphmill.cluster.__file__).parents[2]
-    sources = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in (".py", ".yaml")]
+    sources = [path for name in FOLDERS for path in (REPOSITORY / name).rglob("*") if path.suffix in (".py", ".yaml")]
     assert len(sources) > 400
-    assert {str(path.relative_to(REPOSITORY)) for path in sources} <= set(files)
+    assert {f"graphmill/{path.relative_to(REPOSITORY)}" for path in sources} <= set(files)
+    assert {name for name in files if name.split("/")[0] in FOLDERS} == {
+        f"jobs/{path.name}" for path in (REPOSITORY / "jobs").glob("*.py")
+    }
 
 
 def test_data_and_tests_stay_and_a_package_named_data_travels(of_checkout: tuple[dict[str, int], int]) -> None:
@@ -47,7 +47,9 @@ def test_the_same_of_a_users_project_with_our_ignore_file(tmp_path: Path) -> Non
     project = tmp_path / "project"
     own = ("models/mine.py", "jobs/train.py", "storage/__init__.py", "cluster/__init__.py", "train.py")
     plant(project, [*DATA, *PACKAGES, *own, "tests/test_mine.py"])
-    shutil.copy(REPOSITORY / ".rayignore", project)
+    lines, of_this_repository_alone = (REPOSITORY / ".rayignore").read_text().split("\n\n")
+    assert "/models" in of_this_repository_alone
+    (project / ".rayignore").write_text(lines)
     assert set(packed(project, tmp_path / "package.zip")) == {*PACKAGES, *own, ".rayignore"}
 
 
