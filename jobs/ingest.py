@@ -306,7 +306,7 @@ def ingest_typed_graph(config: IngestConfig, report: "Progress") -> "tuple[int, 
         f"{manifest.name}: {manifest.num_nodes:,} nodes ({types}), {manifest.num_edges:,} edges ({relations}) in "
         f"{manifest.num_partitions} partitions ({config.partitioner})"
     )
-    advice = f"look at it: python jobs/inspect_graph.py {config.url} --verify"
+    advice = f"look at it: graphmill inspect_graph {config.url} --verify"
     return sum(entry.num_bytes for entry in manifest.files.values()), manifest.num_edges, written, advice
 
 
@@ -325,9 +325,9 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
         )
         repeated = manifest.provenance.get("edges_that_are_held_out_links")
         written += f"; links held out: {held_out or 'none'}" + (f", {repeated} edges are such, too" if repeated else "")
-    advice = f"look at it: python jobs/inspect_graph.py {config.url} --verify"
+    advice = f"look at it: graphmill inspect_graph {config.url} --verify"
     if config.source in DATA_SETS and (said := DATA_SETS[config.source].options):
-        advice += f"\ntrain on it: python jobs/train_nodes.py --data {config.url} {said}"
+        advice += f"\ntrain on it: graphmill train_nodes --data {config.url} {said}"
     return sum(entry.num_bytes for entry in manifest.files.values()), manifest.num_edges, written, advice
 
 
@@ -350,7 +350,7 @@ def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int,
         listed = ", ".join(map(str, each.partitions))
         has = "all graphs" if many else f"partitions {listed}" if listed else "no partition"
         lines.append(f"{each.host}: {has}, {each.num_bytes / 2**20:,.1f} MiB copied")
-    advice = f"train on it: python jobs/{'pcqm4m_tokengt' if many else 'products_geco'}.py --data {config.url}"
+    advice = f"train on it: graphmill train_{'graphs' if many else 'nodes'} --data {config.url}"
     written = "\n".join([f"{name}: {parts} of {config.source} on {len(hosts)} hosts", *lines])
     return sum(each.num_bytes for each in hosts), count, written, advice
 
@@ -378,7 +378,7 @@ def ingest_public_set(config: IngestSetConfig, report: "Progress") -> "tuple[int
     manifest = write_graphs(config.url, source.info, batches, overwrite=config.overwrite, scratch=config.scratch)
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     train = " ".join(
-        ["train on it: python jobs/train_graphs.py --data", config.url, *([row.options] if row.options else [])]
+        ["train on it: graphmill train_graphs --data", config.url, *([row.options] if row.options else [])]
     )
     return num_bytes, manifest.num_graphs, describe(open_graphs(config.url), molecules=False), train
 

@@ -4,8 +4,8 @@
     python jobs/pcqm4m_tokengt.py --data molecules.csv --task.target gap    a table of SMILES and numbers
     ray job submit --working-dir . -- python jobs/pcqm4m_tokengt.py
 
-PCQM4Mv2 itself: `python jobs/ingest.py pcqm4mv2 graphs/pcqm4mv2 --root data/ogb`, then
-`python jobs/train_graphs.py recipes/tokengt/pcqm4mv2_lap.yaml --data graphs/pcqm4mv2`.
+PCQM4Mv2 itself: `graphmill ingest pcqm4mv2 graphs/pcqm4mv2 --root data/ogb`, then
+`graphmill train_graphs recipes/tokengt/pcqm4mv2_lap.yaml --data graphs/pcqm4mv2`.
 """
 
 from graphmill.jobs.cli.exit_codes import run

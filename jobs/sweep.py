@@ -7,7 +7,7 @@
     python jobs/sweep.py --workers 1 2 4 --nodes 20000 200000 -- --fit.epochs 4                   how training scales
     python jobs/sweep.py --resume runs/sweep-20260101-120000                                      goes on, or shows what there is
 
-A trial is `python jobs/train_nodes.py OUT/trial-000.yaml` (or train_graphs.py), a run like any other, in OUT/trial-000; run alone it gives
+A trial is `graphmill train_nodes OUT/trial-000.yaml` (or train_graphs), a run like any other, in OUT/trial-000; run alone it gives
 the same scores to the last digit. A trial that fails is told with its cause, and the sweep goes on; the exit status is then 1, and
 `--resume OUT --retry` runs it again. Ctrl-C ends all trials in seconds; --resume continues them from their checkpoints, and
 `--resume OUT --trials 40` adds draws.
@@ -127,7 +127,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
             print(f"the baseline {' '.join(baseline.models)} beside them (--baseline none leaves it out)", flush=True)
             classic = train_beside(configs, baseline, out, tag, options.trial_timeout_s)
     except BaseException:  # mostly Ctrl-C or SIGTERM: however it ends, it can be continued
-        print(f"\nto continue: python jobs/sweep.py --resume {shlex.quote(str(out))}", file=sys.stderr)
+        print(f"\nto continue: graphmill sweep --resume {shlex.quote(str(out))}", file=sys.stderr)
         raise
     finally:
         status = {number: status_of(trial) for number, trial in search.trials().items() if number in slots}

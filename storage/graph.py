@@ -369,7 +369,7 @@ def open_graph(url: str, snapshot: int | None = None, part: str | None = None) -
     Raises FormatError where there is none or its manifest is not valid.
     """
     filesystem, path = split_url(url)
-    text, where = read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <source>")
+    text, where = read_manifest(filesystem, path, url, snapshot, "graphmill ingest <source>")
     manifest = parse_manifest(text, where) if part is None else parse_typed_manifest(text, where).part(part)
     return StoredGraph(url=url, manifest=manifest, filesystem=filesystem, path=path)
 

@@ -139,7 +139,7 @@ def open_typed_graph(url: str, snapshot: int | None = None) -> TypedGraph:
     Raises FormatError where there is none, its manifest is not valid, or it is a plain graph.
     """
     filesystem, path = split_url(url)
-    text, where = read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <typed source>")
+    text, where = read_manifest(filesystem, path, url, snapshot, "graphmill ingest <typed source>")
     return TypedGraph(url, parse_typed_manifest(text, where), filesystem, path)
 
 
@@ -151,4 +151,4 @@ def open_any_graph(url: str, snapshot: int | None = None) -> StoredGraph | Typed
 def holds_typed_graph(url: str, snapshot: int | None = None) -> bool:
     """Whether there is a typed graph. Raises FormatError where there is no snapshot, or one that cannot be read."""
     filesystem, path = split_url(url)
-    return parse_head(*read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <source>")).is_typed
+    return parse_head(*read_manifest(filesystem, path, url, snapshot, "graphmill ingest <source>")).is_typed

@@ -230,7 +230,7 @@ class PinnedGraphs:
         if not has_graph(self.url):
             raise ConfigError(
                 f"{self.url} on {socket.gethostname()}: expected the run's graphs, found none; keep them where all hosts see them, in a "
-                f"shared folder or an object store, or copy them to each host's disk: python jobs/ingest.py {self.url} PATH --place hosts"
+                f"shared folder or an object store, or copy them to each host's disk: graphmill ingest {self.url} PATH --place hosts"
             )
         return open_graphs(self.url, self.snapshot)
 

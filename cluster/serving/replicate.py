@@ -65,7 +65,7 @@ def place_graphs(
     """
     filesystem, path = split_url(origin)
     manifest = parse_graph_set_manifest(
-        *read_manifest(filesystem, path, origin, None, "python jobs/ingest.py <source>")
+        *read_manifest(filesystem, path, origin, None, "graphmill ingest <source>")
     )
     url = _own_path(origin, url)
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}

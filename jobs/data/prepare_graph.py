@@ -110,9 +110,9 @@ def how_to_make(options: NodeDataOptions) -> str:
         kept += f" --links.valid {links.valid:g} --links.test {links.test:g} --links.seed {links.seed}"
     if options.path is None:
         made = f"--synthetic.num-nodes {options.nodes} --synthetic.seed {options.graph_seed}"
-        return f"python jobs/ingest.py synthetic {kept} {made}"
+        return f"graphmill ingest synthetic {kept} {made}"
     edges = " --reverse-edges keep" if options.directed else ""
-    return f"python jobs/ingest.py {options.path} {kept} --ogb-root {Path(options.folder) / 'ogb'}{edges}"
+    return f"graphmill ingest {options.path} {kept} --ogb-root {Path(options.folder) / 'ogb'}{edges}"
 
 
 def _place(options: NodeDataOptions) -> tuple[str, Path]:
@@ -138,7 +138,7 @@ def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:
     if origin is not None and find_encoding(graph, options.name) is None:
         raise ConfigError(
             f"{graph.url}: expected {options.name} in the copy on the hosts' disks, found none; "
-            f"python jobs/encode.py {origin} {options.kind} --dim {options.dim}, then place {origin} there again"
+            f"graphmill encode {origin} {options.kind} --dim {options.dim}, then place {origin} there again"
         )
     with progress(f"encoding {graph.manifest.name} ({options.name})") as bar:
         encoded, _ = encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))

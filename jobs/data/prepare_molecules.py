@@ -61,6 +61,6 @@ def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGr
 def how_to_make(graphs: GraphSetOptions, target_name: str | None, target: Path) -> str:
     """The command that prepares the set as the first run of a job would."""
     if graphs.path is None:
-        return f"python jobs/ingest.py embedded {target} --count {graphs.molecules}"
+        return f"graphmill ingest embedded {target} --count {graphs.molecules}"
     chosen = "" if target_name is None else f" --table.targets {target_name}"
-    return f"python jobs/ingest.py smiles:{graphs.path} {target}{chosen}"
+    return f"graphmill ingest smiles:{graphs.path} {target}{chosen}"

@@ -104,7 +104,7 @@ def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
     if find_encoding(graph, encoding.name) is not None:
         return f"{encoding.name}, stored with the graph"
     ends = f" --which {encoding.which}" if encoding.kind == "laplacian" else ""
-    made = f"python jobs/encode.py {graph.url} {encoding.kind} --dim {encoding.dim}{ends}"
+    made = f"graphmill encode {graph.url} {encoding.kind} --dim {encoding.dim}{ends}"
     return f"{encoding.name}, not stored yet: the first run computes it, or {made}; zeros stand for it here"
 
 

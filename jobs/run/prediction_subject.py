@@ -216,7 +216,7 @@ def _served(
             raise ConfigError(f"{graph.url} is not on this machine, where batches would be drawn")
         if encoding is not None and isinstance(graph, StoredGraph) and find_encoding(graph, encoding.name) is None:
             raise ConfigError(
-                f"{graph.url} has no {encoding.name} yet; the prediction computes it, or python jobs/encode.py"
+                f"{graph.url} has no {encoding.name} yet; the prediction computes it, or graphmill encode"
             )
         data = StoredNodes.of(graph, verify=False)
         return shared(data), members(data.open().router)

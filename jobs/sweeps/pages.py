@@ -91,7 +91,7 @@ def write_pages(
         ]
         for one in records
     }
-    commands = {number: f"python jobs/train_{kind}.py {shlex.quote(f'{path}.yaml')}" for number, path in runs.items()}
+    commands = {number: f"graphmill train_{kind} {shlex.quote(f'{path}.yaml')}" for number, path in runs.items()}
     write_report(
         out,
         Sweep(

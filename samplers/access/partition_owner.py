@@ -166,7 +166,7 @@ class PartitionOwner:
                 kind, dim, *which = name.split("-")
                 raise ConfigError(
                     f"encoding {name!r}: expected it in the graph's snapshot, found none; compute it: "
-                    f"python jobs/encode.py <url> {kind} --dim {dim}{''.join(f' --which {one}' for one in which)}"
+                    f"graphmill encode <url> {kind} --dim {dim}{''.join(f' --which {one}' for one in which)}"
                 ) from None
 
     def _features(self, row: np.ndarray) -> np.ndarray | None:

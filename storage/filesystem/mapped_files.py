@@ -68,7 +68,7 @@ def damaged(where: str) -> FormatError:
     if (line := why_changed()) is not None:
         return DamageError(line)
     return FormatError(
-        f"{where}: expected the lists that were checked when it was opened, found others; verify it: python jobs/inspect_graph.py <graph> --verify"
+        f"{where}: expected the lists that were checked when it was opened, found others; verify it: graphmill inspect_graph <graph> --verify"
     )
 
 

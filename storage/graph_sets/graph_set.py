@@ -272,7 +272,7 @@ def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:
     Raises FormatError where there are none, or what is there is damaged.
     """
     filesystem, path = split_url(url)
-    make = "python jobs/ingest.py <source>"
+    make = "graphmill ingest <source>"
     manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, url, snapshot, make))
     shards = tuple(_read_shard(filesystem, path, manifest, index) for index in range(manifest.num_shards))
     for name, total in (

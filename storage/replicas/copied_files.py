@@ -97,7 +97,7 @@ def copy_graphs(origin: str, snapshot: int, url: str) -> int:
     Raises ConfigError where something else is at `url`, FormatError where the origin is gone or damaged, or the disk is full.
     """
     filesystem, path = split_url(origin)
-    text, name = read_manifest(filesystem, path, origin, snapshot, "python jobs/ingest.py <source>")
+    text, name = read_manifest(filesystem, path, origin, snapshot, "graphmill ingest <source>")
     manifest = replace(parse_graph_set_manifest(text, name), origin=absolute_url(origin))
     where = Path(manifest_path(split_url(url)[1], snapshot))
     expected = f"{url} on {socket.gethostname()}: expected nothing, or a copy of {origin}, found "

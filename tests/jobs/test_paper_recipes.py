@@ -253,9 +253,9 @@ def test_it_ingests_trains_and_scores_nodes(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("name", "then"),
     [
-        ("cora", "python jobs/train_nodes.py --data graphs/cora"),
-        ("yelp", "python jobs/train_nodes.py --data graphs/yelp --task binary --task.metric micro_f1"),
-        ("mnist", "python jobs/train_graphs.py --data graphs/mnist --task classes"),
+        ("cora", "graphmill train_nodes --data graphs/cora"),
+        ("yelp", "graphmill train_nodes --data graphs/yelp --task binary --task.metric micro_f1"),
+        ("mnist", "graphmill train_graphs --data graphs/mnist --task classes"),
     ],
 )
 @pytest.mark.parametrize("plan", [[], ["--plan"]])

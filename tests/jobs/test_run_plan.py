@@ -241,7 +241,7 @@ def test_steps_with_accumulation_and_roots(plan, graph):
 def test_the_embedded_graph_before_it_is_made(plan):
     told = plan("products_geco", *SMALL)
     assert (
-        "not there yet: the first run makes it, or python jobs/ingest.py synthetic data/synthetic-20000"
+        "not there yet: the first run makes it, or graphmill ingest synthetic data/synthetic-20000"
         in told["graph"]
     )
     assert told["splits"] == "train about 1,600, valid about 400, test about 18,000"
@@ -270,7 +270,7 @@ def test_the_command_that_makes_the_graph_makes_the_one_that_is_found(monkeypatc
 def test_an_ogb_set_that_is_not_there(plan):
     pytest.importorskip("ogb")
     told = plan("products_geco", "--data", "ogbn-products")
-    assert "python jobs/ingest.py ogbn-products data/ogbn-products-ldg2" in told["graph"]
+    assert "graphmill ingest ogbn-products data/ogbn-products-ldg2" in told["graph"]
     assert "model" not in told
 
 
@@ -284,7 +284,7 @@ def test_an_encoding_is_not_computed(plan, tmp_path_factory, encoded):
         encode(open_graph(str(url)), EncodingOptions("laplacian", 6))
     flags = ("--model.identifier_dim", "6", "--model.width", "8", "--model.num_heads", "2", "--sampler.num_chunks", "4")
     told = plan("train_nodes", "--model", "tokengt", "--data", url, *flags, beside=url.parent)
-    assert ("stored with the graph" if encoded else "jobs/encode.py") in told["encoding"]
+    assert ("stored with the graph" if encoded else "graphmill encode") in told["encoding"]
     assert "mean of" in told["batch"]
 
 
@@ -391,7 +391,7 @@ def test_molecules(plan, molecules):
 def test_molecules_before_they_are_made(plan):
     pytest.importorskip("rdkit")
     told = plan("pcqm4m_tokengt", "--data.molecules", "200")
-    assert "python jobs/ingest.py embedded data/molecules-200 --count 200" in told["graphs"]
+    assert "graphmill ingest embedded data/molecules-200 --count 200" in told["graphs"]
     assert "TokenGT" in told["model"]
     assert told["splits"].startswith("train about 160")
 

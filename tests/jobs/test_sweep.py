@@ -425,7 +425,7 @@ def test_an_interrupted_sweep_ends_its_trials_and_continues_them(program, monkey
     before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
         run_sweep("--grid", "model.width=8,16", "--at_once", "1", "--out", "out")
-    assert "to continue: python jobs/sweep.py --resume out" in capsys.readouterr().err
+    assert "to continue: graphmill sweep --resume out" in capsys.readouterr().err
     ours = [child for child in psutil.Process().children() if child not in before]
     assert not [child for child in ours if child.status() != psutil.STATUS_ZOMBIE]
     assert "2 of 2 trials have not ended" in Path("out/sweep.html").read_text()
@@ -696,7 +696,7 @@ def test_ctrl_c_ends_real_trials_and_a_killed_sweep_goes_on(tmp_path: Path) -> N
     said, err = job.communicate(timeout=120)
     assert job.returncode == 130, said + err
     assert time.monotonic() - pressed < 90
-    assert "to continue: python jobs/sweep.py --resume out" in err
+    assert "to continue: graphmill sweep --resume out" in err
     assert "Traceback" not in err
     assert not psutil.wait_procs(family, timeout=5)[1]
     assert read_run(metrics.parent).state != "finished"

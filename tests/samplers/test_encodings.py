@@ -89,7 +89,7 @@ def test_one_that_is_not_stored(graphs):
             ("laplacian-8-both_ends", "laplacian --dim 8 --which both_ends"),
         ):
             sampler = SAMPLERS["neighbor"](local_router(graph), (name,))
-            with pytest.raises(ConfigError, match=f"encoding '{name}'.*jobs/encode.py <url> {command}"):
+            with pytest.raises(ConfigError, match=f"encoding '{name}'.*graphmill encode <url> {command}"):
                 sampler.sample(0, 0)
 
 

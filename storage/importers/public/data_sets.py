@@ -185,7 +185,7 @@ def check_ingested(path: str) -> None:
     job, what = ("train_nodes", "one graph") if row.kind == "nodes" else ("train_graphs", "many graphs")
     raise ConfigError(
         f"{path}: expected a stored graph, found none; {path} is a public set of {what}: graphmill ingest {path} graphs/{path}, "
-        f"then {' '.join([f'python jobs/{job}.py --data graphs/{path}', *row.options.split()])}"
+        f"then {' '.join([f'graphmill {job} --data graphs/{path}', *row.options.split()])}"
     )
 
 

@@ -265,7 +265,7 @@ def test_kinds_are_told_apart(stored):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(FormatError, match=r"found none; make one with: python jobs/ingest\.py"):
+    with pytest.raises(FormatError, match=r"found none; make one with: graphmill ingest"):
         open_graphs(str(tmp_path / "none"))
 
 

@@ -318,7 +318,7 @@ def test_a_link_to_a_folder_is_followed_and_one_to_nothing_refused(tmp_path):
 
 def test_a_graph_of_the_first_format_is_neither_read_nor_replaced(tmp_path):
     (tmp_path / "manifest.json").write_text('{"format": "graphmill-graph", "format_version": 1}')
-    with pytest.raises(FormatError, match=r"format 1.*make it again in another folder: python jobs/ingest.py"):
+    with pytest.raises(FormatError, match=r"format 1.*make it again in another folder: graphmill ingest"):
         open_graph(str(tmp_path))
     for options in (NEW, OVER):
         with pytest.raises(ConfigError, match="format 1"):
