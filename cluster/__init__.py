@@ -1,7 +1,4 @@
-"""Training on a cluster, and in one process: Ray session, partition servers, trainer, evaluation, metrics.
-
-Imports: samplers, storage, core, ray.
-"""
+"""Training on a cluster, and in one process: Ray session, partition servers, trainer, evaluation, metrics. Imports: samplers, storage, core, ray."""
 
 import logging
 

@@ -85,9 +85,7 @@ def main() -> int | None:
 
     pruned = prune(config.url, keep=config.keep, older_than_s=older_than_s, dry_run=config.dry_run)
     if not (pruned.kept or pruned.orphans or pruned.held):
-        read_manifest(
-            *split_url(config.url), config.url, None, "graphmill ingest <source>"
-        )  # says why there is none
+        read_manifest(*split_url(config.url), config.url, None, "graphmill ingest <source>")  # says why there is none
     print(describe(config.url, pruned, dry_run=config.dry_run))
     return None
 

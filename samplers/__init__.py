@@ -1,7 +1,4 @@
-"""From roots to minibatches: neighbor sampling, random partitioning, and the loader that streams them. No Ray.
-
-Imports: storage, core.
-"""
+"""From roots to minibatches: neighbor sampling, random partitioning, and the loader that streams them. No Ray. Imports: storage, core."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,1 @@
-"""Trainable rows of nodes: tables at servers, their clients and optimizers.
-
-Imports: cluster.serving, .runs and below.
-"""
+"""Trainable rows of nodes: tables at servers, their clients and optimizers. Imports: cluster.serving, .runs and below."""

@@ -1,4 +1,1 @@
-"""Ingestion spread over Ray's workers.
-
-Imports: cluster.ray and below.
-"""
+"""Ingestion spread over Ray's workers. Imports: cluster.ray and below."""

@@ -1,4 +1,1 @@
-"""Scores in float64, stragglers, Prometheus.
-
-Imports: samplers, storage, core.
-"""
+"""Scores in float64, stragglers, Prometheus. Imports: samplers, storage, core."""

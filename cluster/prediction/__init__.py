@@ -1,4 +1,1 @@
-"""Predictions of a trained model, in one process or by Ray actors.
-
-Imports: every other room of cluster.
-"""
+"""Predictions of a trained model, in one process or by Ray actors. Imports: every other room of cluster."""

@@ -1,4 +1,1 @@
-"""One process: signals, outcomes, failure budgets, memory.
-
-Imports: core.
-"""
+"""One process: signals, outcomes, failure budgets, memory. Imports: core."""

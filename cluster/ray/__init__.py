@@ -1,4 +1,1 @@
-"""A Ray of ours or a cluster's: session, nodes, placement of workers.
-
-Imports: cluster.process, .options.
-"""
+"""A Ray of ours or a cluster's: session, nodes, placement of workers. Imports: cluster.process, .options."""

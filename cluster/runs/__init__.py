@@ -1,4 +1,1 @@
-"""A run's directory, local or on an object store: its lease, records, upload.
-
-Imports: cluster.process, .metrics, .options.
-"""
+"""A run's directory, local or on an object store: its lease, records, upload. Imports: cluster.process, .metrics, .options."""

@@ -1,4 +1,1 @@
-"""Partition servers: Ray actors that own partitions.
-
-Imports: cluster.transport, .process, .options.
-"""
+"""Partition servers: Ray actors that own partitions. Imports: cluster.transport, .process, .options."""

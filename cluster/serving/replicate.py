@@ -64,9 +64,7 @@ def place_graphs(
     Needs a Ray session. Raises as `place_graph`.
     """
     filesystem, path = split_url(origin)
-    manifest = parse_graph_set_manifest(
-        *read_manifest(filesystem, path, origin, None, "graphmill ingest <source>")
-    )
+    manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, origin, None, "graphmill ingest <source>"))
     url = _own_path(origin, url)
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
     place: Any = ray.remote(**task_options)(copy_graphs)

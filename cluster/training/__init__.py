@@ -1,4 +1,1 @@
-"""The training loop, and its launchers: one process or Ray Train.
-
-Imports: every room of cluster but prediction.
-"""
+"""The training loop, and its launchers: one process or Ray Train. Imports: every room of cluster but prediction."""

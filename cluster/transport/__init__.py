@@ -1,4 +1,1 @@
-"""Messages over TCP connections that stay open, behind a token.
-
-Imports: samplers, core.
-"""
+"""Messages over TCP connections that stay open, behind a token. Imports: samplers, core."""

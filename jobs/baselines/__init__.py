@@ -1,4 +1,1 @@
-"""What a run is compared with: features only, tuned message passing, link heuristics.
-
-Imports: jobs.config and its floor.
-"""
+"""What a run is compared with: features only, tuned message passing, link heuristics. Imports: jobs.config and its floor."""

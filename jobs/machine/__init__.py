@@ -1,4 +1,1 @@
-"""This machine: devices, memory, environment.
-
-Imports: cluster, core.
-"""
+"""This machine: devices, memory, environment. Imports: cluster, core."""

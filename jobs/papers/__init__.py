@@ -1,4 +1,1 @@
-"""The papers' experiments that are not a training run.
-
-Imports: jobs.bench and below.
-"""
+"""The papers' experiments that are not a training run. Imports: jobs.bench and below."""

@@ -1,4 +1,1 @@
-"""Studies: trials, search, scaling, their tables.
-
-Imports: jobs.plan and below.
-"""
+"""Studies: trials, search, scaling, their tables. Imports: jobs.plan and below."""

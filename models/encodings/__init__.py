@@ -1,4 +1,1 @@
-"""Positional encodings as modules.
-
-Imports: models.primitives, .options.
-"""
+"""Positional encodings as modules. Imports: models.primitives, .options."""

@@ -1,4 +1,1 @@
-"""Attentions, convolutions and local blocks: what layers are made of.
-
-Imports: models.primitives, .options.
-"""
+"""Attentions, convolutions and local blocks: what layers are made of. Imports: models.primitives, .options."""

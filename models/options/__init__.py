@@ -1,4 +1,1 @@
-"""The options of each model, frozen dataclasses that need Python alone.
-
-Imports: nothing of ours.
-"""
+"""The options of each model, frozen dataclasses that need Python alone. Imports: nothing of ours."""

@@ -1,4 +1,1 @@
-"""Sums over segments, norms, dropout by position, propagation, the Graphs that a model takes.
-
-Imports: models.options.
-"""
+"""Sums over segments, norms, dropout by position, propagation, the Graphs that a model takes. Imports: models.options."""

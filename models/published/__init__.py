@@ -1,4 +1,1 @@
-"""The papers' released weights, renamed to ours.
-
-Imports: models.options.
-"""
+"""The papers' released weights, renamed to ours. Imports: models.options."""

@@ -1,4 +1,1 @@
-"""Streams of batches: threads, order, rows by schedule.
-
-Imports: samplers.drawing and below.
-"""
+"""Streams of batches: threads, order, rows by schedule. Imports: samplers.drawing and below."""

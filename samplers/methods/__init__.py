@@ -1,4 +1,1 @@
-"""One sampler a file, and the table of their names.
-
-Imports: samplers.drawing and below.
-"""
+"""One sampler a file, and the table of their names. Imports: samplers.drawing and below."""

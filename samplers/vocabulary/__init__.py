@@ -1,4 +1,1 @@
-"""Options, requests and answers, requirements of a graph. Options need Python alone.
-
-Imports: storage, core.
-"""
+"""Options, requests and answers, requirements of a graph. Options need Python alone. Imports: storage, core."""

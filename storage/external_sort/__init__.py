@@ -1,4 +1,1 @@
-"""Edges sorted on disk, in buckets that fit memory.
-
-Imports: core.
-"""
+"""Edges sorted on disk, in buckets that fit memory. Imports: core."""

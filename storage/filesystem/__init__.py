@@ -1,4 +1,1 @@
-"""fsspec filesystems: URLs, retries, durable writes, listings, errors in one line, temporary folders.
-
-Imports: core.
-"""
+"""fsspec filesystems: URLs, retries, durable writes, listings, errors in one line, temporary folders. Imports: core."""

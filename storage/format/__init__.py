@@ -1,4 +1,1 @@
-"""The bytes of a snapshot: manifests, Arrow files, feature rows, encodings, splits.
-
-Imports: storage.filesystem, core.
-"""
+"""The bytes of a snapshot: manifests, Arrow files, feature rows, encodings, splits. Imports: storage.filesystem, core."""

@@ -1,4 +1,1 @@
-"""Readers of other formats, one a file: tables, arrays and objects in memory, files of others, public data sets.
-
-Imports: see each room.
-"""
+"""Readers of other formats, one a file: tables, arrays and objects in memory, files of others, public data sets. Imports: see each room."""

@@ -1,4 +1,1 @@
-"""Which partition a node goes to: random, range, LDG, METIS.
-
-Imports: storage.format, storage.filesystem, core.
-"""
+"""Which partition a node goes to: random, range, LDG, METIS. Imports: storage.format, storage.filesystem, core."""

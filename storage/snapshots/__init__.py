@@ -1,4 +1,1 @@
-"""Snapshots of a graph: commit, list, lease, prune.
-
-Imports: storage.format, storage.filesystem, core.
-"""
+"""Snapshots of a graph: commit, list, lease, prune. Imports: storage.format, storage.filesystem, core."""

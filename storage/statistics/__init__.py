@@ -1,4 +1,1 @@
-"""What ingestion measures of a graph and keeps in its manifest.
-
-Imports: storage.format, storage.external_sort, core.
-"""
+"""What ingestion measures of a graph and keeps in its manifest. Imports: storage.format, storage.external_sort, core."""

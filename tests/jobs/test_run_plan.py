@@ -240,10 +240,7 @@ def test_steps_with_accumulation_and_roots(plan, graph):
 
 def test_the_embedded_graph_before_it_is_made(plan):
     told = plan("products_geco", *SMALL)
-    assert (
-        "not there yet: the first run makes it, or graphmill ingest synthetic data/synthetic-20000"
-        in told["graph"]
-    )
+    assert "not there yet: the first run makes it, or graphmill ingest synthetic data/synthetic-20000" in told["graph"]
     assert told["splits"] == "train about 1,600, valid about 400, test about 18,000"
     assert told["steps"].startswith("4 batches an epoch in 2 optimizer steps of 2 micro-batches, over 2 workers")
     assert "once the graph is there" in told["batch"]

@@ -1,4 +1,1 @@
-"""Tables of text, Parquet and Matrix Market: edges, node columns, triples, typed graphs.
-
-Imports: storage.graph's floor and below.
-"""
+"""Tables of text, Parquet and Matrix Market: edges, node columns, triples, typed graphs. Imports: storage.graph's floor and below."""
