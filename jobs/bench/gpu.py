@@ -75,7 +75,7 @@ class Result(NamedTuple):
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
     """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
-    from graphmill.jobs.bench.recipe_models import recipe_options
+    from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.geco_graphs import GECOGraphs
     from graphmill.models.grit import GRIT
     from graphmill.models.options.features import atoms, bonds

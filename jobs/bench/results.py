@@ -1,4 +1,4 @@
-"""What every measurement shares: Markdown tables, the line that names the machine, and the two files that it leaves."""
+"""What every measurement shares: models from recipes, Markdown tables, the line that names the machine, and the two files that it leaves."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,3 +87,10 @@ def keep(out: Path, config: Any, text: str, **measured: Any) -> None:
 
 def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def recipe_options(path: str, **changes: Any) -> Any:
+    """The model's options in one of our recipes; `changes` are those that the data gives (node, edge, out_dim, task), or others."""
+    from graphmill.jobs.config.config import config_tree, read_config, read_recipe
+
+    return replace(read_config(config_tree("nodes", read_recipe(path))).model.options, **changes)

@@ -165,7 +165,7 @@ def _primphormer(config: TrainingConfig) -> Work:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from graphmill.jobs.bench.recipe_models import recipe_options
+    from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.options.features import Features
     from graphmill.models.primitives.graphs import Graphs
     from graphmill.models.primphormer import Primphormer
@@ -205,7 +205,7 @@ def _primphormer(config: TrainingConfig) -> Work:
 def _tokengt(config: TrainingConfig) -> Work:
     import torch
 
-    from graphmill.jobs.bench.recipe_models import recipe_options
+    from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.options.features import atoms, bonds
     from graphmill.models.tokengt import TokenGT
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.bench.device import wait_for
-from graphmill.jobs.bench.recipe_models import recipe_options
+from graphmill.jobs.bench.results import recipe_options
 from graphmill.jobs.tasks.model_inputs import node_batch_graphs
 from graphmill.models import ppgt
 from graphmill.models.geco import GECO

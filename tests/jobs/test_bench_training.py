@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphmill.core.errors import ConfigError
-from graphmill.jobs.bench import recipe_models
+from graphmill.jobs.bench import results
 from graphmill.jobs.bench import training as bench_training
 from graphmill.jobs.bench.training import TrainingConfig, bench, measure, molecules
 
@@ -22,14 +22,14 @@ SMALL = TrainingConfig(nodes=600, degree=6, parts=3, width=16, layers=2, graphs=
 @pytest.fixture(autouse=True)
 def small_tokengt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published one takes seconds and half a gigabyte."""
-    published = recipe_models.recipe_options
+    published = results.recipe_options
 
     def small(path: str, **changes: Any) -> Any:
         if path.startswith("tokengt/"):
             changes |= {"width": 32, "num_heads": 4, "num_layers": 2}
         return published(path, **changes)
 
-    monkeypatch.setattr(recipe_models, "recipe_options", small)
+    monkeypatch.setattr(results, "recipe_options", small)
 
 
 @pytest.mark.long
