@@ -1,4 +1,4 @@
 """Gradients added along one fixed tree, equal for any number of workers.
 
-Imports: core.
+Imports: samplers, core.
 """

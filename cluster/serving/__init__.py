@@ -1,4 +1,4 @@
 """Partition servers: Ray actors that own partitions.
 
-Imports: cluster.transport, .process, .options.
+Imports: cluster.transport, .metrics, .process, .options.
 """

@@ -1,4 +1,4 @@
 """How a command ends, what it prints and how it is typed again.
 
-Imports: core.
+Imports: storage, core.
 """

@@ -1,4 +1,4 @@
 """A finished run as it is read: summary, epochs, verdict; trackers.
 
-Imports: cluster, core.
+Imports: cluster, samplers, storage, core.
 """

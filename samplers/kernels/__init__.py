@@ -1,4 +1,4 @@
 """Compiled loops over arrays: draws, searches, pushes, relabelling, rows.
 
-Imports: core.
+Imports: storage, core.
 """

@@ -1,4 +1,4 @@
 """Files that other libraries write: .npz, published pickles (read, never run).
 
-Imports: storage.format, core.
+Imports: storage.importers.memory, storage.format, storage.filesystem, core.
 """

@@ -1,4 +1,4 @@
 """Graphs in memory: arrays, PyG's Data, DGL's graphs.
 
-Imports: storage.format, core.
+Imports: storage.ingestion, storage.format, core.
 """
