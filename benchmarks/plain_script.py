@@ -1,6 +1,6 @@
 """Whole-graph training in plain PyTorch with the project's GECO: what `python -m benchmarks script` compares a command with.
 
-    graphmill bench.plain_script GRAPH OPTIONS.json STEPS EVAL_EVERY LEARNING_RATE WEIGHT_DECAY
+    python -m benchmarks.plain_script GRAPH OPTIONS.json STEPS EVAL_EVERY LEARNING_RATE WEIGHT_DECAY
 
 OPTIONS.json: the fields of a `GECOConfig`. Prints one line of JSON: the scores of the epoch that validates best.
 """

@@ -1,1 +1,1 @@
-"""Gradients added along one fixed tree, equal for any number of workers. Imports: core."""
+"""Gradients added along one fixed tree, equal for any number of workers. Imports: samplers, core."""

@@ -145,7 +145,7 @@ class RunUrl:
 
     @contextmanager
     def held(self) -> Iterator[RunLease | None]:
-        """No other driver trains this run meanwhile. Raises ConflictError where one does. Of a run on a store it gives the hold, which another
+        """No other driver trains this run meanwhile. Raises ConflictError where one does. Of a run on a store it gives the lease, which another
         driver may take over."""
         if self.store:
             with RunLease(self.store) as hold:

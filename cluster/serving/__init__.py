@@ -1,1 +1,1 @@
-"""Partition servers: Ray actors that own partitions. Imports: cluster.transport, .process, .options."""
+"""Partition servers: Ray actors that own partitions. Imports: cluster.transport, .metrics, .process, .options."""

@@ -82,7 +82,7 @@ class RayTrainSession:
 
 
 def _worker(config: dict[str, Any]) -> Outcome:
-    """Entry point of a Ray Train worker; `config` holds the TrainSpec, the run's place and the attempt's reports."""
+    """Entry point of a Ray Train worker; `config` holds the TrainSpec, the run's URL and the attempt's records."""
     context = ray.train.get_context()
     torch.set_num_threads(config["threads"])
     rank = context.get_world_rank()

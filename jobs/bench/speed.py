@@ -14,7 +14,7 @@ Subjects take turns, round by round; medians count. --clock process counts the p
 counts the storages that autograd keeps for the backward pass; `peak` is the growth of resident (on CUDA: allocated) memory over both passes.
 Nothing is extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped with the estimate. Floors (see
 jobs/bench/speed_subjects.py) are compared with a measured copy. Needs torch, numpy and psutil, and matplotlib for ratio.svg (where the package is
-not installed: `graphmill bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
+not installed: `python -m graphmill.jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
 """
 
 import math

@@ -11,7 +11,7 @@ Three rows, each with forward, backward and AdamW's step:
 
 The graph is of --degree neighbours a node at random places, its features and labels are noise: times and memory are those of training, scores are not.
 A row that needs more memory than there is, is skipped with the estimate. Needs torch, numpy and psutil (where the package is not installed:
-`graphmill bench.training` in its root). results.md and results.json go to --out.
+`python -m graphmill.jobs.bench.training` in its root). results.md and results.json go to --out.
 """
 
 import statistics

@@ -1,1 +1,1 @@
-"""How a command ends, what it prints and how it is typed again. Imports: core."""
+"""How a command ends, what it prints and how it is typed again. Imports: storage, core."""

@@ -247,7 +247,7 @@ def random_halo(degrees: Degrees, workers: int) -> float:
 class Rates:
     """Seconds per unit of work, of one core. `fit_rates` finds CPU times in a sweep's points.
 
-    The defaults come from docs/performance.md. `bench sampling`: 584,319 nodes a batch sampled with their rows in 0.19 s in process. `bench transport`
+    The defaults come from docs/performance.md. `graphmill bench sampling`: 584,319 nodes a batch sampled with their rows in 0.19 s in process. `python -m benchmarks transport`
     between two hosts: requests of 10 to 150,000 rows over an open connection, the owners' answering included. Training: GECO 3 x 128.
     """
 

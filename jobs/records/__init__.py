@@ -1,1 +1,1 @@
-"""A finished run as it is read: summary, epochs, verdict; trackers. Imports: cluster, core."""
+"""A finished run as it is read: summary, epochs, verdict; trackers. Imports: cluster, samplers, storage, core."""

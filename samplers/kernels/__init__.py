@@ -1,1 +1,1 @@
-"""Compiled loops over arrays: draws, searches, pushes, relabelling, rows. Imports: core."""
+"""Compiled loops over arrays: draws, searches, pushes, relabelling, rows. Imports: storage, core."""

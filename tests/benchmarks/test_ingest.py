@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "graphmill.jobs.bench", "ingest", *map(str, arguments)]
+    command = [sys.executable, "-m", "benchmarks", "ingest", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL, check=False)
 
 

@@ -336,7 +336,7 @@ def test_who_was_taken_over_leaves_the_successors_files(store, url, capsys):
 
 
 def test_the_working_folder_of_a_killed_driver_goes_with_the_next_run(url):
-    code = "import os, sys; from graphmill.cluster.runs.run_url import RunPlace; print(RunPlace(sys.argv[1]).folder, flush=True); os._exit(1)"
+    code = "import os, sys; from graphmill.cluster.runs.run_url import RunUrl; print(RunUrl(sys.argv[1]).folder, flush=True); os._exit(1)"
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     done = subprocess.run(
         [sys.executable, "-c", code, "memory://runs/killed"], env=environment, capture_output=True, text=True

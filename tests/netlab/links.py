@@ -39,7 +39,7 @@ from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 PEER = REPOSITORY / "tests" / "netlab" / "distdgl_peer.py"
 LOOK_S = 10.0  # at batches, for what the model says
-TCP_SHARE = 0.94  # of a link's rate that `graphmill.jobs.bench transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s
+TCP_SHARE = 0.94  # of a link's rate that `python -m benchmarks transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s
 OURS = ("ray::PartitionServer", "ray::load_batches")  # what Ray calls the processes
 COLUMNS = {
     "way": "",

@@ -1,6 +1,6 @@
 """OGB link sets (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`) from their raw files, by the `ogb` package's own readers.
 
-The raw graph has the training edges alone; the splits lie in files of `torch.save`, which are read and not unpickled (`plain_pickle`). A split
+The raw graph has the training edges alone; the splits lie in files of `torch.save`, which are read and not unpickled (`graphmill.storage.importers.files.pickle_reader`). A split
 has pairs that are no links (`edge_neg`), or negatives of each link (`target_node_neg`).
 
 Some training edges are held-out links too, as published: authors of ogbl-collab who write together again. Ingestion counts them.

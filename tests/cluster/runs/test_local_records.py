@@ -96,8 +96,8 @@ def test_attempts_have_files_of_their_own(tmp_path):
 WRITER = """
 import sys, time
 from pathlib import Path
-from graphmill.cluster.runs.local_records import AttemptFiles, Reporter
-reporter = Reporter(AttemptFiles(Path(sys.argv[1])))
+from graphmill.cluster.runs.local_records import AttemptFiles, Recorder
+reporter = Recorder(AttemptFiles(Path(sys.argv[1])))
 for number in range(100_000):
     reporter.push({"kind": "epoch", "epoch": number, "text": "x" * (number % 5000)})
 """
