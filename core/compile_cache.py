@@ -27,8 +27,9 @@ import numba
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-from graphmill.core.errors import DeadlineError
+from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.core.files.file_lock import locked
+from graphmill.core.files.private import check_private
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -102,19 +103,11 @@ def _why_unsafe(folder: Path) -> str | None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISDIR(folder.lstat().st_mode):
             return f"{folder} is a link or a file"
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            mode = stat.S_IMODE(status.st_mode)
-            return f"{folder} is not this user's alone (owner {status.st_uid}, mode {mode:o}); remove it, or chmod 700"
-        for parent in folder.resolve().parents:
-            status = parent.stat()
-            if status.st_uid not in (0, os.geteuid()):
-                return f"{parent}, above {folder}, belongs to user {status.st_uid}"
-            shared = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and status.st_gid != os.getegid())
-            if shared and not status.st_mode & stat.S_ISVTX:
-                return f"{parent}, above {folder}, can be written by others"
+        check_private(folder)
+    except ConfigError as error:
+        return str(error)
     except OSError as error:
         return f"{folder} cannot be used ({error.strerror or error})"
     return None

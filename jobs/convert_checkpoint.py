@@ -170,9 +170,10 @@ def load_converted(folder: Path) -> "nn.Module":
 
 def main() -> None:
     config = parse(ConvertConfig, __doc__)
+    from graphmill.storage.filesystem.object_stores import list_names
     from graphmill.storage.filesystem.outputs import check_output, whole_folder
 
-    check_output(config.out, "a converted checkpoint")
+    check_output(config.out, "a converted checkpoint", list_names)  # the whole folder is ours or nothing is there
     state = read_state(config.checkpoint)
     try:
         options = ("num_heads", "task", "pool", "activation", "transposed_rrwp")

@@ -85,8 +85,8 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
 def check_token() -> "Iterator[Finding]":
     """That nobody else can read or replace the token with which this user joins clusters; a local Ray has one of its own."""
     from graphmill.cluster.ray.session import token_file
+    from graphmill.core.files.private import check_private
     from graphmill.jobs.plan.machine_checks import Finding
-    from graphmill.storage.filesystem.temporary_folder import check_private
 
     if (token := token_file()) is None:
         yield Finding("token", "ok", "no file with a cluster's token; a local Ray makes one for itself")

@@ -53,9 +53,10 @@ class IndexConfig:
 def main() -> None:
     config = parse(IndexConfig, __doc__, ("predictions", "out"))
     faiss = _faiss()
+    from graphmill.storage.filesystem.object_stores import list_names
     from graphmill.storage.filesystem.outputs import check_output
 
-    check_output(config.out, "an index")
+    check_output(config.out, "an index", list_names)  # the whole folder is ours or nothing is there
     index = None
     ids: list[pa.ChunkedArray] = []
     for table in _rows(config.predictions):

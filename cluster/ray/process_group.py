@@ -15,7 +15,7 @@ import ray
 import torch.distributed as dist
 from ray.train.backend import BackendConfig
 from ray.train.torch import TorchConfig
-from ray.train.torch.config import _TorchBackend
+from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
 from ray.util import get_node_ip_address
 
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S
@@ -63,5 +63,6 @@ class _MeetingBackend(_TorchBackend):
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
         backend = "nccl" if worker_group.get_resources_per_worker().get("GPU", 0) else "gloo"
         point, size = worker_group.execute_single(0, meeting_point), len(worker_group)
+        worker_group.execute(_set_torch_distributed_env_vars)  # RANK, WORLD_SIZE …, for a component of the user's own
         joined = [worker_group.execute_single_async(rank, meet, point, rank, size, backend) for rank in range(size)]
         ray.get(joined, timeout=2 * COLLECTIVE_TIMEOUT_S)

@@ -29,7 +29,8 @@ from typing import Any
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from graphmill.cluster.ray.upload import warn_of_large_upload
 from graphmill.core.errors import ClusterLostError, ConfigError
-from graphmill.storage.filesystem.temporary_folder import check_private, owned, remove_orphans
+from graphmill.core.files.private import check_private, check_unreplaceable
+from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
 
 # Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
 # them. What the user has set wins.
@@ -254,19 +255,27 @@ def _private_folder(options: SessionOptions) -> Iterator[Path]:
         if len(os.fsencode(folder)) > longest:
             raise ConfigError(f"temp_dir holds Unix sockets, so its path has at most {longest} bytes, got {folder}")
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_unreplaceable(next(each for each in (folder, *folder.parents) if each.exists()))
+            for each in (*reversed(folder.parents), folder):
+                if not each.exists():
+                    each.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"temp_dir {folder} cannot be made: {error.strerror}") from error
         check_private(folder)
         yield folder
         return
+    refused = ConfigError(
+        f"a local Ray needs a folder with a short path (at most {longest} bytes) in /tmp or TMPDIR; set temp_dir"
+    )
     for parent in (Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve()):
         if len(os.fsencode(parent)) + len(f"/{_TEMP_PREFIX}12345678") <= longest and os.access(parent, os.W_OK):
-            break
+            try:
+                check_unreplaceable(parent)
+                break
+            except ConfigError as error:
+                refused = error
     else:
-        raise ConfigError(
-            f"a local Ray needs a folder with a short path (at most {longest} bytes) in /tmp or TMPDIR; set temp_dir"
-        )
+        raise refused
     remove_orphans(parent, _TEMP_PREFIX)  # of a process that was killed
     folder = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
     try:
@@ -301,7 +310,11 @@ def _read_token_anew() -> None:
     raylet: Any = _raylet  # a compiled module
     raylet.Config.initialize("")
     # A thread of a Ray that ends may still ask for the token, and Ray aborts the process where there is none.
-    if os.environ.get("RAY_AUTH_MODE") != "token" or os.environ.get("RAY_AUTH_TOKEN") or token_file() is not None:
+    if (
+        os.environ.get("RAY_AUTH_MODE", "").lower() != "token"
+        or os.environ.get("RAY_AUTH_TOKEN")
+        or token_file() is not None
+    ):
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 

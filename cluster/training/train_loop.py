@@ -663,7 +663,7 @@ class Worker:
         if folder is not None:
             step = load_state(folder).table_step
         if self.rank == 0:  # what an attempt before this one has left
-            for left in checkpoints.folder.glob(".table-*"):
+            for left in checkpoints.folder.glob(".table-[0-9]*-[0-9]*"):
                 shutil.rmtree(left, ignore_errors=True)
         self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
 

@@ -57,7 +57,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
                 line = _of_a_path_or_disk(error)
             if line is None:
                 raise
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {GraphmillError(line)}", file=sys.stderr)
             code = 1
     _drop_unread()
     sys.exit(0 if code is None else code)

@@ -13,11 +13,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+from graphmill.core.errors import GraphmillError
 from graphmill.storage.filesystem.mapped_files import why_changed, why_unreadable
 
 _MOST_S = 60  # for the last words; then SIGALRM ends the process
 _SA_SIGINFO = 4
-_ADDRESS = 16  # of the fault, in siginfo_t
+_CODE, _ADDRESS = 8, 16  # why the signal came, and the address of the fault, in siginfo_t
 _LAST_WORDS: list[Callable[[str], str]] = []
 _TELLING = threading.Lock()
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -68,6 +69,9 @@ def faults_told() -> Iterator[None]:
                     _end(line)
         finally:
             put_back()  # the instruction faults again, and the process dies by the signal
+            if ctypes.c_int.from_address(info + _CODE).value <= 0:  # somebody sent it: no instruction does
+                signal.alarm(0)
+                signal.raise_signal(signum)
 
     action = _Action(handler=ctypes.cast(on_fault, ctypes.c_void_p), flags=_SA_SIGINFO)
     for signum, old in before.items():
@@ -79,14 +83,19 @@ def faults_told() -> Iterator[None]:
 
 
 def _end(line: str) -> None:
+    _write(f"error: {GraphmillError(line)}")  # first: what follows may wait for a lock, or for the disk that fails
     try:
         for say in reversed(_LAST_WORDS):
-            line += say(line)
+            _write(say(line))
+        _write("\n")
         sys.stdout.flush()
     finally:
-        with contextlib.suppress(OSError):
-            os.write(2, f"error: {line}\n".encode(errors="backslashreplace"))
         os._exit(1)
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode(errors="backslashreplace"))
 
 
 def _sigaction(signum: int, new: _Action, old: _Action | None) -> None:

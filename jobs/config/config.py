@@ -542,19 +542,28 @@ def _recipe_file(path: str) -> Path:
     return Path(path) if os.path.exists(path) else RECIPES / path
 
 
-def check_code(tree: Tree, where: str, *, allow_import: bool, is_run: bool = False) -> None:
-    """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder, names it, and nobody allowed it."""
+def check_code(
+    tree: Tree, where: str, *, allow_import: bool, is_run: bool = False, known: Collection[str] = ()
+) -> None:
+    """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder or of another user, names it,
+    and nobody allowed it. `known`: what the user has named already."""
     names = {group: _split(tree.get(group, {}))[0] or "" for group in _COMPONENTS}
     for group, name in names.items():
-        if ":" not in name or allow_import:
+        if ":" not in name or allow_import or name in known:
             continue
-        if is_run or not _recipe_file(where).resolve().is_relative_to(Path.cwd().resolve()):
+        if is_run or not _is_own(_recipe_file(where).resolve()):
             raise ConfigError(
                 f"{where}: {group}: names code of its own, {name[:80]}; pass --allow_import to import and run it"
             )
 
 
-def saved_tree(run: str, advice: str, *, allow_import: bool = False) -> Tree:
+def _is_own(recipe: Path) -> bool:
+    """Whether a recipe is this user's or root's, and in the working folder, which is not the root of all."""
+    here = Path.cwd().resolve()
+    return recipe.stat().st_uid in (0, os.geteuid()) and len(here.parts) > 1 and recipe.is_relative_to(here)
+
+
+def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> Tree:
     """The tree saved with a run. Raises FormatError where there is none, or one of another version, ConfigError where it names code of its own
     and `allow_import` is not said.
     """
@@ -566,7 +575,7 @@ def saved_tree(run: str, advice: str, *, allow_import: bool = False) -> Tree:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"
         )
-    check_code(tree, run, allow_import=allow_import, is_run=True)
+    check_code(tree, run, allow_import=allow_import, is_run=True, known=known)
     tree = _with_micro_batches({name: value for name, value in tree.items() if name != "format"})
     return _without_old_servers(tree, run)
 
@@ -597,10 +606,10 @@ def _without_old_servers(tree: Tree, run: str) -> Tree:
     return {**tree, "servers": servers, **kept}
 
 
-def read_saved(run: str, advice: str, *, allow_import: bool = False) -> RunConfig:
+def read_saved(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> RunConfig:
     """The configuration of a run's directory. Raises FormatError where it is not one, ConfigError as `saved_tree`."""
     try:
-        saved = saved_tree(run, advice, allow_import=allow_import)
+        saved = saved_tree(run, advice, allow_import=allow_import, known=known)
         tree = {name: value for name, value in saved.items() if name != "resolved"}
         if _split(tree.get("task", {}))[0] == "links":  # of 0.2, where nothing heard them
             tree = without(["fit.steps"], tree)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,15 +88,19 @@ def config(*words: object, kind: Kind = "nodes", recipe: str | None = None, allo
     return read_config(config_tree(kind, *layers, read_words(map(str, words))[1]))
 
 
-def train(config: RunConfig) -> "FinishedRun":
-    """Trains, and returns the finished run. Its directory is `config.run.dir`, or a new one under runs/. Raises what the command would say."""
+def train(config: RunConfig, *, allow_import: bool = False) -> "FinishedRun":
+    """Trains, and returns the finished run. Its directory is `config.run.dir`, or a new one under runs/. Raises what the command would say.
+
+    `allow_import`: code that a resumed run names, and `config` does not, may be imported.
+    """
     from graphmill.jobs.records.finished_run import read_run
 
     if config.run.resume == AUTO:
         # These the run has from when it began, where nobody says them now.
         unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if config.options().get(path) is None]
         said = without([*config.open, *unsaid], config.tree())
-        layers, said = automatic_resume(config.kind, [], said, allow_import=True)
+        known = (config.model.name, config.sampler.name, config.task.name)
+        layers, said = automatic_resume(config.kind, [], said, allow_import=allow_import, known=known)
         config = read_config(config_tree(config.kind, *layers, said))
     if config.run.dir is None and config.run.resume is None:
         config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
@@ -113,7 +117,9 @@ _SWITCHES_HELP = (
 )
 
 
-def automatic_resume(kind: Kind, layers: Sequence[Tree], said: Tree, *, allow_import: bool) -> tuple[list[Tree], Tree]:
+def automatic_resume(
+    kind: Kind, layers: Sequence[Tree], said: Tree, *, allow_import: bool, known: Collection[str] = ()
+) -> tuple[list[Tree], Tree]:
     """(layers, what is said) of a run that goes on in --run.dir where that holds one, and begins there where it does not.
 
     All that is said now lies over what the run was: the same words change nothing, others are refused as they are with --run.resume DIR.
@@ -131,7 +137,7 @@ def automatic_resume(kind: Kind, layers: Sequence[Tree], said: Tree, *, allow_im
     rest = {name: value for name, value in said["run"].items() if name not in ("dir", "resume")}
     if not RunUrl(place).holds_run:
         return [*layers], {**said, "run": {**rest, "dir": place}}
-    saved = read_saved(place, "start one without --run.resume", allow_import=allow_import).tree()
+    saved = read_saved(place, "start one without --run.resume", allow_import=allow_import, known=known).tree()
     return [saved, *layers], {**said, "run": {**rest, "resume": place, "dir": None}}
 
 

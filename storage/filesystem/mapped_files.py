@@ -20,9 +20,12 @@ _ADVICE = "put the file back; a run goes on with --run.resume"
 
 
 def remember(path: str) -> None:
-    """Notes how a file looks that is about to be mapped. Raises OSError."""
+    """Notes how a file looks that is about to be mapped. Raises OSError, and DamageError where it was changed under a map that is still there."""
     path = os.path.realpath(path)
-    _MAPPED[path] = _stamp(path)
+    stamp, before = _stamp(path), _MAPPED.get(path)
+    if before not in (None, stamp) and any(each == path for *_, each in _mappings()):  # somebody reads it still
+        raise DamageError(_changed(path))
+    _MAPPED[path] = stamp
 
 
 def why_unreadable(address: int) -> str | None:
@@ -53,7 +56,7 @@ def why_changed() -> str | None:
         before = _MAPPED.get(path)
         with suppress(OSError):  # one that was replaced is still there for who has it mapped
             if before is not None and _stamp(path) != before:
-                return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
+                return _changed(path)
     return None
 
 
@@ -70,6 +73,10 @@ def damaged(where: str) -> FormatError:
     return FormatError(
         f"{where}: expected the lists that were checked when it was opened, found others; verify it: graphmill inspect_graph <graph> --verify"
     )
+
+
+def _changed(path: str) -> str:
+    return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Files and folders out of other users' reach; temporary folders with an owner: locked while their process lives, found by the next process if it died.
+"""Temporary folders with an owner: locked while their process lives, found by the next process if it died.
 
 The process holds a lock (flock) on the folder's file `owner`, and the lock goes with the process: a folder whose lock is free is an orphan. A
 folder without that file, or of another user, is never touched. Where locks are seen by their own machine alone (NFS with local locks),
@@ -14,38 +14,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from graphmill.core.errors import ConfigError
-
 _OWNER = "owner"
 _MADE = "[a-z0-9_]{8}"  # what tempfile appends
-
-
-def check_private(path: Path) -> None:
-    """Raises ConfigError unless only this user and root can open, change or replace what the path names."""
-    path = path.resolve()
-    for each in (path, *path.parents):
-        try:
-            status = each.lstat()
-        except OSError as error:
-            raise ConfigError(f"{each} cannot be looked at: {error.strerror}") from error
-        if status.st_uid not in _trusted_owners():
-            raise ConfigError(
-                f"other users can change {path}: {each} belongs to user id {status.st_uid}; use another place"
-            )
-        # In a folder with the sticky bit, as /tmp, nobody replaces what is another's.
-        what, bits = ("rwx", 0o077) if each == path else ("w", 0 if status.st_mode & stat.S_ISVTX else 0o022)
-        if status.st_mode & bits:
-            mode = stat.S_IMODE(status.st_mode)
-            raise ConfigError(f"other users can reach {path}: {each} has mode {mode:04o}; run: chmod go-{what} {each}")
-
-
-def _trusted_owners() -> set[int]:
-    """Root and this user. In a container that maps few users, root's files outside it belong to a number that stands for all others."""
-    owners = {0, os.geteuid()}
-    with contextlib.suppress(OSError):  # Linux has these
-        if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
-            owners.add(int(Path("/proc/sys/kernel/overflowuid").read_text()))
-    return owners
 
 
 @contextlib.contextmanager

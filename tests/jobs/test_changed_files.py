@@ -160,3 +160,10 @@ def test_a_reader_says_which_file_and_a_defect_stays_one(
         last = "" if what == "defect" else "; the last word"
         advice = "; put the file back; a run goes on with --run.resume"
         assert err == f"error: {path}: expected the bytes that its manifest names, {found}{advice}{last}\n"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSEGV, signal.SIGBUS])
+def test_a_signal_that_somebody_sends_ends_the_process(signum: int) -> None:
+    code = "import os, sys; from graphmill.jobs.cli.faults import faults_told\nwith faults_told(): os.kill(os.getpid(), int(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, str(int(signum))], capture_output=True, timeout=120)
+    assert done.returncode == -signum, done.stderr

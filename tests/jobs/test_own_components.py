@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 import textwrap
 from dataclasses import replace
@@ -320,7 +321,17 @@ def test_a_strangers_recipe_imports_nothing_unless_asked(package, tmp_path, monk
         assert "somebodys_parts" not in sys.modules
         with pytest.raises(SystemExit, match="it was imported"):
             way("--allow-import")
+    monkeypatch.chdir("/")  # where all recipes are below
+    with pytest.raises(ConfigError, match="names code of its own"):
+        train_main("A run.", words=[str(recipe), "--plan"])
     monkeypatch.chdir(package)  # whose recipes are the user's own now
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    if recipe.stat().st_uid:  # root's are everybody's
+        with pytest.raises(ConfigError, match="names code of its own"):
+            train_main("A run.", words=["recipe.yaml", "--plan"])
+    monkeypatch.undo()
+    monkeypatch.chdir(package)
+    monkeypatch.syspath_prepend(str(package))
     with pytest.raises(SystemExit, match="it was imported"):
         train_main("A run.", words=["recipe.yaml", "--plan"])
 

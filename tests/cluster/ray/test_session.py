@@ -19,10 +19,10 @@ import pytest
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from graphmill.cluster.ray.node_checks import open_beyond_loopback
 from graphmill.cluster.ray.process_group import MeetingConfig
-from graphmill.cluster.ray.session import RAY_ENVIRONMENT, ray_session
+from graphmill.cluster.ray.session import RAY_ENVIRONMENT, _private_folder, ray_session
 from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import ConfigError
-from graphmill.storage.filesystem.temporary_folder import check_private
+from graphmill.core.files.private import check_private
 from tests.other_user import as_nobody
 from tests.ray_head import RayHead
 from tests.waiting import wait_until
@@ -241,15 +241,21 @@ def test_a_folder_that_others_reach_is_refused_before_ray_starts(
             pass
         folder.chmod(0o777)
         monkeypatch.setattr(tempfile, "tempdir", name)
-        with pytest.raises(ConfigError, match=f"{name} has mode 0777; run: chmod go-w"), ray_session():
-            pass
+        with _private_folder(SessionOptions()) as private:  # of two places the one that others cannot change
+            assert private.parent == Path("/tmp").resolve()
         with (
             pytest.raises(ConfigError, match=f"{name} has mode 0777; run: chmod go-w"),
             ray_session(SessionOptions(temp_dir=folder / "new")),
         ):
             pass
-        assert [path.name for path in folder.iterdir()] == ["new"]
-        assert (folder / "new").stat().st_mode & 0o777 == 0o700
+        assert not list(folder.iterdir())
+        folder.chmod(0o700)
+        old_mask = os.umask(0o002)
+        try:
+            with _private_folder(SessionOptions(temp_dir=folder / "new" / "one")) as private:
+                assert (private.stat().st_mode | private.parent.stat().st_mode) & 0o777 == 0o700
+        finally:
+            os.umask(old_mask)
     assert not ray_children(before)
 
 

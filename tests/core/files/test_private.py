@@ -1,15 +1,19 @@
 """check_private refuses what another user could read, change or replace, and nothing else: tried by another user, for real."""
 
+import contextlib
+import grp
 import os
+import pwd
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from graphmill.core.errors import ConfigError
-from graphmill.storage.filesystem.temporary_folder import check_private
+from graphmill.core.files.private import check_private
 from tests.other_user import NOBODY, as_nobody, needs_root
 
 
@@ -22,6 +26,32 @@ def outer() -> Iterator[Path]:
     (folder / "inner" / "file").touch(mode=0o600)
     yield folder
     shutil.rmtree(folder)
+
+
+@needs_root
+def test_a_group_of_ones_own_is_no_other_user(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User private groups go with umasks of 002."""
+    for path in (outer, outer / "inner"):
+        os.chown(path, -1, 4321)
+        path.chmod(0o770)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_gid=4321, pw_name="ada"))
+    for name, members, is_own in (("ada", [], True), ("ada", ["eve"], False), ("users", [], False)):
+        group = SimpleNamespace(gr_gid=4321, gr_name=name, gr_mem=members)
+        monkeypatch.setattr(grp, "getgrgid", lambda _, group=group: group)
+        with contextlib.nullcontext() if is_own else pytest.raises(ConfigError, match="other users can reach"):
+            check_private(outer / "inner")
+
+
+@needs_root
+def test_a_secret_that_root_gives_by_a_group_passes(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kubernetes mounts it (defaultMode 0440): no mode lets the pod's user alone read what root owns."""
+    secret = outer / "inner" / "file"
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    secret.chmod(0o440)
+    check_private(secret)
+    secret.chmod(0o444)
+    with pytest.raises(ConfigError, match="mode 0444"):
+        check_private(secret)
 
 
 def test_what_is_private_passes(outer: Path) -> None:

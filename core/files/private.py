@@ -1,0 +1,64 @@
+"""Whether a file or folder is out of other users' reach: its own mode, and the owner and mode of every folder above it."""
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from graphmill.core.errors import ConfigError
+
+
+def check_private(path: Path) -> None:
+    """Raises ConfigError unless only this user and root can open, change or replace what the path names."""
+    path = path.resolve()
+    status, mode = _status(path, path)
+    # Root gives a process a secret by a group of its own, as a mounted Kubernetes secret (defaultMode 0440).
+    bits = 0o037 if status.st_uid == 0 != os.geteuid() and stat.S_ISREG(status.st_mode) else 0o077
+    if mode & bits & ~_own_group_bits(status):
+        raise ConfigError(f"other users can reach {path}: {path} has mode {mode:04o}; run: chmod go-rwx {path}")
+    check_unreplaceable(path.parent, path)
+
+
+def check_unreplaceable(folder: Path, path: Path | None = None) -> None:
+    """Raises ConfigError where another user can replace a folder, or one above it; `path`, in the message, is what lies there."""
+    folder = folder.resolve()
+    for each in (folder, *folder.parents):
+        status, mode = _status(each, path or folder)
+        # In a folder with the sticky bit, as /tmp, nobody replaces what is another's.
+        if not status.st_mode & stat.S_ISVTX and mode & 0o022 & ~_own_group_bits(status):
+            raise ConfigError(
+                f"other users can reach {path or folder}: {each} has mode {mode:04o}; run: chmod go-w {each}"
+            )
+
+
+def _status(each: Path, path: Path) -> tuple[os.stat_result, int]:
+    try:
+        status = each.lstat()
+    except OSError as error:
+        raise ConfigError(f"{each} cannot be looked at: {error.strerror}") from error
+    if status.st_uid not in _trusted_owners():
+        raise ConfigError(
+            f"other users can change {path}: {each} belongs to user id {status.st_uid}; use another place"
+        )
+    return status, stat.S_IMODE(status.st_mode)
+
+
+def _trusted_owners() -> set[int]:
+    """Root and this user. In a container that maps few users, root's files outside it belong to a number that stands for all others."""
+    owners = {0, os.geteuid()}
+    with contextlib.suppress(OSError):  # Linux has these
+        if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
+            owners.add(int(Path("/proc/sys/kernel/overflowuid").read_text()))
+    return owners
+
+
+def _own_group_bits(status: os.stat_result) -> int:
+    """The group's bits, where the group is this user's alone (a user private group, with which go umasks of 002); else 0."""
+    with contextlib.suppress(KeyError):  # a number without a name
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
+        # Root's group is no such group: containers give it to users of any number.
+        if user.pw_gid == group.gr_gid != 0 and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}:
+            return 0o070
+    return 0
