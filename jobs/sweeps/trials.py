@@ -94,8 +94,13 @@ class TrialRunner:
         if (run / "summary.json").exists():  # the sweep was killed before it could note the trial's end
             return self._ended(slot, trial, None)
         begun = (run / "config.json").exists()
-        where = ["--run.resume", str(run)] if begun else [str(recipe), "--run.dir", str(run)]
-        where.append("--allow_import")  # what the sweep may import is decided
+        # What the sweep may import is decided.
+        where = [
+            *([] if begun else [str(recipe)]),
+            "--allow_import",
+            "--run.resume" if begun else "--run.dir",
+            str(run),
+        ]
         lane = min(set(range(self.at_once)) - {one.lane for one in self._running})
         process = start([*command_of(config), *where], log, self._tag(slot), self._environment(lane))
         deadline = time.monotonic() + self.plan.options.trial_timeout_s
