@@ -512,6 +512,6 @@ def test_micro_batches_are_explained_by_the_default_that_is_shown() -> None:
 def test_every_option_of_a_job_has_a_sentence(job: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", [*job.split(), "--help"])
     with pytest.raises(SystemExit) as end:
-        run(importlib.import_module(f"graphmill.jobs.{sys.argv[0]}").main)
+        run(importlib.import_module(module_of(sys.argv[0])).main)
     assert end.value.code == 0
     assert without_a_sentence(capsys.readouterr().out) == []

@@ -87,11 +87,3 @@ def test_a_very_long_name_is_compared_with_none(capsys):
     began = time.process_time()
     assert said("nodes", [f"--model.{'num_layers' * 100_000}", "1"], capsys).endswith(" of --model geco")
     assert time.process_time() - began < 5
-
-
-def test_a_users_own_component_is_not_imported_for_its_names(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    tree = config_tree("nodes", {"model": {"zzz": 1}, "sampler": "mine:Sampler"})
-    with pytest.raises(UsageError, match=r"unknown option --model\.zzz of --model geco"):
-        read_config(tree, allow_import=False)

@@ -151,7 +151,7 @@ ONE = {"grid": ("model.width=8,16",)}
 BAD = [
     ({}, "nothing is tried"),
     ({"grid": ("model.widht=8,16",)}, "unknown option --model.widht of --model geco; perhaps --model.width"),
-    ({"grid": ("widht=8,16",)}, "unknown option --widht; perhaps --model.width"),
+    ({"grid": ("widht=8,16",)}, "unknown option --widht; perhaps --embeddings.width or --model.width"),
     ({"draw": ("model.widht=8..16",), "trials": 2}, "unknown option --model.widht"),
     ({"grid": ("model.width=",)}, "expected an option and a list"),
     ({"grid": ("model.width",)}, "expected an option and a list"),
@@ -566,7 +566,7 @@ def test_resume_refuses_another_sweep(kept: str, arguments: list[str], said: str
 def test_a_directory_that_is_no_sweeps_is_refused(kept: str) -> None:
     with pytest.raises(FormatError, match="expected a sweep's directory"):
         read_options(["--resume", "nowhere"])
-    with pytest.raises(ConfigError, match=r"--resume kept to continue it"):
+    with pytest.raises(ConfigError, match=r"--resume kept to continue a sweep"):
         run_sweep("--grid", "model.width=8", "--out", kept)
     (Path(kept) / "sweep.sqlite").write_text("no database")
     with pytest.raises(FormatError, match=r"sweep\.sqlite: expected the database of a sweep"):

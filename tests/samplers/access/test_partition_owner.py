@@ -61,7 +61,7 @@ def test_a_member_that_is_no_node_is_refused_in_one_line(bad: int, owners: list[
 
 
 def test_something_else_than_a_request(owners: list[PartitionOwner]) -> None:
-    with pytest.raises(ConfigError, match=r"expected a request of samplers\.messages, got dict"):
+    with pytest.raises(ConfigError, match=r"expected a request of graphmill\.samplers\.vocabulary\.messages, got dict"):
         owners[0].answer({"node": 3})  # type: ignore[arg-type]
 
 
