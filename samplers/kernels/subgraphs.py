@@ -26,11 +26,13 @@ class DamagedLists(Exception):
 def list_bounds(indptr, row, num_entries):
     """(start [n], degree [n]) of the rows' lists among so many entries, both int64. Raises DamagedLists."""
     start, degree = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
-    signs = np.int64(0)  # negative where any of these is
     for i in range(len(row)):
-        first, end = indptr[row[i]], indptr[row[i] + 1]
-        start[i], degree[i] = first, end - first
-        signs |= first | end | (end - first) | (num_entries - end)
+        first = indptr[row[i]]
+        start[i], degree[i] = first, indptr[row[i] + 1] - first
+    signs = np.int64(0)  # negative where any of these is; a loop of its own, so that the reads above do not wait
+    for i in range(len(row)):
+        end = start[i] + degree[i]
+        signs |= start[i] | degree[i] | end | (num_entries - end)
     if signs < 0:
         raise DamagedLists
     return start, degree
