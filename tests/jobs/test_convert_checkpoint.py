@@ -146,7 +146,14 @@ def test_a_state_of_other_tensors_is_one_line(source, tmp_path, monkeypatch):
         for other in (torch.tensor(1.0), others[number % len(others)]):
             state = {key: tensor for key, tensor in (whole | {name: other}).items() if tensor is not None}
             torch.save(state, "some.pt")
-            told = ["--source", source, "--checkpoint", "some.pt", "--out", f"converted-{number}-{other is None}-{other is not None and other.dim()}"]
+            told = [
+                "--source",
+                source,
+                "--checkpoint",
+                "some.pt",
+                "--out",
+                f"converted-{number}-{other is None}-{other is not None and other.dim()}",
+            ]
             told += ["--num_heads", "2"] if source == "tokengt" else []
             done = run_job(main, told)
             assert done.returncode in (0, 1), (name, other)
