@@ -20,12 +20,12 @@ _ADVICE = "put the file back; a run goes on with --run.resume"
 
 
 def remember(path: str) -> None:
-    """Notes how a file looks that is about to be mapped. Raises OSError, and DamageError where it was changed under a map that is still there."""
+    """Notes how a file looks that is about to be mapped. Raises OSError."""
     path = os.path.realpath(path)
     stamp, before = _stamp(path), _MAPPED.get(path)
-    if before not in (None, stamp) and any(each == path for *_, each in _mappings()):  # somebody reads it still
-        raise DamageError(_changed(path))
-    _MAPPED[path] = stamp
+    # Where somebody reads it still as it was, that stays known.
+    if before in (None, stamp) or all(each != path for *_, each in _mappings()):
+        _MAPPED[path] = stamp
 
 
 def why_unreadable(address: int) -> str | None:
@@ -56,7 +56,7 @@ def why_changed() -> str | None:
         before = _MAPPED.get(path)
         with suppress(OSError):  # one that was replaced is still there for who has it mapped
             if before is not None and _stamp(path) != before:
-                return _changed(path)
+                return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
     return None
 
 
@@ -73,10 +73,6 @@ def damaged(where: str) -> FormatError:
     return FormatError(
         f"{where}: expected the lists that were checked when it was opened, found others; verify it: graphmill inspect_graph <graph> --verify"
     )
-
-
-def _changed(path: str) -> str:
-    return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
 
 
 def _stamp(path: str) -> tuple[int, int]:
