@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from graphmill.core.errors import DataError
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.importers.memory.from_dgl import dgl_graph
 from graphmill.storage.importers.memory.from_pyg import pyg_graph
 from graphmill.storage.ingestion.ingest import ingest
@@ -95,6 +96,12 @@ def test_pyg_number_of_classes(data, given):
         ({"x": torch.zeros(3, 2), "num_nodes": 4}, "one row per node: 4 nodes, got 3"),
         ({"y": torch.zeros(4, 2, 2, dtype=torch.long)}, "one number per node"),
         ({"val_mask": _mask("train")}, "splits overlap"),
+        (
+            {"val_mask": torch.zeros(2, 4, dtype=torch.bool)},
+            r"valid mask: expected shape \[4\] or \[4, split sets\], got \[2, 4\]; transpose",
+        ),
+        ({"val_mask": torch.zeros(4, 4, dtype=torch.bool)}, "valid mask: .* square cannot be told"),
+        ({"val_mask": torch.tensor([0, 1, 2, 0])}, "expected a mask of truth values, or of 0 and 1"),
         ({"edge_weight": torch.ones(3)}, "one row per edge: 4, got 3"),
         ({"x": torch.zeros(4, 2).to_sparse()}, "dense tensor"),
         ({"edge_index": None}, "edge_index"),
@@ -170,3 +177,16 @@ def test_pyg_temporal_data(tmp_path):
     events.x = torch.zeros(2, 4)
     with pytest.raises(DataError, match=r"expected node ids in \[0, 2\)"):
         ingest(pyg_graph(events), str(tmp_path / "graph"))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"src": np.array([0.9, 1.9])}, "src: expected rows of nodes as whole numbers, got float64"),
+        ({"split": np.eye(3, dtype=bool)}, "split must be whole numbers of shape .* got bool"),
+        ({"split": np.array([1, 2, 3])}, r"split must be whole numbers of shape .* got int64 \[3\]"),
+    ],
+)
+def test_arrays_that_would_be_misread(change, match):
+    with pytest.raises(DataError, match=match):
+        ArrayGraph("a", 3, **{"src": np.array([0, 1]), "dst": np.array([1, 2]), **change})

@@ -90,6 +90,16 @@ class ArrayGraph:
         for label, values in columns:
             if values is not None and len(values) != len(self.src):
                 raise DataError(f"{self.name}: {label} must have one row per edge: {len(self.src)}, got {len(values)}")
+        if self.split is not None and (self.split.ndim != 2 or self.split.dtype.kind not in "iu"):
+            raise DataError(
+                f"{self.name}: split must be whole numbers of shape [num_nodes, split sets], 1 train, 2 valid, 3 test, 0 none, got "
+                f"{self.split.dtype} {list(self.split.shape)}; of masks it is made by array_graph.split_column"
+            )
+        for label, ends in (("src", self.src), ("dst", self.dst)):
+            if len(ends) and ends.dtype.kind not in "iu":
+                raise DataError(
+                    f"{self.name}: {label}: expected rows of nodes as whole numbers, got {ends.dtype}; convert them"
+                )
         for label, matrix in (("features", self.feature), ("edge features", self.edge_feature)):
             if matrix is not None and len(matrix.shape) != 2:
                 raise DataError(f"{self.name}: {label} must have two dimensions, got shape {tuple(matrix.shape)}")
@@ -315,18 +325,30 @@ def mask_split(masks: Sequence[np.ndarray | None], num_nodes: int, name: str) ->
     if all(mask is None for mask in masks):
         return None
     none = np.zeros(num_nodes, bool)
-    parts = [mask_sets(none if mask is None else mask, num_nodes, name) for mask in masks]
+    parts = [
+        mask_sets(none if mask is None else mask, num_nodes, f"{name}: {part} mask", transposed=False)
+        for mask, part in zip(masks, SPLIT_NAMES[1:], strict=True)
+    ]
     most = max(map(len, parts))
     return split_sets(num_nodes, [sets * most if len(sets) == 1 else sets for sets in parts], name)
 
 
-def mask_sets(masks: np.ndarray, num_nodes: int, name: str) -> list[np.ndarray]:
-    """The boolean masks [num_nodes] of one array [num_nodes], [num_split_sets, num_nodes] or [num_nodes, num_split_sets]."""
-    masks = np.asarray(masks).astype(bool)
+def mask_sets(masks: np.ndarray, num_nodes: int, name: str, *, transposed: bool = True) -> list[np.ndarray]:
+    """The boolean masks [num_nodes] of one array [num_nodes], [num_nodes, num_split_sets] or, with `transposed`, [num_split_sets, num_nodes].
+
+    DataError for other shapes, for as many sets as nodes where both are allowed, and for numbers but 0 and 1.
+    """
+    masks = np.asarray(masks)
+    if masks.dtype != bool:
+        if masks.dtype.kind not in "iuf" or not np.isin(masks, (0, 1)).all():
+            raise DataError(f"{name}: expected a mask of truth values, or of 0 and 1, got others of {masks.dtype}")
+        masks = masks.astype(bool)
     if masks.shape == (num_nodes,):
         return [masks]
-    if masks.ndim == 2 and masks.shape[1] == num_nodes:
-        return list(masks)
-    if masks.ndim == 2 and masks.shape[0] == num_nodes:
+    by_node, by_set = masks.ndim == 2 and len(masks) == num_nodes, masks.ndim == 2 and masks.shape[1] == num_nodes
+    if by_node and not by_set:
         return list(masks.T)
-    raise DataError(f"{name}: split masks must have {num_nodes} entries per set, got shape {list(masks.shape)}")
+    if by_set and transposed and not by_node:
+        return list(masks)
+    hint = "; a square cannot be told from its transpose" if by_node else "; transpose it" if by_set else ""
+    raise DataError(f"{name}: expected shape [{num_nodes}] or [{num_nodes}, split sets], got {list(masks.shape)}{hint}")

@@ -41,7 +41,7 @@ class EdgeListOptions:
     labels: str | None = None
     """`.npy` [num_nodes], Parquet or CSV (column `label`, or the only one), rows as in `features`."""
     splits: str | None = None
-    """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; Parquet or CSV: such or named columns."""
+    """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; Parquet or CSV: columns of such codes, of names, or masks `train_mask`, `val_mask`, `test_mask`."""
     node_times: str | None = None
     """`.npy` [num_nodes], Parquet or CSV (column `time`, or the only one), rows as in `features`. Without times of edges, an edge is as old as the
     younger of its ends."""

@@ -15,17 +15,20 @@ import pyarrow.parquet as pa_parquet
 
 from graphmill.core.errors import DataError
 from graphmill.core.parallel_map import num_cores
-from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST
-from graphmill.storage.importers.memory.array_graph import NPY_ERRORS, label_column, time_column
-from graphmill.storage.importers.tables.text_table import NULLS, TEXT_ENDINGS, TextTable, column_values, is_number
+from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.importers.memory.array_graph import NPY_ERRORS, label_column, split_column, time_column
+from graphmill.storage.importers.tables.column_roles import NULLS, TRUTH, is_mask_name, listed, mask_of
+from graphmill.storage.importers.tables.text_table import TEXT_ENDINGS, TextTable, column_values, is_number
 from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_text_type
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
 _OPTION = "--edge-list.node-header"
+_CODES = tuple(map(str, range(len(SPLIT_NAMES))))
 _SPLIT_CODES = {text: code for code, name in enumerate(SPLIT_NAMES) for text in (name, str(code))} | {
-    "val": SPLIT_NAMES.index("valid"),
-    "": 0,
+    **dict.fromkeys(("val", "validation"), SPLIT_VALID),
+    **dict.fromkeys(NULLS, 0),
 }
+_SPLIT_KINDS = (pa.int64(), pa.bool_(), pa.float64(), pa.string())
 _VALUES = {"true", "false", *_SPLIT_CODES, *(null.lower() for null in NULLS)}
 
 
@@ -78,29 +81,91 @@ def _label_values(column: pa.ChunkedArray, path: Path) -> np.ndarray:
 
 
 def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
-    """int8 [num_nodes, num_split_sets] of SPLIT_* codes, or of their names in Parquet and text; one column per split set."""
+    """int8 [num_nodes, num_split_sets] of SPLIT_* codes: of codes or, in Parquet and text, names, a column for each set; or of masks
+    `train_mask`, `val_mask`, `test_mask` (of several sets `train_mask_0` …), in a `.npy` truth values [num_nodes, 3] in this order."""
     path = Path(path)
     if path.suffix == ".npy":
         codes = _load_npy(path)
+        if codes.dtype == bool:
+            return _npy_masks(codes, path)
         codes = codes[:, None] if codes.ndim == 1 else codes
+        if codes.ndim != 2 or codes.dtype.kind not in "iu":
+            raise DataError(
+                f"{path}: expected integer codes of shape [num_nodes, sets], got {codes.dtype} {list(codes.shape)}"
+            )
+        return np.stack([_checked_codes(column, path) for column in codes.T], axis=1)
+    if path.name.endswith(TEXT_ENDINGS):
+        text = _text(path, header)
+        table = _first_that_fits(text, range(len(text.names)), _SPLIT_KINDS)
+        table = table.rename_columns(text.names)
     else:
-        if path.name.endswith(TEXT_ENDINGS):
-            text = _text(path, header)
-            columns = _first_that_fits(text, range(len(text.names)), (pa.int64(), pa.string())).columns
-        else:
-            columns = _read_parquet(path).columns
-        if not columns:
-            raise DataError(f"{path}: expected a column of splits, found none")
-        codes = np.stack([_split_codes(column, path) for column in columns], axis=1)
-    return _checked_codes(codes, path)
+        table = _read_parquet(path)
+    return _split_sets(table, path)
+
+
+def _npy_masks(masks: np.ndarray, path: Path) -> np.ndarray:
+    if masks.ndim != 2 or masks.shape[1] != 3:
+        raise DataError(
+            f"{path}: expected truth values of shape [num_nodes, 3] for train, valid and test, got {list(masks.shape)}; "
+            "write several sets as codes 0 none, 1 train, 2 valid, 3 test"
+        )
+    return split_column(len(masks), masks[:, 0], masks[:, 1], masks[:, 2], str(path))[:, None]
+
+
+def _split_sets(table: pa.Table, path: Path) -> np.ndarray:
+    """int8 [num_rows, num_split_sets] of columns of masks, or of codes and names."""
+    names = table.column_names
+    if not names:
+        raise DataError(f"{path}: expected a column of splits, found none")
+    is_mask = [is_mask_name(name) or pa.types.is_boolean(table.field(i).type) for i, name in enumerate(names)]
+    if not any(is_mask):
+        return np.stack([_split_codes(column, path) for column in table.columns], axis=1)
+    sets: dict[str, dict[int, np.ndarray]] = {}
+    for name, column in zip(names, table.columns, strict=True):
+        part = mask_of(name)
+        if part is None or part[0] in sets.get(part[1], {}):
+            raise DataError(
+                f"{path}: expected masks in columns train_mask, val_mask, test_mask (of several sets train_mask_0 …), found {listed(names)}"
+            )
+        sets.setdefault(part[1], {})[part[0]] = _mask_values(column, f"{path}: column {name!r}")
+    none, codes = np.zeros(table.num_rows, bool), []
+    for masks in sets.values():
+        train, valid, test = (masks.get(code, none) for code in (SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST))
+        codes.append(split_column(table.num_rows, train, valid, test, str(path)))
+    return np.stack(codes, axis=1)
+
+
+def _mask_values(column: pa.ChunkedArray, what: str) -> np.ndarray:
+    """Truth values; an empty field is false. Raises DataError for others than true, false, 1 and 0."""
+    if is_text_type(column.type):
+        fields = pc.utf8_lower(column.cast(pa.string()).fill_null("")).to_pylist()
+        other = [field for field in fields if field not in TRUTH]
+        values = np.array([TRUTH.get(field, False) for field in fields], bool)
+    elif pa.types.is_boolean(column.type):
+        return np.asarray(column.fill_null(False), bool)
+    else:
+        numbers = np.nan_to_num(np.asarray(column.fill_null(0)))
+        other = numbers[(numbers != 0) & (numbers != 1)].tolist()
+        values = numbers == 1
+    if other:
+        raise DataError(f"{what}: a mask has true and false, or 1 and 0, got {other[0]!r}; expected a mask by its name")
+    return values
 
 
 def _checked_codes(codes: np.ndarray, path: Path) -> np.ndarray:
-    if codes.ndim != 2 or codes.dtype.kind not in "iu":
-        raise DataError(f"{path}: expected integer codes of shape [num_nodes, sets], got {codes.dtype} {codes.shape}")
-    if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) <= SPLIT_TEST:
-        span = f"{int(codes.min())} to {int(codes.max())}"
-        raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {span}")
+    """int8 of one set's codes, each of them written as a number. Raises DataError where these may be of another coding."""
+    codes = np.asarray(codes)
+    found = np.unique(codes).tolist()
+    if found and not 0 <= found[0] <= found[-1] <= SPLIT_TEST:
+        raise DataError(
+            f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {found[0]} to {found[-1]}; "
+            "lists of node ids are no codes: write one code a node"
+        )
+    if found not in ([], [0]) and SPLIT_TEST not in found and (0 in found or found == [SPLIT_TRAIN]):
+        raise DataError(
+            f"{path}: split codes {', '.join(map(str, found))} may be a mask, or 0 train, 1 valid, 2 test; expected 1 train, 2 valid, 3 test "
+            "(0 none); write the names train, valid, test, none, or masks in columns train_mask, val_mask, test_mask"
+        )
     return codes.astype(np.int8)
 
 
@@ -141,9 +206,7 @@ class NodeTable:
 
     def splits(self, name: str) -> np.ndarray:
         """int8 [num_rows, 1], as `read_splits`."""
-        return _checked_codes(
-            _split_codes(self._column(name, (pa.int64(), pa.string())), self.path)[:, None], self.path
-        )
+        return _split_codes(self._column(name, (pa.int64(), pa.float64(), pa.string())), self.path)[:, None]
 
     def times(self, name: str) -> np.ndarray:
         """int64 [num_rows], as `read_times`."""
@@ -273,10 +336,11 @@ def line_of_file(path: Path, line_of: Callable[[int], int], row: int) -> str:
 
 
 def _is_row(fields: list[str]) -> bool | None:
-    """Whether the first line holds values: numbers, truth values, names of splits. None if it holds values and other words, or
-    0, 1, 2 …, which is how pandas names columns without names."""
+    """Whether the first line holds values: numbers, truth values, names of splits. None if it holds values and other words, different
+    names of splits (which may be names of masks), or 0, 1, 2 …, which is how pandas names columns without names."""
     values = [is_number(field) or field.lower() in _VALUES for field in fields]
-    if len(fields) > 1 and fields == [str(index) for index in range(len(fields))]:
+    masks = len(set(fields)) == len(fields) and all(map(mask_of, fields))
+    if len(fields) > 1 and (masks or fields == [str(index) for index in range(len(fields))]) and all(values):
         return None
     return True if all(values) else None if any(values) else False
 
@@ -391,12 +455,23 @@ def number_columns(table: pa.Table | pa.RecordBatch, where: Path | str) -> np.nd
 
 
 def _split_codes(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+    """int8: codes of a column of numbers or names; an empty field is none."""
+    if pa.types.is_floating(column.type):  # as pandas writes codes beside empty fields
+        numbers = column.to_numpy()
+        other = numbers[~(np.isnan(numbers) | np.isin(numbers, range(len(SPLIT_NAMES))))]
+        if len(other):
+            raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {other[0]}")
+        column = pa.chunked_array([pa.array(numbers, from_pandas=True)]).cast(pa.int64())
     if pa.types.is_integer(column.type):
-        return column.fill_null(0).to_numpy()
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return column.to_numpy()
-    names = np.asarray(column.fill_null("").to_numpy(), dtype=object)
-    unknown = sorted(set(names) - set(_SPLIT_CODES))
+        _checked_codes(column.drop_null().to_numpy(), path)
+        return column.fill_null(0).to_numpy().astype(np.int8)
+    if not is_text_type(column.type):
+        raise DataError(f"{path}: expected integer codes or names of splits, found {column.type}")
+    names = np.asarray(column.cast(pa.string()).fill_null("").to_numpy(), dtype=object)
+    words = set(names)
+    unknown = sorted(words - set(_SPLIT_CODES))
     if unknown:
         raise DataError(f"{path}: splits must be {', '.join(SPLIT_NAMES)}, got {unknown[0]!r}")
+    if words <= {*_CODES, *NULLS}:
+        _checked_codes(np.array([int(word) for word in words if word in _CODES], np.int64), path)
     return np.array([_SPLIT_CODES[name] for name in names], dtype=np.int8)

@@ -19,6 +19,7 @@ import pyarrow.csv as pa_csv
 
 from graphmill.core.errors import DataError
 from graphmill.core.parallel_map import ordered_map
+from graphmill.storage.importers.tables.column_roles import NULLS
 
 TEXT_ENDINGS = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
 _READ_BYTES = 8 << 20
@@ -27,8 +28,6 @@ _BOM = b"\xef\xbb\xbf"
 _COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # but for a row whose first field is #N/A
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
-# What programs write for an empty field.
-NULLS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "<NA>", "None")
 
 # Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
 IsRow = Callable[[list[str]], bool | None]

@@ -449,7 +449,12 @@ NODE_FILES = [
     ("splits", "a,b\ntrain,none\n,test\n", None, [[1, 0], [0, 3]]),
     ("splits", "0\n1\n3\n", True, [[1], [3]]),
     ("splits", "1,3\n2,0\n", None, [[1, 3], [2, 0]]),
-    ("splits", "\n1\n0\n", None, [[0], [1], [0]]),
+    ("splits", "\n1\n3\n", None, [[0], [1], [3]]),
+    ("splits", "1.0\n\n2.0\n3.0\n", None, [[1], [0], [2], [3]]),
+    ("splits", "train_mask,val_mask,test_mask\n1,0,0\n0,1,0\n0,0,1\n0,0,0\n", None, [[1], [2], [3], [0]]),
+    ("splits", "test_mask,train_mask,val_mask\nTrue,False,False\nFalse,True,\n", None, [[3], [1]]),
+    ("splits", "train_mask_0,test_mask_0,train_mask_1,val_mask_1\n1,0,0,1\n0,1,1,0\n", None, [[1, 2], [3, 1]]),
+    ("splits", "train,val,test\n1,0,0\n0,1,0\n0,0,1\n", True, [[1], [2], [3]]),
     ("splits", "\ntrain\ntest\n", None, [[0], [1], [3]]),
     ("splits", "train\n#N/A\n# made by me\ntest\n", None, [[1], [0], [3]]),
     ("splits", "a b\n#N/A 1\n# made by me\n2 3\n", None, [[0, 1], [2, 3]]),
@@ -501,6 +506,25 @@ def test_node_text_files(tmp_path, monkeypatch, option, text, header, expected, 
         ("features", "1,2\n3,\n", None, "line 2: column '1': expected a value, found an empty field"),
         ("splits", "train\nholdout\n", None, "got 'holdout'"),
         ("splits", "", None, "expected a column of splits, found none"),
+        ("splits", "1\n1\n\n", None, "split codes 1 may be a mask"),
+        ("splits", "1\n0\n", None, "split codes 0, 1 may be a mask"),
+        ("splits", "split\n0\n1\n2\n", None, "split codes 0, 1, 2 may be .* 0 train, 1 valid, 2 test"),
+        ("splits", "train,val,test\n1,0,0\n0,0,1\n", None, "cannot tell column names from a row"),
+        (
+            "splits",
+            "train_mask,val_mask\n1,1\n0,0\n",
+            None,
+            "splits overlap: 1 rows are in train and in valid, the first is row 0",
+        ),
+        ("splits", "train_mask,val_mask\n1,2\n0,0\n", None, "column 'val_mask': a mask has .* got 2"),
+        (
+            "splits",
+            "train_mask,good_mask\n1,0\n0,0\n",
+            None,
+            "expected masks in columns train_mask, .* found train_mask, good_mask",
+        ),
+        ("splits", "flag\ntrue\nfalse\n", None, "expected masks in columns train_mask"),
+        ("splits", "0\n57\n9\n", False, "lists of node ids are no codes"),
         ("labels", "", None, "found none"),
     ],
 )
@@ -509,6 +533,19 @@ def test_node_text_files_that_are_refused(tmp_path, option, text, header, match)
     with pytest.raises(DataError, match=match) as caught:
         {"labels": read_labels, "features": read_features, "splits": read_splits}[option](path, header)
     assert "\n" not in str(caught.value)
+
+
+def test_masks_in_arrays_and_parquet(tmp_path):
+    masks = np.eye(3, dtype=bool)[[0, 1, 2, 0]]
+    np.save(tmp_path / "masks.npy", masks)
+    names = ("train_mask", "val_mask", "test_mask")
+    pa_parquet.write_table(pa.table(dict(zip(names, masks.T, strict=True))), tmp_path / "masks.parquet")
+    for name in ("masks.npy", "masks.parquet"):
+        assert read_splits(tmp_path / name).tolist() == [[1], [2], [3], [1]]
+    for bad, match in ((masks.astype(np.uint8), "may be a mask"), (masks[:, 0], r"shape \[num_nodes, 3\]")):
+        np.save(tmp_path / "bad.npy", bad)
+        with pytest.raises(DataError, match=match):
+            read_splits(tmp_path / "bad.npy")
 
 
 def test_node_types_are_those_of_the_whole_file(tmp_path):
