@@ -1,14 +1,34 @@
 """Names by which a column is known, and the fields that say nothing is there: one list of each for all readers of tables."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from graphmill.core.errors import DataError
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
 # What programs write for an empty field.
 NULLS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "<NA>", "None")
 # Fields of a mask, in small letters.
 TRUTH = {"true": True, "false": False, "1": True, "0": False} | {null.lower(): False for null in NULLS}
+
+# In small letters. The last four: as pandas and Arrow name an index.
+ID_NAMES = (
+    "id",
+    "ids",
+    "node",
+    "node_id",
+    "nodeid",
+    "nid",
+    "vertex",
+    "vertex_id",
+    "index",
+    "unnamed: 0",
+    "__index_level_0__",
+    "",
+)
+LABEL_NAMES = ("label", "labels", "class", "y", "target")
+SPLIT_COLUMNS = ("split", "splits", "part", "partition", "fold")
+TIME_NAMES = ("time", "times", "timestamp")
 
 _MASK = re.compile(r"(train|val|valid|validation|test)(?:_mask)?(?:_?([0-9]+))?", re.IGNORECASE)
 _PARTS = {"train": SPLIT_TRAIN, "test": SPLIT_TEST}
@@ -23,6 +43,39 @@ def mask_of(name: str) -> tuple[int, str] | None:
 def is_mask_name(name: str) -> bool:
     """Whether a column of this name holds truth values of a split."""
     return name.strip().lower().endswith("_mask") or mask_of(name) is not None
+
+
+def key_place(names: Sequence[str], asked: str | None, where: object) -> int | None:
+    """The place of the column of ids: of the name `asked`, else of a name that ids have; None where there is none. Raises DataError for two."""
+    places = [
+        place for place, name in enumerate(names) if (name == asked if asked else name.strip().lower() in ID_NAMES)
+    ]
+    if len(places) > 1 or (asked and not places):
+        raise DataError(
+            f"{where}: expected one column of ids{f' {asked!r}' if asked else ''}, found {listed(names)}; name it with --edge-list.id-column"
+        )
+    return places[0] if places else None
+
+
+def value_place(names: Sequence[str], known: Collection[str], key: int | None, where: object) -> int:
+    """The place of the column of a name among `known`, else of the only column but that of ids. Raises DataError where neither is there."""
+    others = [place for place in range(len(names)) if place != key]
+    named = [place for place in others if names[place].strip().lower() in known]
+    chosen = named if len(named) == 1 else others
+    if len(chosen) != 1:
+        beside = "" if key is None else f" beside the ids in {names[key]!r}"
+        raise DataError(
+            f"{where}: expected a column '{next(iter(known))}' or one column{beside}, found {listed(names)}"
+        )
+    return chosen[0]
+
+
+def role_of(name: str) -> str | None:
+    """The option of an edge list that a column of this name is for, beside features; None for another name."""
+    small = name.strip().lower()
+    roles = {"labels": LABEL_NAMES, "splits": SPLIT_COLUMNS, "node_times": TIME_NAMES}
+    named = next((role for role, names in roles.items() if small in names), None)
+    return named or ("splits" if is_mask_name(name) else None)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -3,10 +3,10 @@
 Edges are read in record batches and never held as a whole. The ids of nodes are, where they are no rows: 8 bytes each, of strings up to 24.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,14 +16,18 @@ from graphmill.storage.importers.memory.array_graph import node_chunks
 from graphmill.storage.importers.tables.edge_file import READ_EDGES, EdgeFile, RawEdges, most_nodes
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.importers.tables.node_columns import (
+    has_key,
     read_features,
     read_ids,
+    read_key,
     read_labels,
     read_splits,
     read_times,
 )
-from graphmill.storage.importers.tables.node_ids import NodeIds, in_ascending_id
+from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
+
+_READERS = {"features": read_features, "labels": read_labels, "splits": read_splits, "node_times": read_times}
 
 
 class EdgeListGraph:
@@ -38,51 +42,69 @@ class EdgeListGraph:
         self.path, self._scratch = Path(path), scratch
         self.options = EdgeListOptions() if options is None else options
         self._file = EdgeFile(self.path, self.options)
-        node_header = self.options.node_header
-        named = None
+        files = {name: path for name in _READERS if (path := getattr(self.options, name)) is not None}
+        self._keyed = {name for name, path in files.items() if has_key(path, *self._said)}
+        named, header, id_column = None, *self._said
         if self.options.ids is not None:
-            named = read_ids(self.options.ids, node_header, self.options.string_ids, scratch)
+            named = read_ids(self.options.ids, header, self.options.string_ids, scratch, id_column)
         self._strings = named if isinstance(named, StringIds) else None
-        if self.options.compact_ids and self._has_strings_of_its_own():
+        if self.options.compact_ids and self._has_strings_of_its_own(files):
             self._strings = StringIds(scratch)
+        self._rows = {name: _READERS[name](path, *self._said) for name, path in files.items() if name != "features"}
+        if "features" in files:
+            others = [name for name, path in files.items() if path == files["features"] and name != "features"]
+            self._rows = {"features": read_features(files["features"], *self._said, others), **self._rows}
         self._file.strings = (self._strings is not None,) * 2
-        self._features = None if self.options.features is None else read_features(self.options.features, node_header)
-        self._labels = None if self.options.labels is None else read_labels(self.options.labels, node_header)
-        self._splits = None if self.options.splits is None else read_splits(self.options.splits, node_header)
-        self._times = None if self.options.node_times is None else read_times(self.options.node_times, node_header)
         self._numbers = named if isinstance(named, np.ndarray) else None
         self._num_named = None if named is None else len(named)
-        columns = [self._features, self._labels, self._splits, self._times]
-        if self._numbers is not None and all(c is None or len(c) == self._num_named for c in columns):
-            self._numbers, columns = in_ascending_id(self._numbers, columns)
-            self._features, self._labels, self._splits, self._times = columns
+        self._order = None  # of rows without ids, where the ids of nodes are not in ascending order
+        if self._numbers is not None and np.any(np.diff(self._numbers) < 0):
+            self._order = np.argsort(self._numbers)
+            self._numbers = self._numbers[self._order]
 
-    def _has_strings_of_its_own(self) -> bool:
+    @property
+    def _said(self) -> tuple[bool | None, str | None]:
+        return self.options.node_header, self.options.id_column
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        """Features, labels, splits and times by the option's name, in the order of the nodes. Raises DataError for rows that do not fit them."""
+        nodes, columns = self._node_ids, {}
+        for name, column in self._rows.items():
+            path, order = getattr(self.options, name), self._order
+            if name in self._keyed:
+                key = read_key(path, *self._said, strings=self._strings is not None)
+                order = rows_by_key(nodes, key, len(column), path)
+            columns[name] = column if order is None else reordered(column, order)
+        return columns
+
+    def _has_strings_of_its_own(self, files: Collection[str]) -> bool:
         """Whether ids that are to be numbered are strings. Raises ConfigError where columns of nodes could not be told to belong to them."""
         options = self.options
         strings = options.string_ids if options.string_ids is not None else self._file.names_strings
-        beside = [name for name in ("features", "labels", "splits", "node_times") if getattr(options, name) is not None]
+        beside = [name for name in files if name not in self._keyed]
         if strings and beside:
             raise ConfigError(
                 f"compact_ids: strings are numbered as the edges name them, which says nothing of the rows of {', '.join(beside)}; name the "
-                "nodes' ids with --edge-list.ids in place of --edge-list.compact-ids"
+                "nodes' ids with --edge-list.ids in place of --edge-list.compact-ids, or give these files a column of ids"
             )
         return bool(strings)
 
     @cached_property
     def info(self) -> SourceInfo:
+        columns = self._columns
         return SourceInfo(
             name=f"edges:{self.path.name.split('.')[0]}",
             num_nodes=self._num_nodes,
             num_edges=self._num_edges,
-            feature_dim=0 if self._features is None else self._features.shape[1],
+            feature_dim=columns["features"].shape[1] if "features" in columns else 0,
             edge_feature_dim=self._file.feature_dim,
             has_edge_weight=self.options.weight is not None,
             has_edge_time=self.options.time is not None,
-            has_node_time=self._times is not None,
+            has_node_time="node_times" in columns,
             has_string_id=self._strings is not None,
-            has_label=self._labels is not None,
-            num_split_sets=0 if self._splits is None else self._splits.shape[1],
+            has_label="labels" in columns,
+            num_split_sets=columns["splits"].shape[1] if "splits" in columns else 0,
             undirected_once=self.options.undirected_once
             or (self._file.matrix is not None and self._file.matrix.symmetric),
             provenance={
@@ -93,9 +115,7 @@ class EdgeListGraph:
         )
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        ids = NodeIds(
-            "the nodes" if self.options.ids is None else self.options.ids, self._num_nodes, self._ids, self._strings
-        )
+        ids = self._node_ids
         for raw in self._file.raw_edges():
             if ids.is_row:
                 self._check_range(raw, ids.num_nodes)
@@ -103,8 +123,15 @@ class EdgeListGraph:
             yield from raw.chunks(src, dst, chunk_edges)
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        columns = (self._features, self._labels, self._splits, self._ids, self._times)
-        yield from node_chunks(self._num_nodes, chunk_nodes, *columns, strings=self._strings)
+        features, labels, splits, times = (self._columns.get(name) for name in _READERS)
+        yield from node_chunks(
+            self._num_nodes, chunk_nodes, features, labels, splits, self._ids, times, strings=self._strings
+        )
+
+    @property
+    def _node_ids(self) -> NodeIds:
+        whose = "the nodes" if self.options.ids is None else self.options.ids
+        return NodeIds(whose, self._num_nodes, self._ids, self._strings)
 
     @cached_property
     def _first_pass(self) -> tuple[np.ndarray | None, int, int]:
@@ -145,11 +172,7 @@ class EdgeListGraph:
 
     @cached_property
     def _num_nodes(self) -> int:
-        named = ((self.options.features, self._features), (self.options.labels, self._labels))
-        rows = [(file, len(column)) for file, column in named if column is not None]
-        for name, column in ((self.options.splits, self._splits), (self.options.node_times, self._times)):
-            if column is not None:
-                rows.append((name, len(column)))
+        rows = [(getattr(self.options, name), len(column)) for name, column in self._rows.items()]
         if self.options.compact_ids:
             numbers = self._first_pass[0]
             num_nodes, counted = (
@@ -166,8 +189,9 @@ class EdgeListGraph:
             num_nodes, counted = rows[0][1], f"rows are in {rows[0][0]}"
         else:
             num_nodes, counted = self._first_pass[1] + 1, "is the highest id + 1"
+        unkeyed = {getattr(self.options, name) for name in self._rows if name not in self._keyed}
         for file, count in rows:
-            if count != num_nodes:
+            if count != num_nodes and file in unkeyed:
                 raise DataError(f"{file}: expected one row per node ({num_nodes} {counted}), got {count} rows")
         if num_nodes < 1:
             raise DataError(f"{self.path}: expected at least one edge or a num_nodes, found neither")

@@ -31,13 +31,15 @@ class EdgeListOptions:
     compact_ids: bool = False
     """Number the ids that occur 0, 1, 2 … in ascending order (strings as they come) and keep the originals; else ids are rows as they are."""
     ids: str | None = None
-    """The ids by which edges name nodes, whole numbers or strings, each once: Parquet or CSV (column `id`, or the only one), rows as in features, labels, splits and times; of numbers also `.npy`."""
+    """The ids by which edges name nodes, whole numbers or strings, each once: Parquet or CSV (the column of ids, or the only one), rows as in features, labels, splits and times that have no ids; of numbers also `.npy`."""
+    id_column: str | None = None
+    """Column of ids in all files of nodes that are Parquet or text: their rows are joined by it, in any order. None: a column `id`, `node`, `node_id` …, where there is one, else rows are taken as they come."""
     string_ids: bool | None = None
     """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all of `ids` are whole numbers."""
     num_nodes: int | None = None
     """None: the rows of features or labels, else the highest id + 1."""
     features: str | None = None
-    """`.npy` [num_nodes, dim], Parquet (a list column, or every column a feature) or CSV (every column a feature), rows in ascending id, or as in `ids`."""
+    """`.npy` [num_nodes, dim], Parquet or CSV (every column but that of ids is a feature, or in Parquet a list of them); rows by their ids, else in ascending id, or as in `ids`."""
     labels: str | None = None
     """`.npy` [num_nodes], Parquet or CSV (column `label`, or the only one), rows as in `features`."""
     splits: str | None = None

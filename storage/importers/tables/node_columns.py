@@ -4,7 +4,7 @@ A `.npy` is mapped, whatever its size; Parquet and text are read into memory. In
 without a label or a split, so that nothing shifts; among features it is refused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +17,21 @@ from graphmill.core.errors import DataError
 from graphmill.core.parallel_map import num_cores
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from graphmill.storage.importers.memory.array_graph import NPY_ERRORS, label_column, split_column, time_column
-from graphmill.storage.importers.tables.column_roles import NULLS, TRUTH, is_mask_name, listed, mask_of
+from graphmill.storage.importers.tables.column_roles import (
+    ID_NAMES,
+    LABEL_NAMES,
+    NULLS,
+    TIME_NAMES,
+    TRUTH,
+    is_mask_name,
+    key_place,
+    listed,
+    mask_of,
+    role_of,
+    value_place,
+)
 from graphmill.storage.importers.tables.text_table import TEXT_ENDINGS, TextTable, column_values, is_number
-from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_text_type
+from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_text_type, large_strings
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
 _OPTION = "--edge-list.node-header"
@@ -32,41 +44,75 @@ _SPLIT_KINDS = (pa.int64(), pa.bool_(), pa.float64(), pa.string())
 _VALUES = {"true", "false", *_SPLIT_CODES, *(null.lower() for null in NULLS)}
 
 
-def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
-    """[num_nodes, dim]: a mapped `.npy`, Parquet with one list column or with numbers in every column, or text with numbers."""
+def read_features(
+    path: str | Path, header: bool | None = None, id_column: str | None = None, others: Collection[str] = ()
+) -> np.ndarray:
+    """[num_nodes, dim]: a mapped `.npy`, or all columns but that of ids, side by side: numbers, in Parquet also lists.
+
+    `others`: options (`labels` …) for which this file is read, too: the columns with their names are no features.
+    """
     path = Path(path)
     if path.suffix == ".npy":
         matrix = _load_npy(path)
     elif path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
-        kinds = dict.fromkeys(range(len(text.names)), pa.float64())
+        key = key_place(text.names, id_column, path)
+        kinds = {place: pa.float64() for place in _feature_places(text.names, key, others, path)}
         rows = [np.empty((0, len(kinds)), np.float32)]
-        for block in text.blocks(kinds, required=True, skip_blank=False, num_threads=num_cores()):
+        hashes = key is not None
+        for block in text.blocks(kinds, required=True, skip_blank=False, num_threads=num_cores(), hashes=hashes):
             rows.append(np.empty((block.table.num_rows, len(kinds)), np.float32))
             for index, column in enumerate(block.table.columns):
                 rows[-1][:, index] = column_values(column)
         matrix = np.concatenate(rows)
     else:
         table = _read_parquet(path)
-        listed = [field for field in table.schema if is_list_type(field.type)]
-        matrix = list_rows(table.column(listed[0].name), path) if listed else number_columns(table, path)
+        names = table.column_names
+        table = table.select(_feature_places(names, key_place(names, id_column, path), others, path))
+        matrix = _feature_columns(table, path)
     if matrix.ndim != 2 or matrix.dtype.kind not in "iufb":
         raise DataError(f"{path}: expected numbers of shape [num_nodes, dim], got {matrix.dtype} {list(matrix.shape)}")
     return matrix
 
 
-def read_labels(path: str | Path, header: bool | None = None) -> np.ndarray:
-    """int64 or float32 [num_nodes]: a `.npy`, or the column `label`, or the only column, of a Parquet or text file."""
+def _feature_places(names: list[str], key: int | None, others: Collection[str], path: Path) -> list[int]:
+    places = [place for place, name in enumerate(names) if place != key and role_of(name) not in others]
+    if names and not places:
+        raise DataError(f"{path}: expected columns of features, found {listed(names)}")
+    return places
+
+
+def _split_places(names: list[str], key: int | None) -> list[int]:
+    """The columns that splits have names of, else all but that of ids."""
+    places = [place for place in range(len(names)) if place != key]
+    return [place for place in places if role_of(names[place]) == "splits"] or places
+
+
+def _feature_columns(table: pa.Table, path: Path) -> np.ndarray:
+    """float32 [num_rows, dim]: columns of numbers and of lists side by side."""
+    if not any(is_list_type(field.type) for field in table.schema):
+        return number_columns(table, path)
+    parts = [
+        list_rows(column, path) if is_list_type(field.type) else number_columns(table.select([place]), path)
+        for place, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
+    ]
+    return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+def read_labels(path: str | Path, header: bool | None = None, id_column: str | None = None) -> np.ndarray:
+    """int64 or float32 [num_nodes]: a `.npy`, or the column `label`, or the only column but that of ids, of a Parquet or text file."""
     path = Path(path)
     if path.suffix == ".npy":
         return label_column(_load_npy(path), str(path))
     if path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
-        index = _column_index(text.names, "label", path)
-        column = _first_that_fits(text, [index], (pa.int64(), pa.bool_(), pa.float64())).column(0)
+        key = key_place(text.names, id_column, path)
+        index, kinds = value_place(text.names, LABEL_NAMES, key, path), (pa.int64(), pa.bool_(), pa.float64())
+        column = _first_that_fits(text, [index], kinds, hashes=key is not None).column(0)
     else:
         table = _read_parquet(path)
-        column = table.column(_column_index(table.column_names, "label", path))
+        key = key_place(table.column_names, id_column, path)
+        column = table.column(value_place(table.column_names, LABEL_NAMES, key, path))
     return _label_values(column, path)
 
 
@@ -80,7 +126,7 @@ def _label_values(column: pa.ChunkedArray, path: Path) -> np.ndarray:
     return label_column(column.to_numpy(), str(path))  # an empty field among real numbers is NaN: an unknown target
 
 
-def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
+def read_splits(path: str | Path, header: bool | None = None, id_column: str | None = None) -> np.ndarray:
     """int8 [num_nodes, num_split_sets] of SPLIT_* codes: of codes or, in Parquet and text, names, a column for each set; or of masks
     `train_mask`, `val_mask`, `test_mask` (of several sets `train_mask_0` …), in a `.npy` truth values [num_nodes, 3] in this order."""
     path = Path(path)
@@ -96,10 +142,14 @@ def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
         return np.stack([_checked_codes(column, path) for column in codes.T], axis=1)
     if path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
-        table = _first_that_fits(text, range(len(text.names)), _SPLIT_KINDS)
-        table = table.rename_columns(text.names)
+        key = key_place(text.names, id_column, path)
+        places = _split_places(text.names, key)
+        table = _first_that_fits(text, places, _SPLIT_KINDS, hashes=key is not None)
+        table = table.rename_columns([text.names[place] for place in places])
     else:
         table = _read_parquet(path)
+        key = key_place(table.column_names, id_column, path)
+        table = table.select(_split_places(table.column_names, key))
     return _split_sets(table, path)
 
 
@@ -213,11 +263,9 @@ class NodeTable:
         return arrow_times(self._column(name, (pa.int64(),), required=True), f"{self.path}: column {name!r}")
 
     def features(self, names: Sequence[str]) -> np.ndarray:
-        """float32 [num_rows, dim]: columns of numbers side by side, or one of lists."""
+        """float32 [num_rows, dim]: columns of numbers and of lists side by side."""
         columns = [self._column(name, (pa.float64(),), required=True) for name in names]
-        if len(columns) == 1 and is_list_type(columns[0].type):
-            return list_rows(columns[0], self.path)
-        return number_columns(pa.table(dict(zip(names, columns, strict=True))), self.path)
+        return _feature_columns(pa.table(dict(zip(names, columns, strict=True))), self.path)
 
     def _column(self, name: str, kinds: tuple[pa.DataType, ...], *, required: bool = False) -> pa.ChunkedArray:
         index = self._index(name)
@@ -233,9 +281,13 @@ class NodeTable:
 
 
 def read_ids(
-    path: str | Path, header: bool | None = None, strings: bool | None = None, folder: str | None = None
+    path: str | Path,
+    header: bool | None = None,
+    strings: bool | None = None,
+    folder: str | None = None,
+    id_column: str | None = None,
 ) -> np.ndarray | StringIds:
-    """int64 [num_nodes] from 0 on, or strings (files in `folder`), each once: a `.npy`, or the column `id`, or the only column, of a Parquet or text file.
+    """int64 [num_nodes] from 0 on, or strings (files in `folder`), each once: a `.npy`, or the column of ids, or the only column, of a Parquet or text file.
 
     `strings`: whether they are; None: they are where Parquet says so, or not all of a text's are whole numbers.
     """
@@ -246,15 +298,75 @@ def read_ids(
             raise DataError(f"{path}: expected integer ids, one each, got {ids.dtype} {list(ids.shape)}")
         return _checked_numbers(ids.astype(np.int64), str(path))
     if path.name.endswith(TEXT_ENDINGS):
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
-        # Strings look like names: only the name that is looked for is one.
-        text = TextTable(
-            path, lambda fields: "id" not in fields and (_is_row(fields) or None), option=_OPTION, header=header
-        )
-        return _text_ids(text, _column_index(text.names, "id", path), strings, folder)
+        text = _text_with_ids(path, header, id_column)
+        return _text_ids(text, _id_place(text.names, id_column, path), strings, folder)
     names = _parquet_names(path)
-    return _parquet_ids(path, names[_column_index(names, "id", path)], strings, folder)
+    return _parquet_ids(path, names[_id_place(names, id_column, path)], strings, folder)
+
+
+def read_key(
+    path: str | Path, header: bool | None, id_column: str | None, *, strings: bool
+) -> np.ndarray | pa.LargeStringArray | None:
+    """The ids beside the values of a file of features, labels, splits or times, as whole numbers or as strings; None where it has none."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return None
+    if not path.name.endswith(TEXT_ENDINGS):
+        key = key_place(_parquet_names(path), id_column, path)
+        return None if key is None else _parquet_key(path, key, strings)
+    text = _text(path, header)
+    key = key_place(text.names, id_column, path)
+    if key is None:
+        return None
+    try:
+        kinds = (pa.string() if strings else pa.int64(),)
+        column = _first_that_fits(text, [key], kinds, required=True, hashes=True).column(0)
+    except DataError as error:
+        raise DataError(f"{error}; ids that are strings are named with --edge-list.ids") from None
+    return large_strings(column) if strings else column.to_numpy()
+
+
+def _parquet_key(path: Path, key: int, strings: bool) -> np.ndarray | pa.LargeStringArray:
+    column = _read_parquet(path).column(key)
+    what = f"{path}: column of ids"
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{what}: expected an id in every row, found an empty field in row {row + 1}")
+    if strings and is_text_type(column.type):
+        return large_strings(column)
+    if strings or not pa.types.is_integer(column.type):
+        expected = "strings, as the nodes' ids are" if strings else "whole numbers"
+        hint = "" if strings else "; ids that are strings are named with --edge-list.ids"
+        raise DataError(f"{what}: expected {expected}, found {column.type}{hint}")
+    return column.to_numpy().astype(np.int64)
+
+
+def has_key(path: str | Path, header: bool | None, id_column: str | None) -> bool:
+    """Whether ids stand beside the values."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return False
+    names = _text(path, header).names if path.name.endswith(TEXT_ENDINGS) else _parquet_names(path)
+    return key_place(names, id_column, path) is not None
+
+
+def _text_with_ids(path: Path, header: bool | None, id_column: str | None) -> TextTable:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    known = {id_column} if id_column else {*ID_NAMES} - {""}
+
+    def is_row(fields: list[str]) -> bool | None:
+        """Strings look like names: only a name of ids is one."""
+        named = any((field if id_column else field.lower()) in known for field in fields)
+        return not named and (_is_row(fields) or None)
+
+    return TextTable(path, is_row, option=_OPTION, header=header)
+
+
+def _id_place(names: list[str], id_column: str | None, path: Path) -> int:
+    """The place of the ids in a file of ids."""
+    key = key_place(names, id_column, path)
+    return value_place(names, ("id",), None, path) if key is None else key
 
 
 def _text_ids(text: TextTable, index: int, strings: bool | None, folder: str | None) -> np.ndarray | StringIds:
@@ -263,7 +375,7 @@ def _text_ids(text: TextTable, index: int, strings: bool | None, folder: str | N
         try:
             numbers = _first_that_fits(text, [index], (pa.int64(),), required=True).column(0).to_numpy()
         except DataError:
-            if strings is False:
+            if strings is False or _holds_numbers(text, index):
                 raise
         else:
             return _checked_numbers(numbers, f"{text.path}: {what}")
@@ -271,6 +383,15 @@ def _text_ids(text: TextTable, index: int, strings: bool | None, folder: str | N
     return _numbered(
         ((block.table.column(0), partial(line_of_file, text.path, block.line_of)) for block in blocks), what, folder
     )
+
+
+def _holds_numbers(text: TextTable, index: int) -> bool:
+    """Whether all fields but those that say nothing are whole numbers: then an NA is no id."""
+    try:
+        column = _first_that_fits(text, [index], (pa.int64(),)).column(0)
+    except DataError:
+        return False
+    return column.null_count < len(column)
 
 
 def _parquet_ids(path: Path, name: str, strings: bool | None, folder: str | None) -> np.ndarray | StringIds:
@@ -351,18 +472,20 @@ def _text(path: Path, header: bool | None) -> TextTable:
     return TextTable(path, _is_row, option=_OPTION, header=header)
 
 
-def read_times(path: str | Path, header: bool | None = None) -> np.ndarray:
-    """int64 [num_nodes]: a `.npy`, or the column `time`, or the only column, of a Parquet or text file."""
+def read_times(path: str | Path, header: bool | None = None, id_column: str | None = None) -> np.ndarray:
+    """int64 [num_nodes]: a `.npy`, or the column `time`, or the only column but that of ids, of a Parquet or text file."""
     path = Path(path)
     if path.suffix == ".npy":
         return time_column(_load_npy(path), str(path))
     if path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
-        index = _column_index(text.names, "time", path)
-        blocks = text.blocks({index: pa.int64()}, required=True, skip_blank=False)
+        key = key_place(text.names, id_column, path)
+        index = value_place(text.names, TIME_NAMES, key, path)
+        blocks = text.blocks({index: pa.int64()}, required=True, skip_blank=False, hashes=key is not None)
         return np.concatenate([np.empty(0, np.int64), *(column_values(block.table.column(0)) for block in blocks)])
     table = _read_parquet(path)
-    return arrow_times(table.column(_column_index(table.column_names, "time", path)), str(path))
+    key = key_place(table.column_names, id_column, path)
+    return arrow_times(table.column(value_place(table.column_names, TIME_NAMES, key, path)), str(path))
 
 
 def arrow_times(column: pa.Array | pa.ChunkedArray, what: str) -> np.ndarray:
@@ -375,19 +498,18 @@ def arrow_times(column: pa.Array | pa.ChunkedArray, what: str) -> np.ndarray:
     return time_column(np.asarray(column), what)
 
 
-def _column_index(names: list[str], wanted: str, path: Path) -> int:
-    if names.count(wanted) != 1 and len(names) != 1:
-        raise DataError(f"{path}: expected a column '{wanted}' or one column, found {', '.join(names)[:200] or 'none'}")
-    return names.index(wanted) if wanted in names else 0
-
-
 def _first_that_fits(
-    text: TextTable, indices: Sequence[int], kinds: tuple[pa.DataType, ...], *, required: bool = False
+    text: TextTable,
+    indices: Sequence[int],
+    kinds: tuple[pa.DataType, ...],
+    *,
+    required: bool = False,
+    hashes: bool = False,
 ) -> pa.Table:
     """Some columns as the first of these types that all of their values have. DataError where none fits, of the last."""
     for kind in kinds:
         try:
-            blocks = text.blocks(dict.fromkeys(indices, kind), required=required, skip_blank=False)
+            blocks = text.blocks(dict.fromkeys(indices, kind), required=required, skip_blank=False, hashes=hashes)
             schema = pa.schema([(str(index), kind) for index in indices])
             return pa.concat_tables([schema.empty_table(), *(block.table for block in blocks)])
         except DataError:

@@ -27,26 +27,69 @@ class NodeIds:
 
     def rows(self, ids: EdgeEnds, raw: RawEdges) -> np.ndarray:
         """int64: the rows of an end of some edges. Raises DataError, with the line of the file, for an id that no node has."""
-        if self.strings is not None:
-            assert isinstance(ids, pa.LargeStringArray)
-            rows = self.strings.find(ids)
-            known = rows >= 0
-        else:
-            assert isinstance(ids, np.ndarray)
-            rows = ids if self.numbers is None else np.searchsorted(self.numbers, ids)
-            known = rows < self.num_nodes
-            if self.numbers is not None:
-                known &= self.numbers[np.minimum(rows, self.num_nodes - 1)] == ids
+        rows = self.find(ids)
+        known = rows >= 0
         if not known.all():
             bad = int(np.argmin(known))
-            got = int(ids[bad]) if isinstance(ids, np.ndarray) else repr(ids[bad].as_py())
-            expected = (
-                f"an id of {self.whose}, 0 to {self.num_nodes - 1}"
-                if self.is_row
-                else f"one of the ids of {self.whose}"
-            )
-            raise DataError(f"{raw.where(bad)}: expected {expected}, got {got}")
+            raise DataError(f"{raw.where(bad)}: expected {self.expected}, got {shown_id(ids[bad])}")
         return rows
+
+    @property
+    def expected(self) -> str:
+        return f"an id of {self.whose}, 0 to {self.num_nodes - 1}" if self.is_row else f"one of the ids of {self.whose}"
+
+    def find(self, ids: EdgeEnds) -> np.ndarray:
+        """int64: the rows of some ids, -1 for one that no node has."""
+        if self.strings is not None:
+            assert isinstance(ids, pa.LargeStringArray)
+            return self.strings.find(ids)
+        rows = np.asarray(ids if self.numbers is None else np.searchsorted(self.numbers, ids))
+        known = (rows >= 0) & (rows < self.num_nodes)
+        if self.numbers is not None:
+            known &= self.numbers[np.minimum(rows, self.num_nodes - 1)] == ids
+        return rows if known.all() else np.where(known, rows, -1)
+
+    def id_of(self, row: int) -> str:
+        """The id of a node, for people."""
+        if self.strings is not None:
+            return shown_id(self.strings.strings.part(row, row + 1)[0])
+        return str(row if self.numbers is None else self.numbers[row])
+
+
+def shown_id(value: Any) -> str:
+    """An id of an edge or a table, for people."""
+    return repr(value.as_py()) if isinstance(value, pa.Scalar) else str(value)
+
+
+def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object) -> np.ndarray:
+    """int64 [num_nodes]: the row of each node in a file whose rows have these ids.
+
+    Raises DataError for a row without a node, an id twice, and a node without a row, each with the first and their number.
+    """
+    if len(key) != num_rows:
+        raise DataError(f"{path}: expected an id in each of {num_rows} rows, found {len(key)} ids")
+    node = nodes.find(key)
+    if (node < 0).any():
+        row = int(np.argmax(node < 0))
+        hint = "; ids that are no rows are named with --edge-list.ids" if nodes.is_row else ""
+        raise DataError(
+            f"{path}: row {row + 1} without a node: expected {nodes.expected}, got {shown_id(key[row])}, {int((node < 0).sum())} such rows{hint}"
+        )
+    rows = np.full(nodes.num_nodes, -1, np.int64)
+    rows[node[::-1]] = np.arange(num_rows)[::-1]  # the first row of each id
+    twice = rows[node] != np.arange(num_rows)
+    if twice.any():
+        row = int(np.argmax(twice))
+        raise DataError(
+            f"{path}: row {row + 1}: expected each id once, got {shown_id(key[row])} as in row {rows[node[row]] + 1}, {int(twice.sum())} such rows"
+        )
+    if (rows < 0).any():
+        missing = int(np.argmax(rows < 0))
+        raise DataError(
+            f"{path}: node without a row: expected a row for each of {nodes.num_nodes} nodes, found none for id {nodes.id_of(missing)}, "
+            f"{int((rows < 0).sum())} such nodes; add rows (an empty label or split is none)"
+        )
+    return rows
 
 
 def in_ascending_id(ids: np.ndarray, columns: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
@@ -54,10 +97,11 @@ def in_ascending_id(ids: np.ndarray, columns: Sequence[Any]) -> tuple[np.ndarray
     if not np.any(np.diff(ids) < 0):
         return ids, list(columns)
     order = np.argsort(ids)
-    return ids[order], [_reordered(column, order) for column in columns]
+    return ids[order], [reordered(column, order) for column in columns]
 
 
-def _reordered(column: Any, order: np.ndarray) -> Any:
+def reordered(column: Any, order: np.ndarray) -> Any:
+    """The rows of a column (or None) in this order; a matrix of features is taken from when it is read."""
     if column is None:
         return None
     return column[order] if column.ndim == 1 or column.dtype == np.int8 else _Reordered(column, order)

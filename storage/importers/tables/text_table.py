@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from graphmill.core.errors import DataError
@@ -161,7 +162,7 @@ class TextTable:
                 continue
             # In a line between blanks, an empty field may be a run of delimiters.
             whole = asked.required or (self._runs and not cleaned)
-            if not whole or not any(column.null_count for column in table.columns):
+            if not whole or not any(map(_has_hole, table.columns)):
                 self._dirty = cleaned
                 return _Parsed(raw, table, cleaned, "")
         return _Parsed(raw, None, True, problem)
@@ -192,7 +193,7 @@ class TextTable:
             ),
             pa_csv.ParseOptions(delimiter=self._delimiter, quote_char=quote, ignore_empty_lines=False),
             pa_csv.ConvertOptions(
-                column_types=asked, include_columns=list(asked), null_values=list(NULLS), strings_can_be_null=True
+                column_types=asked, include_columns=list(asked), null_values=list(NULLS), strings_can_be_null=False
             ),
         )
 
@@ -328,13 +329,20 @@ def _line_of(asked: _Asked, raw: bytes, line: int, row: int) -> int:
     return next(itertools.islice(rows, row, None), line)
 
 
+def _has_hole(column: pa.ChunkedArray) -> bool:
+    """Whether a field is empty: of text, one that has no letters, since `NA` may be a name."""
+    if pa.types.is_string(column.type):
+        return bool(pc.any(pc.equal(pc.binary_length(column), 0)).as_py())
+    return column.null_count > 0
+
+
 def _has_open_quote(line: bytes) -> bool:
     return line.count(b'"') % 2 == 1
 
 
 def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:
     """Why a field is not of this type; None if it is."""
-    if field in NULLS:
+    if not field or (field in NULLS and not pa.types.is_string(kind)):
         return f"expected a value, found {repr(field) if field else 'an empty field'}" if required else None
     if pa.types.is_integer(kind) and not re.fullmatch("-?[0-9]+", field):
         return f"expected whole numbers, found {field[:40]!r}"

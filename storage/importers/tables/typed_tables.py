@@ -21,8 +21,8 @@ from graphmill.storage.format.source import EdgeChunk, NodeChunk, Relation, Sour
 from graphmill.storage.importers.memory.array_graph import node_chunks
 from graphmill.storage.importers.tables.edge_file import EdgeFile
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
-from graphmill.storage.importers.tables.node_columns import NodeTable, read_features
-from graphmill.storage.importers.tables.node_ids import NodeIds, in_ascending_id
+from graphmill.storage.importers.tables.node_columns import NodeTable, read_features, read_key
+from graphmill.storage.importers.tables.node_ids import NodeIds, in_ascending_id, reordered, rows_by_key
 from graphmill.storage.importers.tables.text_table import TEXT_ENDINGS
 from graphmill.storage.ingestion.string_ids import StringIds
 
@@ -108,8 +108,10 @@ class TableNodes:
                 columns["time"] = self._table.times(options.time)
             if isinstance(options.features, tuple):
                 columns["features"] = self._table.features(options.features)
+        key = None
         if isinstance(options.features, str):
             columns["features"] = read_features(folder / options.features)
+            key = read_key(folder / options.features, None, None, strings=isinstance(columns.get("id"), StringIds))
         counts = {key: len(column) for key, column in columns.items()} | (
             {"count": options.count} if options.count is not None else {}
         )
@@ -120,9 +122,13 @@ class TableNodes:
         ids, others = columns.get("id"), [columns.get(key) for key in ("features", "label", "split", "time")]
         strings = ids if isinstance(ids, StringIds) else None
         numbers = None if strings is not None else ids
+        feature = others[0]
         if numbers is not None:
             numbers, others = in_ascending_id(numbers, others)
         self.ids = NodeIds(name, self.num_nodes, numbers, strings)
+        if feature is not None and key is not None:
+            order = rows_by_key(self.ids, key, len(feature), folder / str(options.features))
+            others[0] = reordered(feature, order)
         self._feature, self._label, self._split, self._time = others
 
     @cached_property
