@@ -32,6 +32,8 @@ NPY_ERRORS: tuple[type[Exception], ...] = (
     *(SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError),
     MemoryError,  # a shape that is larger than the file
 )
+LABEL_KINDS = ("auto", "class", "number")
+_MOST_CLASSES = 1000  # that floats are
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,17 @@ class ArrayGraph:
     links: Links | None = None  # that are held out: they are not among the edges
     repeats_links: bool = False  # or may be, since the data set's publisher has it so
     strings: StringIds | None = None  # [num_nodes]: the nodes' ids
+    label_kind: str = "auto"  # as `label_column` takes it; with num_classes, floats are classes
 
     def __repr__(self) -> str:
         return describe(self)
 
     def __post_init__(self) -> None:
         if self.label is not None:
-            object.__setattr__(self, "label", label_column(self.label, self.name))
+            one = self.label.ndim == 1 or self.label.shape[1:] == (1,)
+            told = one and self.num_classes is not None and self.label_kind == "auto"
+            kind = "class" if told else self.label_kind
+            object.__setattr__(self, "label", label_column(self.label, self.name, kind))
         for entry in ("edge_time", "node_time"):
             if (given := getattr(self, entry)) is not None:
                 object.__setattr__(self, entry, time_column(given, f"{self.name}: {entry}"))
@@ -232,22 +238,33 @@ def time_column(time: np.ndarray, what: str) -> np.ndarray:
     return whole
 
 
-def label_column(label: np.ndarray, name: str) -> np.ndarray:
+def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray:
     """int64 [num_nodes] classes for whole numbers and truth values, float32 [num_nodes] for real numbers; of several labels per node int8
     [num_nodes, L] of 1, 0 and, where it is not known, -1.
 
-    From [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN where there is none. DataError for other shapes, types and numbers.
+    From [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN where there is none. `kind`: class, number, or auto: floats that are
+    whole and not negative are classes, of at most 1,000 different ones. DataError for other shapes, types, numbers and kinds.
     """
+    if kind not in LABEL_KINDS:
+        raise DataError(f"{name}: label_kind: expected {', '.join(LABEL_KINDS)}, got {kind!r}")
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]
     if label.ndim == 2 and label.shape[1]:
+        if kind != "auto":
+            raise DataError(
+                f"{name}: label_kind {kind}: expected one label a node, got shape {list(label.shape)}; leave it out"
+            )
         return _answers(label, name)
     if label.ndim != 1:
         raise DataError(
             f"{name}: labels must be one number per node, or a row of 0 and 1, got shape {list(label.shape)}"
         )
-    if np.issubdtype(label.dtype, np.floating):
+    if kind == "number" and label.dtype.kind in "iuf":
         return label.astype(np.float32, copy=False)
+    if label.dtype.kind == "f":
+        if not _are_classes(label, name, kind):
+            return label.astype(np.float32, copy=False)
+        label = np.where(np.isnan(label), -1, label).astype(np.int64)
     if not np.issubdtype(label.dtype, np.integer) and label.dtype != bool:
         raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
     low, high = (int(label.min()), int(label.max())) if len(label) else (0, 0)
@@ -258,6 +275,25 @@ def label_column(label: np.ndarray, name: str) -> np.ndarray:
             "write -1 for what has no label, also in place of PyTorch's -100"
         )
     return label.astype(np.int64, copy=False)
+
+
+def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
+    """Whether floats are classes, as pandas writes whole numbers beside empty fields. Raises DataError where it cannot be told, or is said wrongly."""
+    known = label[~np.isnan(label)]
+    whole = (np.floor(known) == known) & (known >= (-1 if kind == "class" else 0)) & (known < 2.0**63)
+    if kind == "class" and not whole.all():
+        raise DataError(
+            f"{name}: labels must be classes, whole numbers from 0 (-1 or NaN: none), got {known[~whole][0]}, {int((~whole).sum())} such; "
+            "for real numbers set label_kind number, and no num_classes"
+        )
+    if kind == "class" or not len(known) or not whole.all():
+        return kind == "class"
+    if (different := len(np.unique(known))) > _MOST_CLASSES:
+        raise DataError(
+            f"{name}: labels are {different:,} different whole numbers, written as floats: classes or numbers? "
+            "set label_kind (--edge-list.label-kind) class or number"
+        )
+    return True
 
 
 def _answers(label: np.ndarray, name: str) -> np.ndarray:

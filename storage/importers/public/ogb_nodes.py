@@ -62,7 +62,7 @@ def ogb_graph(
         dst=dst,
         edge_feature=edge_feature,
         feature=graph.get("node_feat"),
-        label=_class_labels(label_column(label, name)),
+        label=label_column(label, name, "auto" if label.ndim == 2 and label.shape[1] > 1 else "class"),
         split=split_sets(num_nodes, [[rows] for rows in parts], name),
         num_classes=int(meta["num classes"]),
         provenance={"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]},
@@ -188,10 +188,3 @@ def _check_layout(name: str, meta: Mapping[str, str], folder: Path) -> None:
             f"{folder}: not the current release of {name}, {' and '.join(missing)} missing; remove the folder to download it "
             f"anew, or unpack {meta['url']} and put its folder {meta['download_name']!r} there"
         )
-
-
-def _class_labels(label: np.ndarray) -> np.ndarray:
-    """Classes as int64; OGB gives those of papers100M as floats, NaN where there is none."""
-    if np.issubdtype(label.dtype, np.floating):
-        return np.where(np.isnan(label), -1, label).astype(np.int64)
-    return label

@@ -3,7 +3,7 @@
 Edges are read in record batches and never held as a whole. The ids of nodes are, where they are no rows: 8 bytes each, of strings up to 24.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,12 @@ from graphmill.storage.importers.tables.node_columns import (
 from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
 
-_READERS = {"features": read_features, "labels": read_labels, "splits": read_splits, "node_times": read_times}
+_READERS: dict[str, Callable[..., np.ndarray]] = {
+    "features": read_features,
+    "labels": read_labels,
+    "splits": read_splits,
+    "node_times": read_times,
+}
 
 
 class EdgeListGraph:
@@ -50,10 +55,9 @@ class EdgeListGraph:
         self._strings = named if isinstance(named, StringIds) else None
         if self.options.compact_ids and self._has_strings_of_its_own(files):
             self._strings = StringIds(scratch)
-        self._rows = {name: _READERS[name](path, *self._said) for name, path in files.items() if name != "features"}
-        if "features" in files:
-            others = [name for name, path in files.items() if path == files["features"] and name != "features"]
-            self._rows = {"features": read_features(files["features"], *self._said, others), **self._rows}
+        others = [name for name, path in files.items() if path == self.options.features and name != "features"]
+        more = {"features": (others,), "labels": (self.options.label_kind,)}
+        self._rows = {name: _READERS[name](path, *self._said, *more.get(name, ())) for name, path in files.items()}
         self._file.strings = (self._strings is not None,) * 2
         self._numbers = named if isinstance(named, np.ndarray) else None
         self._num_named = None if named is None else len(named)

@@ -1,6 +1,7 @@
 """Options for reading an edge list, apart from the reader: a command line names them without loading Arrow."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from graphmill.core.errors import ConfigError
 
@@ -42,6 +43,8 @@ class EdgeListOptions:
     """`.npy` [num_nodes, dim], Parquet or CSV (every column but that of ids is a feature, or in Parquet a list of them); rows by their ids, else in ascending id, or as in `ids`."""
     labels: str | None = None
     """`.npy` [num_nodes], Parquet or CSV (column `label`, or the only one), rows as in `features`."""
+    label_kind: Literal["auto", "class", "number"] = "auto"
+    """What labels are. auto: classes where they are truth values or whole numbers (written as floats: not negative ones, of at most 1,000 different), else real numbers."""
     splits: str | None = None
     """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; Parquet or CSV: columns of such codes, of names, or masks `train_mask`, `val_mask`, `test_mask`."""
     node_times: str | None = None

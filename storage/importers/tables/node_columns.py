@@ -99,11 +99,13 @@ def _feature_columns(table: pa.Table, path: Path) -> np.ndarray:
     return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
 
 
-def read_labels(path: str | Path, header: bool | None = None, id_column: str | None = None) -> np.ndarray:
+def read_labels(
+    path: str | Path, header: bool | None = None, id_column: str | None = None, kind: str = "auto"
+) -> np.ndarray:
     """int64 or float32 [num_nodes]: a `.npy`, or the column `label`, or the only column but that of ids, of a Parquet or text file."""
     path = Path(path)
     if path.suffix == ".npy":
-        return label_column(_load_npy(path), str(path))
+        return label_column(_load_npy(path), str(path), kind)
     if path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
         key = key_place(text.names, id_column, path)
@@ -113,17 +115,19 @@ def read_labels(path: str | Path, header: bool | None = None, id_column: str | N
         table = _read_parquet(path)
         key = key_place(table.column_names, id_column, path)
         column = table.column(value_place(table.column_names, LABEL_NAMES, key, path))
-    return _label_values(column, path)
+    return _label_values(column, path, kind)
 
 
-def _label_values(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+def _label_values(column: pa.ChunkedArray, path: Path, kind: str) -> np.ndarray:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(f"{path}: expected numbers as labels, found {column.type}")
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int64())  # classes 0 and 1
     if pa.types.is_integer(column.type) and column.null_count:
         column = column.fill_null(-1)  # unlabelled
-    return label_column(column.to_numpy(), str(path))  # an empty field among real numbers is NaN: an unknown target
+    return label_column(
+        column.to_numpy(), str(path), kind
+    )  # an empty field among real numbers is NaN: an unknown target
 
 
 def read_splits(path: str | Path, header: bool | None = None, id_column: str | None = None) -> np.ndarray:
@@ -250,9 +254,9 @@ class NodeTable:
         assert isinstance(ids, np.ndarray)
         return int(ids[0])
 
-    def labels(self, name: str) -> np.ndarray:
+    def labels(self, name: str, kind: str = "auto") -> np.ndarray:
         """As `read_labels`."""
-        return _label_values(self._column(name, (pa.int64(), pa.bool_(), pa.float64())), self.path)
+        return _label_values(self._column(name, (pa.int64(), pa.bool_(), pa.float64())), self.path, kind)
 
     def splits(self, name: str) -> np.ndarray:
         """int8 [num_rows, 1], as `read_splits`."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.storage.format.source import EdgeChunk, NodeChunk, Relation, SourceInfo, TypedSource
-from graphmill.storage.importers.memory.array_graph import node_chunks
+from graphmill.storage.importers.memory.array_graph import LABEL_KINDS, node_chunks
 from graphmill.storage.importers.tables.edge_file import EdgeFile
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.importers.tables.node_columns import NodeTable, read_features, read_key
@@ -44,6 +44,8 @@ class NodeTableOptions:
     """A file of features alone, rows as in `file`; or a list of columns of `file`, of numbers, or one of lists."""
     label: str | None = None
     """Column: classes from 0 (-1 or empty: none), or real numbers."""
+    label_kind: str = "auto"
+    """class or number; auto: whole numbers are classes, also written as floats."""
     split: str | None = None
     """Column: train, valid, test or none, or their codes 1, 2, 3 and 0."""
     time: str | None = None
@@ -101,7 +103,7 @@ class TableNodes:
             if options.id is not None:
                 columns["id"] = self._table.ids(options.id, options.string_ids, scratch)
             if options.label is not None:
-                columns["label"] = self._table.labels(options.label)
+                columns["label"] = self._table.labels(options.label, options.label_kind)
             if options.split is not None:
                 columns["split"] = self._table.splits(options.split)
             if options.time is not None:
@@ -207,6 +209,8 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
             raise read.wrong(node, f"a file ending in {', '.join(_ENDINGS)}", options.file)
         if not columns and options.features is None and options.count is None:
             raise read.wrong(node, f"one of id, features, label, split, time and count for {name}", "none")
+        if options.label_kind not in LABEL_KINDS:
+            raise read.wrong(node, f"label_kind: {', '.join(LABEL_KINDS)}", options.label_kind)
         if options.count is not None and options.count < 1:
             raise read.wrong(node, "a count of at least 1", options.count)
     relations: dict[Relation, EdgeTableOptions] = {}

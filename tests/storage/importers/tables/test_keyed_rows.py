@@ -9,8 +9,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from graphmill.core.errors import DataError
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
+from graphmill.storage.importers.tables.node_columns import read_labels
 from graphmill.storage.importers.tables.typed_tables import typed_tables
 
 COUNT = 7
@@ -23,6 +25,7 @@ IDS = {
 LABELS = {
     "classes": ([3, 0, 1, 2, 1, 0, 3], [3, 0, 1, 2, 1, 0, 3]),
     "classes and holes": ([3, None, 1, 2, None, 0, 3], [3, -1, 1, 2, -1, 0, 3]),
+    "classes as floats": ([3.0, None, 1.0, 2.0, 1.0, 0.0, 3.0], [3, -1, 1, 2, 1, 0, 3]),
     "truth values": ([True, False, True, True, False, False, True], [1, 0, 1, 1, 0, 0, 1]),
     "real numbers": ([0.5, 1.25, -3.0, 4.0, 0.0, 7.5, 2.0], [0.5, 1.25, -3.0, 4.0, 0.0, 7.5, 2.0]),
 }
@@ -175,3 +178,49 @@ def test_na_among_numbers_is_no_id(tmp_path, text):
     (tmp_path / "ids.csv").write_text(text)
     with pytest.raises(DataError, match=r"ids\.csv: line 3: "):
         EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(ids=str(tmp_path / "ids.csv")))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npy"])
+def test_whole_floats_are_classes_unless_said_otherwise(tmp_path, ending):
+    def read(values, kind="auto"):
+        path = tmp_path / f"y{ending}"
+        if ending == ".npy":
+            np.save(path, np.array(values, float))
+        elif ending == ".csv":
+            path.write_text(
+                "\n".join(["label", *("" if np.isnan(value) else repr(float(value)) for value in values)]) + "\n"
+            )
+        else:
+            _write(path, {"label": pa.array(values, pa.float64(), from_pandas=True)})
+        return read_labels(path, kind=kind)
+
+    labels = read([0.0, 1.0, np.nan, 2.0])
+    assert (labels.tolist(), labels.dtype) == ([0, 1, -1, 2], np.int64)
+    for values, kind in (([0.0, 1.0, 2.0], "number"), ([0.0, 1.0, -2.5], "auto"), ([0.0, 1.5], "auto")):
+        assert (read(values, kind).tolist(), read(values, kind).dtype) == (values, np.float32)
+    with pytest.raises(DataError, match=r"1,001 different whole numbers, written as floats: .*label-kind"):
+        read(np.arange(1001.0))
+    assert read(np.arange(1001.0), "class").dtype == np.int64
+    with pytest.raises(DataError, match=r"labels must be classes, .* got 1.5, 1 such"):
+        read([0.0, 1.5], "class")
+
+
+def test_label_kind_of_each_source(tmp_path):
+    (tmp_path / "e.csv").write_text("0,1\n1,2\n")
+    (tmp_path / "y.csv").write_text("label\n0\n1\n2\n")
+    graph = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(labels=str(tmp_path / "y.csv"), label_kind="number"))
+    assert next(graph.nodes(9)).label.dtype == np.float32
+    (tmp_path / "graph.yaml").write_text("nodes: {a: {file: y.csv, label: label, label_kind: number}}\n")
+    assert next(typed_tables(tmp_path).nodes["a"].nodes(9)).label.dtype == np.float32
+    (tmp_path / "graph.yaml").write_text("nodes: {a: {file: y.csv, label: label, label_kind: kind}}\n")
+    with pytest.raises(ConfigError, match="label_kind: auto, class, number"):
+        typed_tables(tmp_path)
+    ends = np.array([0, 1]), np.array([1, 2])
+    floats = np.array([0, np.nan, 2], np.float32)
+    assert ArrayGraph("a", 3, *ends, label=floats).label.tolist() == [0, -1, 2]
+    assert ArrayGraph("a", 3, *ends, label=floats, label_kind="number").label.dtype == np.float32
+    assert ArrayGraph("a", 3, *ends, label=np.array([0, 1.0, -2])).label.dtype == np.float32
+    with pytest.raises(DataError, match="label_kind number: expected one label a node"):
+        ArrayGraph("a", 3, *ends, label=np.eye(3), label_kind="number")
+    with pytest.raises(DataError, match=r"got 0.5, 3 such; .* no num_classes"):
+        ArrayGraph("a", 3, *ends, label=np.array([0.5, 0.5, 0.5]), num_classes=3)
