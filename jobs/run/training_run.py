@@ -415,8 +415,12 @@ def print_scores(summary: Mapping[str, Any]) -> None:
     estimate, nan = summary.get("estimate"), float("nan")
     model = {"model": summary["scores"]} if estimate is None else {"model (estimate)": summary["estimates"]}
     baselines = {BASELINE_NAMES[name]: scores for name, scores in summary["baselines"].items() if scores is not None}
-    print(f"\n{summary['metric']:<28}{'valid':>9}{'test':>9}")
+    rows = [[str(summary["metric"]), "valid", "test"]]
     for name, scores in (model | baselines).items():
-        print(f"{name:<28}{scores.get('valid', nan):>9.4f}{scores.get('test', nan):>9.4f}")
+        rows.append([name, *(f"{scores.get(split, nan):.4f}" for split in rows[0][1:])])
+    widths = [28, *(max(9, 2 + max(map(len, column))) for column in list(zip(*rows, strict=True))[1:])]
+    print()
+    for name, *cells in rows:
+        print(f"{name:<{widths[0]}}" + "".join(f"{c:>{width}}" for c, width in zip(cells, widths[1:], strict=True)))
     if estimate is not None:
         print(f"estimate: {estimate}")

@@ -62,6 +62,18 @@ def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path
     assert "10 parameters, 2 workers on cpu, peak memory 1.23 GB each\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("score", [0.5, 12345.678, 702309.15194, -1e12, 3e18])
+def test_printed_scores_never_run_together(score: float, capsys: Any, tmp_path: Path) -> None:
+    scores = {"valid": score, "test": score}
+    longest = {"constant": scores, "composition": None}  # a name of 28 characters
+    print_end(SUMMARY | {"metric": "mae", "scores": scores, "baselines": longest}, RunUrl(str(tmp_path)))
+    head, model, constant = capsys.readouterr().out.splitlines()[1:4]
+    assert head.split() == ["mae", "valid", "test"]
+    assert model.split() == ["model", f"{score:.4f}", f"{score:.4f}"]
+    assert constant.split() == ["mean", "of", "the", "training", "targets", f"{score:.4f}", f"{score:.4f}"]
+    assert {len(head), len(model), len(constant)} == {len(head)}
+
+
 def test_a_run_without_a_report_names_none(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
     def without_matplotlib(*_: object) -> NoReturn:
         raise ModuleNotFoundError("No module named 'matplotlib'")
