@@ -22,6 +22,7 @@ from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_er
 from graphmill.storage.filesystem.urls import split_url
 from graphmill.storage.format.graph_set_manifest import Reject
 from graphmill.storage.importers.files.npz_members import open_npz
+from graphmill.storage.importers.tables.text_table import NULLS, is_number
 from graphmill.storage.molecules.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
 from graphmill.storage.molecules.smiles_options import SmilesOptions
 
@@ -160,10 +161,9 @@ class SmilesTable:
         smiles, targets = fields[self._smiles], []
         for column in self._targets:
             text = fields[column].strip()
-            try:
-                value = float(text) if text else math.nan
-            except ValueError:
+            if text not in NULLS and not is_number(text):
                 return f"target {text[:40]!r} is not a number"
+            value = math.nan if text in NULLS else float(text)
             if abs(value) > _MAX_TARGET:
                 return f"target {text[:40]!r} is not finite"
             targets.append(value)
@@ -171,8 +171,8 @@ class SmilesTable:
             return smiles, targets, int(self._row_code[row]) if row < len(self._row_code) else 0
         if self._split is None:
             return smiles, targets, hashed_split(smiles)
-        part = fields[self._split].strip().lower()
-        part = _ALIASES.get(part, part)
+        part = fields[self._split].strip()
+        part = "" if part in NULLS else _ALIASES.get(part.lower(), part.lower())
         if part and part not in THREE_PARTS:
             return f"split {part[:40]!r} is none of train, valid and test"
         return smiles, targets, THREE_PARTS.index(part) + 1 if part else 0

@@ -14,13 +14,13 @@ class SmilesOptions:
     smiles: str = "smiles"
     """Column of the SMILES; CXSMILES, with an extension |…| after a space, are read too. Without header, `0` is the first column."""
     targets: tuple[str, ...] = ()
-    """Columns of numbers; an empty field or `nan` is a missing target. Default: the one column that is left, if it is one."""
+    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. Default: the one column that is left, if it is one."""
     header: bool = True
     """Whether the first line holds the names of columns; else columns are named by their number, from 0."""
     delimiter: str = ","
     """One character, or `tab`."""
     split_column: str | None = None
-    """Column with train, valid (or val) or test; empty: in none."""
+    """Column with train, valid (or val) or test; empty or `NA`: in none."""
     split_file: str | None = None
     """.npz with row numbers (from 0, without the header) as arrays train, valid (or val) and test. Default for both: the hashed SMILES, 80/10/10."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from graphmill.core.errors import ConfigError, DataError
+from graphmill.storage.importers.tables.text_table import NULLS
 from graphmill.storage.molecules.molecule_source import hashed_split
 from graphmill.storage.molecules.pcqm4mv2 import pcqm4mv2, read_split_dict
 from graphmill.storage.molecules.smiles import SmilesTable, split_from_file
@@ -53,6 +54,23 @@ def test_rows_that_cannot_be_read_are_rejected_with_their_line(tmp_path):
     assert reasons[0] == "expected 2 fields, got 1"
     assert reasons[1] == "target 'abc' is not a number"
     assert reasons[2:4] == ["target 'inf' is not finite", "target '1e300' is not finite"]
+
+
+@pytest.mark.parametrize("null", NULLS)
+def test_nulls_of_every_program_are_missing_targets_and_no_part(tmp_path, null):
+    table = _table(tmp_path / "m.csv", f"smiles,y,part\nCC,{null},{null}\nCO,1.5,train\n", split_column="part")
+    _, (chunk,) = _all(table)
+    assert chunk.rejects == ()
+    np.testing.assert_array_equal(chunk.target, np.array([[np.nan], [1.5]], np.float32))
+    assert chunk.split.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("text", ["1_000", "1_0.5", "1,5", "1 000", "0x10"])
+def test_numbers_are_those_of_the_other_readers(tmp_path, text):
+    table = _table(tmp_path / "m.csv", f'smiles,y\nCC,"{text}"\nCO,2\n')
+    smiles, (chunk,) = _all(table)
+    assert smiles == ["CO"]
+    assert [reject.reason for reject in chunk.rejects] == [f"target '{text}' is not a number"]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 100])
