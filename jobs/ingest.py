@@ -360,10 +360,12 @@ def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int,
     from graphmill.cluster.ingestion.molecules import ingest_molecules
     from graphmill.storage.graph_sets.graph_set import open_graphs
 
-    ingest_molecules(build_molecules(config), config.url, config, config.ray, report)
+    source = build_molecules(config)
+    ingest_molecules(source, config.url, config, config.ray, report)
     graphs = open_graphs(config.url)
     num_bytes = sum(entry.num_bytes for entry in graphs.manifest.files.values())
-    return num_bytes, len(graphs), describe(graphs, molecules=True), rejected(graphs)
+    columns = f"\ncolumns: {source.info.columns}" if source.info.columns else ""
+    return num_bytes, len(graphs), describe(graphs, molecules=True) + columns, rejected(graphs)
 
 
 def ingest_public_set(config: IngestSetConfig, report: "Progress") -> "tuple[int, int, str, str]":

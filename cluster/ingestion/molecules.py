@@ -111,6 +111,7 @@ def _ingest_pieces(
             index_dtype=INDEX_DTYPE,
             target_names=info.target_names,
             split_names=info.split_names,
+            id_kind=info.id_kind,
             provenance={**info.provenance, **versions, "features": "ogb.utils.mol.smiles2graph"},
         ),
         pieces.shards(options.shard_rows // options.chunk_rows, rejects, report),

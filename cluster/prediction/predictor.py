@@ -29,6 +29,7 @@ from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.vocabulary.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions
 from graphmill.storage.format.source import SPLIT_NONE, SPLITS
 from graphmill.storage.graph import SourceIds
+from graphmill.storage.graph_sets.graph_set import GraphIds
 from graphmill.storage.predictions import PredictionFolder
 
 _PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
@@ -81,7 +82,7 @@ class PredictionSpec:
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     # Further columns that say what ids mean which are not the source's own; None: there are none.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
-    source_ids: SourceIds | None = None  # of nodes whose ids are strings
+    source_ids: SourceIds | GraphIds | None = None  # of nodes whose ids are strings, of graphs that have some
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class Predictor:
             "split": table["split"],
             **public_columns(table, spec.task, spec.target_names),
         }
-        if spec.source_ids is not None and "destination" in columns:
+        if isinstance(spec.source_ids, SourceIds) and "destination" in columns:
             columns["destination"] = named_by(columns["destination"], spec.source_ids)
         if spec.embeddings:
             columns["embedding"] = table["embedding"]

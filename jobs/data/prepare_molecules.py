@@ -22,6 +22,8 @@ def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> Store
     if isinstance(stored, StoredGraphs):
         return stored
     source, target = stored
+    if source.info.columns:
+        print(f"columns of {graphs.path}: {source.info.columns}", flush=True)
     with progress(f"preparing {target.name}") as bar, unless_another_was_first(str(target)):
         # A total is a hint: a table's lines are counted, not its rows.
         ingest_molecules(

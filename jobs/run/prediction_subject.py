@@ -52,7 +52,7 @@ from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_NAMES
 from graphmill.storage.graph import SourceIds, StoredGraph, source_ids
-from graphmill.storage.graph_sets.graph_set import open_graphs
+from graphmill.storage.graph_sets.graph_set import GraphIds, graph_ids, open_graphs
 from graphmill.storage.typed_graph import TypedGraph, open_any_graph
 
 _TASKS: dict[str, type] = {
@@ -91,7 +91,7 @@ class Subject:
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
     table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
-    source_ids: SourceIds | None = None  # of nodes whose ids are strings
+    source_ids: SourceIds | GraphIds | None = None  # of nodes whose ids are strings, of graphs that have some
 
     @property
     def is_sharded(self) -> bool:
@@ -391,6 +391,7 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         here=serve,
         look=look,
         places=partial(predicted_places, store) if manifest.labelled else None,
+        source_ids=graph_ids(store),
     )
 
 

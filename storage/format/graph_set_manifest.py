@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
+import pyarrow as pa
 
 from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
@@ -18,6 +19,7 @@ REJECTS_NAME = "rejects.csv"
 _FILE_NAME = re.compile(r"part-\d{5}/graphs\.arrow|rejects\.csv")
 _INDEX_DTYPES = ("uint8", "uint16", "int32")
 _LABELLED = ("nodes", "pairs")
+ID_TYPES = {"number": pa.int64(), "string": pa.large_string()}
 _FEATURE_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32")
 
 
@@ -51,6 +53,7 @@ class GraphSetManifest:
         None  # "nodes": they have classes; "pairs": some pairs of nodes are told to belong together or not
     )
     num_classes: int | None = None  # of labelled nodes
+    id_kind: str | None = None  # "number" or "string": graphs have ids of their own; None: they are named by their rows
     num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
     statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)
@@ -77,8 +80,11 @@ class GraphSetManifest:
 
     def to_json(self) -> str:
         fields = asdict(replace(self, files={}, provenance={}))
+        optional = ("origin", "id_kind")
         return manifest_json(
-            MANY_GRAPHS, self, {name: value for name, value in fields.items() if name != "origin" or value is not None}
+            MANY_GRAPHS,
+            self,
+            {name: value for name, value in fields.items() if name not in optional or value is not None},
         )
 
 
@@ -111,6 +117,7 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         split_names=reader.names("split_names"),
         labelled=reader.choice("labelled", _LABELLED),
         num_classes=reader.optional_width("num_classes"),
+        id_kind=reader.choice("id_kind", tuple(ID_TYPES)),
         num_rejected=reader.count("num_rejected"),
         files=reader.files(),
         provenance=reader.texts("provenance"),

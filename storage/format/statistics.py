@@ -131,7 +131,7 @@ class GraphSetStatistics:
     nodes: CountStatistics  # of a graph
     edges: CountStatistics
     parts: tuple[GraphPartStatistics, ...]
-    digest: str  # SHA-256 of all columns, whatever the shards
+    digest: str  # SHA-256 of all columns but ids, whatever the shards
 
 
 class GraphSizes(Protocol):

@@ -3,7 +3,8 @@
     manifests/000001.json                    kind many-graphs; counts, schema, shards, files with checksums (`graphmill.storage.snapshots.snapshots`)
     data/<snapshot>/part-00000/graphs.arrow  one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
                               `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers. Where nodes are
-                              labelled `node_label` (list of classes, -1: none), where pairs are `pairs` (list of two nodes and 0 or 1)
+                              labelled `node_label` (list of classes, -1: none), where pairs are `pairs` (list of two nodes and 0 or 1);
+                              where the source has ids, `id`
     data/<snapshot>/rejects.csv              the source's rows that are no graph, where there are any
 
 Opening maps the files and checks what `graphmill.storage.graph` checks for one graph: sizes, Arrow structure, pointers, and that edges stay
@@ -23,7 +24,7 @@ import pyarrow as pa
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.offsets import pointers
 from graphmill.core.summaries import describe
-from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
 from graphmill.storage.filesystem.mapped_files import damaged
 from graphmill.storage.filesystem.urls import absolute_url, split_url
 from graphmill.storage.format.arrow_files import (
@@ -36,6 +37,7 @@ from graphmill.storage.format.arrow_files import (
     struct_column,
 )
 from graphmill.storage.format.graph_set_manifest import (
+    ID_TYPES,
     MANY_GRAPHS,
     REJECTS_NAME,
     GraphSetManifest,
@@ -66,6 +68,7 @@ class GraphShard:
     node_label: np.ndarray | None = None  # int16 [n], -1 where there is none
     pair_ptr: np.ndarray | None = None  # int64 [g + 1]
     pairs: np.ndarray | None = None  # int32 [p, 3]: two nodes, positions within their graph, and 0 or 1
+    ids: pa.Array | None = None  # [g], those of the source
 
     def __repr__(self) -> str:
         return describe(self)
@@ -257,6 +260,22 @@ class StoredGraphs:
                     )
 
 
+@dataclass(frozen=True)
+class GraphIds:
+    """The ids that a set's graphs have in its source. Small, and safe to send to other processes."""
+
+    graphs: StoredGraphs
+
+    def of(self, original_id: np.ndarray) -> pa.Array:
+        """Those of some graphs, by their rows in the source (int64 [k])."""
+        row = np.searchsorted(self.graphs.original_id, original_id)
+        return pa.chunked_array([shard.ids for shard in self.graphs.shards]).take(pa.array(row)).combine_chunks()
+
+
+def graph_ids(graphs: StoredGraphs) -> GraphIds | None:
+    return None if graphs.manifest.id_kind is None else GraphIds(graphs)
+
+
 def holds_many_graphs(url: str) -> bool:
     """By the newest manifest's kind; where it cannot be read, opening the graph will say why."""
     filesystem, path = split_url(url)
@@ -289,8 +308,9 @@ def shard_batch(
     index_dtype: str,
     split: np.ndarray | None = None,
     original_id: np.ndarray | None = None,
+    ids: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """The columns of graphs.arrow. `split`: int8 [g], codes; `original_id`: int64 [g]; default: in none, and 0, 1, 2 …"""
+    """The columns of graphs.arrow. `split`: int8 [g], codes; `original_id`: int64 [g]; default: in none, and 0, 1, 2 …; `ids`: those of the source."""
     num_graphs = len(graphs.num_nodes)
     node_values = (
         pa.nulls(int(graphs.num_nodes.sum()))
@@ -309,6 +329,8 @@ def shard_batch(
             np.arange(num_graphs, dtype=np.int64) if original_id is None else np.ascontiguousarray(original_id)
         ),
     }
+    if ids is not None:
+        columns["id"] = ids
     if graphs.target is not None:
         columns["target"] = array_from_numpy(np.ascontiguousarray(graphs.target, np.float32))
     if graphs.node_label is not None:
@@ -346,6 +368,8 @@ def _read_shard(
         else None,
     )
     check_split_codes(shard.split, len(manifest.split_names), where)
+    if manifest.id_kind is not None:
+        shard = replace(shard, ids=_ids(batch, ID_TYPES[manifest.id_kind], where))
     if manifest.labelled == "nodes":
         shard = replace(shard, node_label=_node_labels(batch, node_ptr, manifest, where))
     elif manifest.labelled == "pairs":
@@ -361,6 +385,20 @@ def _read_shard(
             f"found {shard.source[edge]} -> {shard.destination[edge]}"
         )
     return shard
+
+
+def _ids(batch: pa.RecordBatch, kind: pa.DataType, where: str) -> pa.Array:
+    place = batch.schema.get_field_index("id")
+    found = batch.column(place) if place >= 0 else pa.nulls(0)
+    if found.type != kind or found.null_count:
+        raise FormatError(
+            f"{where}: column 'id': expected {kind} without nulls, found {found.type}; ingest the graphs again"
+        )
+    try:
+        found.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"{where}: column 'id': {one_line(error)}; the file is corrupt") from None
+    return found
 
 
 def _node_labels(batch: pa.RecordBatch, node_ptr: np.ndarray, manifest: GraphSetManifest, where: str) -> np.ndarray:

@@ -33,6 +33,7 @@ class GraphSetInfo:
     split_names: tuple[str, ...] = ()
     labelled: str | None = None
     num_classes: int | None = None
+    id_kind: str | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 

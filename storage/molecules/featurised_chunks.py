@@ -24,7 +24,7 @@ _NAME = re.compile(r"chunk-(\d{7})-([0-9a-f]{64})\.arrow")
 
 def write_piece(filesystem: fsspec.AbstractFileSystem, folder: str, index: int, molecules: Molecules) -> str:
     """Writes one chunk's graphs and returns the file's name, the same whoever writes it. FormatError where that fails."""
-    batch = shard_batch(molecules.graphs, INDEX_DTYPE, molecules.split, molecules.original_id)
+    batch = shard_batch(molecules.graphs, INDEX_DTYPE, molecules.split, molecules.original_id, molecules.ids)
     rejects = json.dumps([asdict(reject) for reject in molecules.rejects])
     schema = batch.schema.with_metadata({"rejects": rejects})
     sink = pa.BufferOutputStream()

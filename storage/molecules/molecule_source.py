@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from graphmill.storage.format.graph_set_manifest import Reject
 
@@ -25,6 +26,7 @@ class MoleculeRows:
     smiles: list[str]
     target: np.ndarray  # float32 [c, num_targets], NaN where there is none
     split: np.ndarray  # int8 [c]
+    ids: pa.Array | None = None  # [c]: those of the source, where a column has them
     rejects: tuple[Reject, ...] = ()
 
 
@@ -38,6 +40,8 @@ class MoleculeInfo:
     split_names: tuple[str, ...]  # code c in `MoleculeRows.split` is names[c - 1]
     num_rows: int | None = None  # a hint
     provenance: Mapping[str, str] = field(default_factory=dict)
+    id_kind: str | None = None  # "number" or "string": of `MoleculeRows.ids`
+    columns: str = ""  # one line: what became of the source's columns, where it is a table
 
 
 class MoleculeSource(Protocol):

@@ -43,7 +43,7 @@ def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
         drawn = np.random.default_rng(_HOLDOUT_SEED).permutation(parts["train"])
         parts = {"train": drawn[holdout:], "valid": drawn[:holdout], "test": parts["valid"]}
     split = RowSplit.of(parts, str(folder / "split_dict.pt"))
-    options = SmilesOptions(smiles="smiles", targets=("homolumogap",))
+    options = SmilesOptions(smiles="smiles", targets=("homolumogap",), id=None)  # its ids are the rows
     return SmilesTable(str(folder / "raw" / "data.csv.gz"), options, split, name="pcqm4mv2")
 
 

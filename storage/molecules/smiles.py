@@ -10,20 +10,22 @@ import io
 import itertools
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
 from graphmill.storage.filesystem.urls import split_url
-from graphmill.storage.format.graph_set_manifest import Reject
+from graphmill.storage.format.graph_set_manifest import ID_TYPES, Reject
 from graphmill.storage.importers.files.npz_members import open_npz
 from graphmill.storage.importers.tables.text_table import NULLS, is_number
 from graphmill.storage.molecules.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
+from graphmill.storage.molecules.smiles_columns import column_roles
 from graphmill.storage.molecules.smiles_options import SmilesOptions
 
 _ALIASES = {"val": "valid", "validation": "valid", "dev": "valid"}
@@ -106,21 +108,33 @@ class SmilesTable:
         names = header if self._options.header else [str(column) for column in range(len(header))]
         self._smiles = self._column(names, self._options.smiles)
         self._split = None if self._options.split_column is None else self._column(names, self._options.split_column)
-        target_names = self._options.targets or self._only_other_column(names)
-        self._targets = [self._column(names, target) for target in target_names]
+        for target in self._options.targets:
+            self._column(names, target)
+        with self._reader() as reader:
+            used = (self._options.smiles, self._options.split_column)
+            roles = column_roles(path, names, used, self._options, filter(None, reader))
+        self._targets = [self._column(names, target) for target in roles.targets]
+        self._id = None if roles.id is None else self._column(names, roles.id)
         if row_split is not None:
             split = row_split.provenance
         elif self._options.split_column is not None:
             split = f"column {self._options.split_column}"
         else:
-            split = "sha256 of the SMILES, 80/10/10"
+            split = "sha256 of the SMILES, 80/10/10" if roles.targets else "none, as there are no targets"
         self.info = MoleculeInfo(
             name=name or Path(split_url(path)[1]).name.split(".")[0],
-            identity=repr((digest, sorted(asdict(self._options).items()), target_names, split)),
-            target_names=tuple(target_names),
+            identity=repr((digest, sorted(asdict(self._options).items()), roles.targets, roles.id, split)),
+            target_names=roles.targets,
             split_names=THREE_PARTS if row_split is None else row_split.names,
             num_rows=max(num_lines - self._options.header, 0),
-            provenance={"source": Path(path).name, "source_sha256": digest, "split": split},
+            provenance={
+                "source": Path(path).name,
+                "source_sha256": digest,
+                "split": split,
+                **({"columns": str(roles)} if roles.id is not None or roles.unused else {}),
+            },
+            id_kind=roles.id_kind,
+            columns=str(roles),
         )
 
     def chunks(self, rows: int) -> Iterator[MoleculeRows]:
@@ -134,11 +148,14 @@ class SmilesTable:
                     if isinstance(parsed, str):
                         rejects.append(Reject(reader.line_num, ",".join(fields), parsed))
                     else:
-                        values.append((count, reader.line_num, *parsed))
+                        own = None if self._id is None else fields[self._id].strip()
+                        values.append((count, reader.line_num, *parsed, own))
                     count += 1
                 if count == first:
                     break
-                row, line, smiles, target, split = zip(*values, strict=True) if values else ((), (), (), (), ())
+                row, line, smiles, target, split, ids = (
+                    zip(*values, strict=True) if values else ((), (), (), (), (), ())
+                )
                 yield MoleculeRows(
                     index=index,
                     row=np.array(row, np.int64),
@@ -146,6 +163,7 @@ class SmilesTable:
                     smiles=list(smiles),
                     target=np.array(target, np.float32).reshape(len(row), len(self._targets)),
                     split=np.array(split, np.int8),
+                    ids=self._ids(ids),
                     rejects=tuple(rejects),
                 )
         if self._row_split is not None and self._row_split.end > count:
@@ -170,12 +188,18 @@ class SmilesTable:
         if self._row_code is not None:
             return smiles, targets, int(self._row_code[row]) if row < len(self._row_code) else 0
         if self._split is None:
-            return smiles, targets, hashed_split(smiles)
+            return smiles, targets, hashed_split(smiles) if targets else 0
         part = fields[self._split].strip()
         part = "" if part in NULLS else _ALIASES.get(part.lower(), part.lower())
         if part and part not in THREE_PARTS:
             return f"split {part[:40]!r} is none of train, valid and test"
         return smiles, targets, THREE_PARTS.index(part) + 1 if part else 0
+
+    def _ids(self, texts: Sequence[str | None]) -> pa.Array | None:
+        if self.info.id_kind is None:
+            return None
+        is_number = self.info.id_kind == "number"
+        return pa.array([int(text) if is_number and text else text for text in texts], ID_TYPES[self.info.id_kind])
 
     def _column(self, names: list[str], wanted: str) -> int:
         if names.count(wanted) != 1:
@@ -185,15 +209,6 @@ class SmilesTable:
                 "set --table.smiles, --table.targets, --table.split_column or --table.header no"
             )
         return names.index(wanted)
-
-    def _only_other_column(self, names: list[str]) -> tuple[str, ...]:
-        used = {self._options.smiles, self._options.split_column}
-        others = [name for name in names if name not in used]
-        if len(others) > 1:
-            raise ConfigError(
-                f"{self._path}: expected the names of the target columns, which may be any of {', '.join(others)[:200]}; set --table.targets"
-            )
-        return tuple(others)
 
     def _first_line(self) -> list[str]:
         with self._reader(skip_header=False) as reader:

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from graphmill.core.errors import MissingDependencyError
 from graphmill.storage.format.graph_set_manifest import Reject, RowSchema
@@ -31,6 +32,7 @@ class Molecules:
     split: np.ndarray  # int8 [g]
     original_id: np.ndarray  # int64 [g]
     rejects: tuple[Reject, ...]
+    ids: pa.Array | None = None  # [g]
 
 
 class Featuriser:
@@ -70,7 +72,8 @@ class Featuriser:
             target=rows.target[kept] if rows.target.shape[1] else None,
         )
         rejects.sort(key=lambda reject: reject.line)
-        return Molecules(graphs, rows.split[kept], rows.row[kept], tuple(rejects))
+        ids = None if rows.ids is None else rows.ids.take(pa.array(kept, pa.int64()))
+        return Molecules(graphs, rows.split[kept], rows.row[kept], tuple(rejects), ids)
 
     def _append(self, smiles: str, atoms: bytearray, bonds: bytearray, ends: list[int]) -> str | None:
         """Appends one molecule, or returns why it is none (what was appended is then to be removed)."""

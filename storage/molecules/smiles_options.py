@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from graphmill.core.errors import ConfigError
 
+AUTO = "auto"
 TABLE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".smi", ".smi.gz", ".txt", ".txt.gz")
 
 
@@ -14,7 +15,11 @@ class SmilesOptions:
     smiles: str = "smiles"
     """Column of the SMILES; CXSMILES, with an extension |…| after a space, are read too. Without header, `0` is the first column."""
     targets: tuple[str, ...] = ()
-    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. Default: the one column that is left, if it is one."""
+    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. Default: the one column of numbers
+    that is left, if it is one; without targets the molecules are for prediction only."""
+    id: str | None = AUTO
+    """Column of ids, which come back in predictions; auto: the first other column named as an id (`id`, `cid`, `mol_id`, `name` …) that has another
+    text or whole number in every row, else the first with another text; none: rows are named by their numbers."""
     header: bool = True
     """Whether the first line holds the names of columns; else columns are named by their number, from 0."""
     delimiter: str = ","

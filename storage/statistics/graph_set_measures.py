@@ -18,7 +18,7 @@ class GraphSetMeasure:
         self._num_graphs, self._num_targets = 0, num_targets
         self._sizes = np.zeros(num_splits + 1, np.int64)
         self._targets = TargetMeasure(num_splits + 1, num_targets)
-        # One digest per column, since shards interleave the columns.
+        # One digest per column (but ids: a run learns nothing from them), since shards interleave the columns.
         self._digests: dict[str, hashlib._Hash] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -1,6 +1,7 @@
 """Many small graphs on disk: what is written comes back, in any order and from any shard, and damage is refused with one line."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -29,6 +30,7 @@ INFO = GraphSetInfo(
     target_names=("a", "b"),
     split_names=("train", "valid", "test"),
 )
+_BAD_TEXT = pa.array([b"a", b"\xff", b"c"], pa.large_binary()).view(pa.large_string())
 
 
 def _random_graphs(count, seed=0, node_dtype=np.uint8, bare=False):
@@ -363,3 +365,11 @@ def test_lists_that_do_not_fit_are_refused(tmp_path):
     _write_and_replace(tmp_path / "toy", batch)
     with pytest.raises(FormatError, match="column 'nodes': expected list offsets ascending from 0"):
         open_graphs(str(tmp_path / "toy"))
+
+
+@pytest.mark.parametrize("found", [None, pa.array([1, 2, 3]), pa.array(["a", None, "c"], pa.large_string()), _BAD_TEXT])
+def test_ids_that_are_not_what_the_manifest_says_are_refused(found, tmp_path):
+    batch = shard_batch(_random_graphs(3), "uint16", ids=found)
+    write_graphs(str(tmp_path / "set"), replace(INFO, split_names=(), id_kind="string"), [batch])
+    with pytest.raises(FormatError, match=r"graphs\.arrow: column 'id': "):
+        open_graphs(str(tmp_path / "set"))

@@ -56,6 +56,62 @@ def test_rows_that_cannot_be_read_are_rejected_with_their_line(tmp_path):
     assert reasons[2:4] == ["target 'inf' is not finite", "target '1e300' is not finite"]
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "roles", "ids"),
+    [
+        ("cid,smiles\n101,C\n103,CC\n102,CCC\n", {}, "targets none; id cid; unused none", [101, 103, 102]),
+        ("smiles,mol_id,y\nC,7,1\nCC,5,2\n", {}, "targets y; id mol_id; unused none", [7, 5]),
+        ("code,smiles,y\nA-1,C,1\nNA,CC,2\n", {}, "targets y; id code; unused none", ["A-1", "NA"]),
+        ("id,smiles,y\n007,C,1\n008,CC,2\n", {}, "targets y; id id; unused none", ["007", "008"]),
+        (",smiles,y\n0,C,1\n1,CC,2\n", {}, "targets y; id ''; unused none", [0, 1]),
+        ("Molecule Name,smiles\nx,C\ny,CC\n", {}, "targets none; id Molecule Name; unused none", ["x", "y"]),
+        # The first of several, and none that repeats, has holes, or holds fractions.
+        ("name,chembl_id,smiles\na,C1,C\na,C2,CC\n", {}, "targets none; id chembl_id; unused name", ["C1", "C2"]),
+        ("id,smiles,y\n4,C,1\n4,CC,2\n", {}, "targets y; id none; unused id", None),
+        ("id,smiles,y\n4,C,1\n,CC,2\n", {}, "targets y; id none; unused id", None),
+        ("id,smiles,y\n0.5,C,1\n1.5,CC,2\n", {}, "targets y; id none; unused id", None),
+        ("inchi,smiles,cid\n1S/CH4,C,4\n1S/C2H6,CC,5\n", {}, "targets none; id cid; unused inchi", [4, 5]),
+        # Numbers without a name of an id are targets, be they whole and distinct.
+        ("smiles,y\nC,1\nCC,2\n", {}, "targets y; id none; unused none", None),
+        ("smiles,y\nC,1\nCC,x\n", {}, "targets y; id none; unused none", None),
+        ("id,smiles,y\n4,C,1\n5,CC,2\n", {"targets": ("id",)}, "targets id; id none; unused y", None),
+        ("id,smiles,y\n4,C,1\n5,CC,2\n", {"id": None}, "targets y; id none; unused id", None),
+        ("a,smiles,y\n4,C,1\n5,CC,2\n", {"id": "a"}, "targets y; id a; unused none", [4, 5]),
+        ("a,smiles,y\n4,C,1\n5,CC,2\n", {"id": "a", "targets": ("y",)}, "targets y; id a; unused none", [4, 5]),
+        ("smiles,note\nC,new\nCC,new\n", {}, "targets none; id none; unused note", None),
+    ],
+)
+def test_the_roles_of_columns(tmp_path, text, options, roles, ids):
+    table = _table(tmp_path / "m.csv", text, **options)
+    assert table.info.columns == roles
+    assert ("columns" in table.info.provenance) == ("id none; unused none" not in roles)
+    (chunk,) = table.chunks(10)
+    assert (None if chunk.ids is None else chunk.ids.to_pylist()) == ids
+    assert table.info.id_kind == (None if ids is None else "number" if isinstance(ids[0], int) else "string")
+    assert chunk.target.shape[1] == len(table.info.target_names)
+    has_split = bool(table.info.target_names)  # without targets nothing is to be learnt, and no part is made up
+    assert (chunk.split > 0).tolist() == [has_split] * len(chunk.row)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "a,smiles\nx,C\nx,CC\n",
+            {"id": "a"},
+            "column 'a': expected another id in every row, got that of an earlier row",
+        ),
+        ("a,smiles\nx,C\n,CC\n", {"id": "a"}, "column 'a': expected another id in every row, got an empty field"),
+        ("a,smiles\nx,C\n", {"id": "b"}, "id: expected a column of a, got 'b'; set --table.id"),
+        ("a,smiles\n1,C\n", {"id": "a", "targets": ("a",)}, "id: expected a column of"),
+        ("smiles,y,y\nC,1,2\n", {}, "expected one column 'y'"),
+    ],
+)
+def test_ids_that_make_no_sense(tmp_path, text, options, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        _table(tmp_path / "m.csv", text, **options)
+
+
 @pytest.mark.parametrize("null", NULLS)
 def test_nulls_of_every_program_are_missing_targets_and_no_part(tmp_path, null):
     table = _table(tmp_path / "m.csv", f"smiles,y,part\nCC,{null},{null}\nCO,1.5,train\n", split_column="part")

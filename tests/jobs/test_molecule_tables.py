@@ -1,0 +1,84 @@
+"""A user's tables of molecules from end to end: ids come back, targets are scored one by one, a table without targets is for prediction only."""
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from graphmill.jobs import ingest, predict, train_graphs
+from tests.job_in_process import run_job
+from tests.predictions import predictions_of
+
+pytest.importorskip("rdkit")
+pytest.importorskip("ogb")
+
+RUN = [
+    *("--model.width", "16", "--model.num_layers", "1", "--sampler.max_graphs", "32", "--fit.micro_batches", "1"),
+    *("--workers", "1", "--workers.launcher", "process", "--fit.epochs", "2", "--run.dir", "run"),
+]
+
+
+def smiles(count):
+    pieces = ("C", "CC", "N", "O", "CO", "C(C#N)", "C(F)", "S", "C1CC1", "C(C)C")
+    return [f"C{pieces[n % 10]}{pieces[n // 10 % 10]}{pieces[n // 100]}" for n in range(count)]
+
+
+def job(main, *words, cwd):
+    done = run_job(main, [str(word) for word in words], cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run on two targets, one in the millions."""
+    folder = tmp_path_factory.mktemp("tables")
+    rows = [
+        f"M{7 * n % 300},{text},{len(text) + n % 3},{1e6 * text.count('O') + n},kept aside"
+        for n, text in enumerate(smiles(300))
+    ]
+    (folder / "train.csv").write_text("\n".join(["code,smiles,small,big,note", *rows]) + "\n")
+    said = job(ingest.main, "smiles:train.csv", "train", "--table.targets", "small", "big", cwd=folder)
+    assert "\ncolumns: targets small, big; id code; unused note\n" in said
+    job(train_graphs.main, "--data", "train", *RUN, cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize(("first", "type_"), [("MOL-", pa.large_string()), ("", pa.int64())])
+def test_unseen_molecules_come_back_by_their_ids_and_in_no_split(trained, tmp_path, first, type_):
+    ids = [f"{first}{900 - 7 * n}" for n in range(40)]
+    texts = [
+        text if n != 11 else "C1CC" for n, text in enumerate(smiles(40))
+    ]  # a row that is no molecule shifts nothing
+    rows = [f"{own},{text}" for own, text in zip(ids, texts, strict=True)]
+    (tmp_path / "new.csv").write_text("\n".join(["mol_id,smiles", *rows]) + "\n")
+    said = job(ingest.main, "smiles:new.csv", "new", "--chunk-rows", 7, "--shard-rows", 14, cwd=tmp_path)
+    assert "\ncolumns: targets none; id mol_id; unused none\n" in said
+    assert "split: train 0, valid 0, test 0; targets: none" in said
+    out = tmp_path / "out"
+    job(predict.main, trained / "run", out, "--graph", "new", "--other-graph", "--shard_rows", 15, cwd=tmp_path)
+    table = predictions_of(out)
+    del ids[11]
+    assert table["id"].to_pylist() == [int(own) if type_ == pa.int64() else own for own in ids]
+    assert table["id"].type == type_
+    assert table["row"].to_pylist() == [row for row in range(40) if row != 11]
+    assert table["split"].null_count == 39
+    assert table.column_names == ["id", "row", "split", "prediction_small", "prediction_big"]
+
+
+def test_the_same_molecules_have_the_same_predictions_in_any_order(trained, tmp_path):
+    """Ids are a key: a shuffled table gives each of them what it had."""
+    named = [(f"id{n}", text) for n, text in enumerate(smiles(30))]
+    by_order = []
+    for order in (named, named[::-1]):
+        folder = tmp_path / str(len(by_order))
+        folder.mkdir()
+        lines = ["name,smiles", *(",".join(row) for row in order)]
+        (folder / "new.csv").write_text("\n".join(lines) + "\n")
+        job(ingest.main, "smiles:new.csv", "new", cwd=folder)
+        job(predict.main, trained / "run", "out", "--graph", "new", "--other-graph", cwd=folder)
+        rows = predictions_of(folder / "out").to_pylist()
+        by_order.append({row["id"]: row["prediction_small"] for row in rows})
+    assert by_order[0].keys() == by_order[1].keys() == {own for own, _ in named}
+    for own, value in by_order[0].items():
+        assert math.isclose(value, by_order[1][own], rel_tol=1e-5)
