@@ -3,7 +3,7 @@
 You should see which snapshots are there, counts, the balance of the partitions, the share of edges that cross them, degrees, splits
 and classes, after one pass over the topology (about a second per 100 million edges on a local disk). `--verify` first reads every
 file and checks its checksum, ids and order; a damaged file is named in one line, and the exit code is 1. Of a typed graph you see the same by type of
-nodes and by relation.
+nodes and by relation, of a set of many graphs the sizes of its graphs, their parts and their targets.
 """
 
 from collections import Counter
@@ -19,9 +19,11 @@ from graphmill.storage.format.source import SPLIT_NAMES
 if TYPE_CHECKING:
     import numpy as np
 
+    from graphmill.storage.format.graph_set_manifest import RowSchema
     from graphmill.storage.format.manifest import Manifest
     from graphmill.storage.format.statistics import CountStatistics, FeatureStatistics, GraphStatistics
     from graphmill.storage.graph import StoredGraph
+    from graphmill.storage.graph_sets.graph_set import StoredGraphs
     from graphmill.storage.typed_graph import TypedGraph
 
 _SNAPSHOTS_SHOWN = 10
@@ -34,7 +36,7 @@ class InspectConfig:
     """Print what a stored graph holds."""
 
     url: str
-    """A graph's directory: a path or an fsspec URL."""
+    """The directory of a graph, or of a set of graphs: a path or an fsspec URL."""
     snapshot: int | None = None
     """Which snapshot; None: the newest."""
     verify: bool = False
@@ -67,17 +69,19 @@ def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) ->
     return Balance([int(count) for count in np.diff(graph.offsets)], edges_per_partition, num_cut)
 
 
-def list_snapshots(graph: "StoredGraph | TypedGraph") -> str:
+def list_snapshots(graph: "StoredGraph | TypedGraph | StoredGraphs") -> str:
     """Numbers and dates (UTC) of the snapshots that are there, newest first; which of them is open."""
     from graphmill.core.errors import FormatError
+    from graphmill.storage.filesystem.urls import split_url
     from graphmill.storage.format.manifest import parse_head
     from graphmill.storage.snapshots.snapshots import read_manifest, snapshot_numbers
 
-    numbers = snapshot_numbers(graph.filesystem, graph.path)[::-1]
+    filesystem, path = split_url(graph.url)
+    numbers = snapshot_numbers(filesystem, path)[::-1]
     lines = []
     for number in numbers[:_SNAPSHOTS_SHOWN]:
         try:
-            head = parse_head(*read_manifest(graph.filesystem, graph.path, graph.url, number, ""))
+            head = parse_head(*read_manifest(filesystem, path, graph.url, number, ""))
             made = f"of {datetime.fromtimestamp(head.created, UTC):%Y-%m-%d %H:%M:%S}"
         except FormatError:  # pruned meanwhile, or damaged
             made = "that cannot be read"
@@ -167,6 +171,51 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
         ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
     ]
     return [(name, value) for name, value in lines if value]
+
+
+def describe_set(graphs: "StoredGraphs") -> list[tuple[str, str]]:
+    """(name, value) lines for people of many graphs."""
+    manifest, measured = graphs.manifest, graphs.manifest.measured
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    ids = [each.as_py() for shard in graphs.shards if shard.ids is not None for each in shard.ids[:_IDS_SHOWN]]
+    parts = zip(("none", *manifest.split_names), measured.parts, strict=True)
+    sizes = {name: part.num_graphs for name, part in parts}
+    labelled = "" if manifest.labelled is None else f"of {manifest.labelled}"
+    lines = [
+        ("graphs", f"{manifest.num_graphs:,} of {manifest.name} at {graphs.url}"),
+        ("snapshots", list_snapshots(graphs)),
+        ("ids", f"{', '.join(map(repr, ids[:_IDS_SHOWN]))} …" if ids else ""),
+        ("nodes", f"{manifest.num_nodes:,}; of a graph: {_spread(measured.nodes)}"),
+        ("edges", f"{manifest.num_edges:,} directed; of a graph: {_spread(measured.edges)}"),
+        ("features", f"{_columns(manifest.node)} per node, {_columns(manifest.edge)} per edge"),
+        ("split", ", ".join(f"{name} {size:,}" for name, size in sizes.items() if size)),
+        ("labels", f"{labelled}, {manifest.num_classes} classes" if manifest.num_classes else labelled),
+        ("targets", ", ".join(manifest.target_names)),
+    ]
+    for column, name in enumerate(manifest.target_names):
+        known = sum(part.targets[column].num_labelled for part in measured.parts)
+        text = f"{manifest.num_graphs - known:,} graphs without"
+        training = dict(zip(manifest.split_names, measured.parts[1:], strict=True)).get("train")
+        if training is not None and training.targets[column].mean is not None:
+            of = training.targets[column]
+            text += f"; training: mean {of.mean:.6g}, standard deviation {of.std:.6g}"
+        lines.append((name, text))
+    rejected = f"{manifest.num_rejected:,} rows of the source" if manifest.num_rejected else ""
+    lines += [
+        ("rejected", rejected),
+        (
+            "stored",
+            f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files, {counted(manifest.num_shards, 'shard')}",
+        ),
+        ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
+    ]
+    return [(name, value) for name, value in lines if value]
+
+
+def _columns(rows: "RowSchema") -> str:
+    if rows.dtype is None:
+        return "0"
+    return f"{rows.dim} {'categories' if rows.categories else rows.dtype}"
 
 
 def _ids(graph: "StoredGraph") -> str:
@@ -289,10 +338,16 @@ def _share(part: int, whole: int) -> str:
 def main() -> int | None:
     config = parse(InspectConfig, __doc__, ("url",))
     from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph_sets.graph_set import holds_many_graphs, open_graphs
     from graphmill.storage.typed_graph import holds_typed_graph, open_typed_graph
 
-    graph: StoredGraph | TypedGraph
-    if holds_typed_graph(config.url, config.snapshot):
+    graph: StoredGraph | TypedGraph | StoredGraphs
+    if holds_many_graphs(config.url):
+        graph = open_graphs(config.url, config.snapshot)
+        if config.verify:
+            graph.verify()
+        lines = describe_set(graph)
+    elif holds_typed_graph(config.url, config.snapshot):
         graph = open_typed_graph(config.url, config.snapshot)
         if config.verify:
             graph.verify()

@@ -270,7 +270,7 @@ ROWS = (
     Row("prune", "{graph} --keep 0", ("keep", "0", "--keep")),
     Row("prune", "{graph} --older-than soon", ("older_than", "soon", "--older-than")),
     Row("inspect_graph", "{damaged} --verify", ("damaged", "features.arrow")),
-    Row("inspect_graph", "{set}", ("set",)),
+    Row("inspect_graph", "{set} --snapshot 9", ("set", "snapshot 9", "found 1")),
     Row("predict", "{missing} out", ("missing", "summary.json")),
     Row("predict", "{begun} out", ("begun", "--run.resume")),
     Row("predict", "{halved} out", ("halved", "summary.json")),

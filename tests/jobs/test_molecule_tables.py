@@ -2,10 +2,14 @@
 
 import math
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphmill.jobs import ingest, predict, train_graphs
+from graphmill.jobs import ingest, inspect_graph, predict, train_graphs
+from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
+from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 from tests.job_in_process import run_job
 from tests.predictions import predictions_of
 
@@ -82,3 +86,44 @@ def test_the_same_molecules_have_the_same_predictions_in_any_order(trained, tmp_
     assert by_order[0].keys() == by_order[1].keys() == {own for own, _ in named}
     for own, value in by_order[0].items():
         assert math.isclose(value, by_order[1][own], rel_tol=1e-5)
+
+
+def test_inspect_graph_shows_a_set(trained):
+    said = job(inspect_graph.main, "train", "--verify", cwd=trained)
+    lines = dict(line.strip().split("  ", 1) for line in said.splitlines())
+    graphs = open_graphs(str(trained / "train"))
+    sizes = graphs.num_nodes
+    assert lines["graphs"] == "300 of train at train"
+    assert lines["ids"] == "'M0', 'M7', 'M14' …"
+    assert lines["nodes"].startswith(f"{sizes.sum():,}; of a graph: mean {sizes.mean():.2f}, min {sizes.min()}, ")
+    assert lines["features"] == "9 categories per node, 3 categories per edge"
+    assert lines["split"] == ", ".join(f"{name} {len(graphs.split(name))}" for name in ("train", "valid", "test"))
+    training = graphs.target[graphs.split("train"), 1].astype(float)
+    assert lines["targets"] == "small, big"
+    assert lines["big"].startswith(f"0 graphs without; training: mean {training.mean():.6g}, ")
+    assert "columns targets small, big; id code; unused note" in lines["from"]
+    assert lines["verified"].endswith("every checksum matches")
+
+
+def test_inspect_graph_shows_a_set_without_targets(tmp_path):
+    (tmp_path / "new.csv").write_text("smiles\nCC\nC1CC\n")
+    job(ingest.main, "smiles:new.csv", "new", cwd=tmp_path)
+    said = job(inspect_graph.main, "new", cwd=tmp_path)
+    lines = dict(line.strip().split("  ", 1) for line in said.splitlines())
+    assert lines["split"] == "none 1"
+    assert lines["rejected"] == "1 rows of the source"
+    assert "targets" not in lines
+    assert "ids" not in lines
+
+
+def test_inspect_graph_shows_a_set_whose_nodes_are_labelled(tmp_path):
+    one = PackedGraphs(
+        np.array([3]), np.array([1]), np.array([[0], [1]], np.int32), None, None, None, node_label=np.array([0, 1, 1])
+    )
+    info = GraphSetInfo("toy", labelled="nodes", num_classes=2)
+    write_graphs(str(tmp_path / "toy"), info, [shard_batch(one, "uint16")])
+    said = job(inspect_graph.main, "toy", cwd=tmp_path)
+    lines = dict(line.strip().split("  ", 1) for line in said.splitlines())
+    assert lines["labels"] == "of nodes, 2 classes"
+    assert lines["features"] == "0 per node, 0 per edge"
+    assert lines["nodes"] == "3; of a graph: mean 3.00, min 3, median 2 to 3, p99 2 to 3, max 3"
