@@ -387,7 +387,8 @@ class RegressionOptions:
     target: str | None = None
     """Which of the set's targets, by name; none: all of them."""
     metric: Literal["mae", "rmse"] = "mae"
-    """What selects the best epoch and is compared with the baselines."""
+    """What selects the best epoch and is compared with the baselines; of several targets the mean of their errors, each in units of its deviation in the
+    training split."""
     loss: Literal["l1", "mse", "huber"] = "l1"
     """Of what the model predicts."""
     huber_delta: float = 1.0

@@ -249,7 +249,8 @@ class LinkPrediction:
 class Regression:
     """Numbers per graph; target [g, num_targets], NaN does not count.
 
-    The model predicts (target - mean) / scale; the loss is of those standardised numbers, the scores are in the target's own unit.
+    The model predicts (target - mean) / scale; the loss is of those standardised numbers, the scores are in the target's own unit. Several
+    targets that have names are scored one by one, and the metric is the mean of their errors in units of `deviation`, so that each has a say.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -257,6 +258,8 @@ class Regression:
     kind: RegressionLoss = "l1"
     huber_delta: float = 1.0  # in standard deviations
     metric: str = "mae"  # or "rmse"
+    names: tuple[str, ...] = ()  # of several targets
+    deviation: tuple[float, ...] = ()  # of each of them in the training split
 
     higher_is_better = False
 
@@ -269,6 +272,9 @@ class Regression:
             )
         if len(self.mean) != len(self.scale) or not all(value > 0 for value in self.scale):
             raise ConfigError(f"targets: expected a mean and a positive scale of each, got {self.mean}, {self.scale}")
+        named = not self.names or len(self.names) == len(self.deviation) == len(self.mean)
+        if not named or not all(value > 0 for value in self.deviation):
+            raise ConfigError(f"targets: expected a positive deviation of each, got {self.deviation} of {self.names}")
 
     @property
     def out_dim(self) -> int:
@@ -289,7 +295,7 @@ class Regression:
         return functional.huber_loss(predicted, expected, reduction="sum", delta=self.huber_delta)
 
     def scores(self, device: torch.device) -> RegressionScores:
-        return RegressionScores(device, self.mean, self.scale)
+        return RegressionScores(device, self.mean, self.scale, self.names, self.deviation)
 
 
 def _columns(target: Tensor, width: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Scores of numbers, answers and pairs over all ranks: errors in the target's own unit, ROC-AUC and average precision per task, F1, ranks."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -24,33 +25,62 @@ def average_precision(score: Tensor, positive: Tensor) -> float:
 
 
 class RegressionScores:
-    """MAE and RMSE per known target, in its own unit; "loss" is the MAE of standardised targets."""
+    """MAE and RMSE per known target, in its own unit; "loss" is the MAE of standardised targets.
 
-    def __init__(self, device: torch.device, mean: Sequence[float], scale: Sequence[float]) -> None:
+    Of several targets that have names each one's, in its own unit, and the means over targets of these errors divided by the targets' `deviation`.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        mean: Sequence[float],
+        scale: Sequence[float],
+        names: Sequence[str] = (),
+        deviation: Sequence[float] = (),
+    ) -> None:
+        self._names, self._deviation = names, deviation
         self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
         self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
-        # A row for each part: known targets, |error|, error², |error| / scale.
-        self._sums = torch.zeros(1, 4, dtype=torch.float64, device=device)
+        # A row for each part: known targets, |error|, error², |error| / scale, each by name.
+        self._sums = torch.zeros(1, 4, max(1, len(names)), dtype=torch.float64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets] with NaN where not known."""
         target = target.double().reshape(prediction.shape)
         known = ~target.isnan()
         error = torch.where(known, prediction.double() * self._scale + self._mean - target, 0.0)
-        self._sums[0] += torch.stack(
-            [known.sum().double(), error.abs().sum(), error.square().sum(), (error / self._scale).abs().sum()]
-        )
+        added = (known.double(), error.abs(), error.square(), (error / self._scale).abs())
+        self._sums[0] += torch.stack([values.sum(dim=0) if self._names else values.sum()[None] for values in added])
 
     def add(self, other: "RegressionScores") -> None:
         """Takes in the part of positions after this one's."""
         self._sums = torch.cat([self._sums, other._sums])
 
     def compute(self) -> dict[str, float]:
-        """{"count", "mae", "rmse", "loss"} over all ranks; the count alone where no target is known."""
-        count, absolute, squared, standard = gather_rows(self._sums).sum(dim=0).tolist()
+        """{"count", "mae", "rmse", "loss"} over all ranks, and "mae_NAME", "rmse_NAME"; the count alone where no target is known."""
+        sums = gather_rows(self._sums.flatten(1)).sum(dim=0).reshape(4, -1)
+        count, standard = sums[0].sum().item(), sums[3].sum().item()
         if not count:
             return {"count": 0.0}
-        return {"count": count, "mae": absolute / count, "rmse": (squared / count) ** 0.5, "loss": standard / count}
+        by_target = sums.T.tolist()
+        errors = {
+            "mae": [absolute / known if known else math.nan for known, absolute, _, _ in by_target],
+            "rmse": [(squared / known) ** 0.5 if known else math.nan for known, _, squared, _ in by_target],
+        }
+        means, own = {metric: values[0] for metric, values in errors.items()}, {}
+        if self._names:
+            unit = torch.tensor(self._deviation, dtype=torch.float64)
+            means = {
+                metric: (torch.tensor(values, dtype=torch.float64) / unit).nanmean().item()
+                for metric, values in errors.items()
+            }
+            own = {
+                f"{metric}_{name}": value
+                for metric, values in errors.items()
+                for name, value in zip(self._names, values, strict=True)
+                if not math.isnan(value)
+            }
+        return {"count": count, **means, "loss": standard / count, **own}
 
 
 class BinaryScores:

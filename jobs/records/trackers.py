@@ -11,6 +11,7 @@ MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own W
 import importlib.util
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from graphmill.core.errors import ConfigError
 _PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
 # Longest wait at the end, of all trackers together; shorter after a signal or an error.
 _END_S = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
+_NO_NAME = re.compile(r"[^\w. -]")  # what no name of MLflow's may have; those of targets are a user's
 _MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
 
 
@@ -212,7 +214,8 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        self._log("metrics", [Metric(name, value, now, epoch) for name, value in values.items() if name != "epoch"])
+        named = {_NO_NAME.sub("_", name): value for name, value in values.items() if name != "epoch"}
+        self._log("metrics", [Metric(name, value, now, epoch) for name, value in named.items()])
 
     def _log(self, kind: str, entries: list[Any]) -> None:
         most = _MLFLOW_BATCH[kind]

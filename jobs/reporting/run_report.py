@@ -234,6 +234,9 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
     loss, train_s, wait_s = run.series("train_loss"), run.total("train_s"), run.total("wait_s")
     for split in ("test", "valid"):
         add(f"{split} {metric}", run.scores.get(split), _best_baseline(run, split) or "no baseline to compare with")
+        for name, value in summary.get("all_scores", {}).get(split, {}).items():
+            if run.metric is not None and name.startswith(f"{run.metric}_"):
+                add(f"{split} {name}", value, "in the target's own unit")
     for epoch, score in filter(None, [_best(run)]):
         add(f"best valid {metric} of the epochs", score, f"epoch {epoch:.0f}")
         add("kept epoch", epoch)

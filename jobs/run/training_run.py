@@ -415,10 +415,17 @@ def print_scores(summary: Mapping[str, Any]) -> None:
     estimate, nan = summary.get("estimate"), float("nan")
     model = {"model": summary["scores"]} if estimate is None else {"model (estimate)": summary["estimates"]}
     baselines = {BASELINE_NAMES[name]: scores for name, scores in summary["baselines"].items() if scores is not None}
-    rows = [[str(summary["metric"]), "valid", "test"]]
-    for name, scores in (model | baselines).items():
+    metric, targets = str(summary["metric"]), summary.get("task", {}).get("names", ())
+    rows = [[f"{metric} in deviations" if targets else metric, "valid", "test"]]
+    by_split = summary["all_scores"] if targets else {}
+    one_by_one = {
+        f"{metric} of {name}": {split: scores.get(f"{metric}_{name}", nan) for split, scores in by_split.items()}
+        for name in targets
+    }
+    for name, scores in (model | baselines | one_by_one).items():
         rows.append([name, *(f"{scores.get(split, nan):.4f}" for split in rows[0][1:])])
-    widths = [28, *(max(9, 2 + max(map(len, column))) for column in list(zip(*rows, strict=True))[1:])]
+    first, *others = zip(*rows, strict=True)
+    widths = [max(28, *map(len, first)), *(max(9, 2 + max(map(len, column))) for column in others)]
     print()
     for name, *cells in rows:
         print(f"{name:<{widths[0]}}" + "".join(f"{c:>{width}}" for c, width in zip(cells, widths[1:], strict=True)))

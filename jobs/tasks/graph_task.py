@@ -123,6 +123,8 @@ def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ..
         return _class_task(store.url, target, names, fit)
     if not isinstance(fit, RegressionOptions):
         return fit.build(set_inputs(store.manifest, len(columns)))
+    several = len(names) > 1
+    units = tuple(deviations)
     if not fit.standardise:
         means, deviations = [0.0] * len(columns), [1.0] * len(columns)
     return Regression(
@@ -131,6 +133,8 @@ def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ..
         kind=fit.loss,
         huber_delta=fit.huber_delta,
         metric=fit.metric,
+        names=tuple(names) if several else (),
+        deviation=units if several else (),
     )
 
 

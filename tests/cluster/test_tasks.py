@@ -85,6 +85,37 @@ def test_regression_scores_are_in_the_targets_own_unit():
     assert found == pytest.approx({"count": 2, "mae": 2.0, "rmse": math.sqrt(5.0), "loss": 1.0})
 
 
+def test_several_targets_are_scored_one_by_one_and_have_the_same_say():
+    def scores(*errors, names=("small", "big", "none")):
+        task = Regression(mean=(0.0,) * 3, scale=(1.0,) * 3, names=names, deviation=(2.0, 1e6, 1.0))
+        parts = [task.scores(CPU) for _ in errors]
+        for part, error in zip(parts, errors, strict=True):
+            part.update(torch.tensor([error]).float(), torch.tensor([[0.0, 0.0 if error[1] else NAN, NAN]]))
+        for other in parts[1:]:
+            parts[0].add(other)
+        return parts[0].compute()
+
+    found = scores([1.0, 3e5, 9.0], [-3.0, 0.0, 9.0])
+    own = {"mae_small": 2.0, "mae_big": 3e5, "rmse_small": math.sqrt(5), "rmse_big": 3e5}
+    means = {"mae": (2 / 2 + 0.3) / 2, "rmse": (math.sqrt(5) / 2 + 0.3) / 2}
+    assert found == pytest.approx({"count": 3, **means, **own, "loss": (4 + 3e5) / 3})
+    # A model that is right about the small target is better than one that is a little better about the big one alone.
+    assert scores([0.2, 4.1e5, 0.0])["mae"] < scores([2.0, 4.0e5, 0.0])["mae"]
+    with pytest.raises(ConfigError, match="expected a positive deviation of each"):
+        Regression(names=("a", "b"), deviation=(1.0,))
+
+
+def test_one_target_has_the_bits_that_it_had():
+    torch.manual_seed(0)
+    prediction, target = torch.randn(999, 1), torch.randn(999) * 3
+    scores = RegressionScores(CPU, (0.3,), (1.7,))
+    scores.update(prediction, target)
+    error = prediction.double() * 1.7 + 0.3 - target.double()[:, None]
+    absolute, squared, standard = (float(x.sum()) for x in (error.abs(), error.square(), (error / 1.7).abs()))
+    expected = {"count": 999.0, "mae": absolute / 999, "rmse": (squared / 999) ** 0.5, "loss": standard / 999}
+    assert list(scores.compute().items()) == list(expected.items())
+
+
 def test_average_precision_with_ties():
     # By hand: thresholds 3, 2 (a tie of one positive and one negative), 1.
     score, positive = torch.tensor([3.0, 2.0, 2.0, 1.0]), torch.tensor([True, True, False, True])

@@ -1,9 +1,11 @@
 """A user's tables of molecules from end to end: ids come back, targets are scored one by one, a table without targets is for prediction only."""
 
+import json
 import math
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from graphmill.jobs import ingest, inspect_graph, predict, train_graphs
@@ -44,7 +46,19 @@ def trained(tmp_path_factory):
     (folder / "train.csv").write_text("\n".join(["code,smiles,small,big,note", *rows]) + "\n")
     said = job(ingest.main, "smiles:train.csv", "train", "--table.targets", "small", "big", cwd=folder)
     assert "\ncolumns: targets small, big; id code; unused note\n" in said
-    job(train_graphs.main, "--data", "train", *RUN, cwd=folder)
+    said = job(train_graphs.main, "--data", "train", *RUN, cwd=folder)
+    said = said[said.index("mae in deviations") :].splitlines()
+    assert [line[:28].strip() for line in said[:6]] == [
+        *(
+            "mae in deviations",
+            "model",
+            "mean of the training targets",
+            "composition only",
+            "mae of small",
+            "mae of big",
+        )
+    ]
+    assert [len(line.split()) for line in said[4:6]] == [5, 5]
     return folder
 
 
@@ -127,3 +141,29 @@ def test_inspect_graph_shows_a_set_whose_nodes_are_labelled(tmp_path):
     assert lines["labels"] == "of nodes, 2 classes"
     assert lines["features"] == "0 per node, 0 per edge"
     assert lines["nodes"] == "3; of a graph: mean 3.00, min 3, median 2 to 3, p99 2 to 3, max 3"
+
+
+def test_targets_are_scored_one_by_one_and_share_in_the_choice_of_the_epoch(trained):
+    summary = json.loads((trained / "run" / "summary.json").read_text())
+    graphs = open_graphs(str(trained / "train"))
+    deviations = graphs.target[graphs.split("train")].astype(float).std(axis=0)
+    assert summary["task"]["names"] == ["small", "big"]
+    np.testing.assert_allclose(summary["task"]["deviation"], deviations, rtol=1e-6)
+    for split, scores in summary["all_scores"].items():
+        own = np.array([scores["mae_small"], scores["mae_big"]])
+        assert summary["scores"][split] == scores["mae"] == pytest.approx(np.mean(own / deviations))
+    epochs = [json.loads(line) for line in (trained / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {"valid_mae_small", "valid_mae_big", "valid_rmse_small", "valid_rmse_big"} <= epochs[0].keys()
+    assert summary["best_epoch"] == int(np.argmin([epoch["valid_mae"] for epoch in epochs]))
+    table = predict_own(trained)
+    valid = table.filter(pc.equal(table["split"], "valid"))
+    error = np.abs(valid["prediction_big"].to_numpy() - valid["target_big"].to_numpy()).mean()
+    assert summary["all_scores"]["valid"]["mae_big"] == pytest.approx(error)
+    assert table["id"][:3].to_pylist() == ["M0", "M7", "M14"]
+    assert "test mae_big" in (trained / "run" / "report.html").read_text()
+
+
+def predict_own(folder):
+    said = job(predict.main, "run", "own", cwd=folder)
+    assert "as in the run's summary" in said
+    return predictions_of(folder / "own")
