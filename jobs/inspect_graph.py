@@ -106,6 +106,7 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("in-degree", _spread(measured.in_degree)),
         ("out-degree", f"{_spread(measured.out_degree)}; {measured.num_isolated:,} nodes without any edge"),
         ("features", f"{_features(manifest)}, {manifest.edge_feature_dim} per edge"),
+        ("weights", "" if measured.least_weight is None else f"of edges, the least {measured.least_weight:g}"),
         ("relations", _relations(manifest)),
         ("values", _values(measured.feature)),
         (
@@ -118,6 +119,7 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         *_split_lines(measured),
         ("links", _links(manifest)),
         _label_line(manifest),
+        ("not read", _not_read(manifest)),
         ("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"),
         ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
     ]
@@ -230,6 +232,14 @@ def _features(manifest: "Manifest") -> str:
     rows = manifest.feature_rows
     dtype = "" if rows is None else f" {rows.dtype} ({rows.layout}, {rows.row_bytes:,} bytes a row)"
     return f"{manifest.feature_dim} per node{dtype}"
+
+
+def _not_read(manifest: "Manifest") -> str:
+    """Columns that a run reads only where its options ask for them; empty without any."""
+    from graphmill.jobs.config.stored_columns import unread_columns
+
+    names = unread_columns(manifest, () if manifest.measured.least_weight is None else ("weight",))
+    return f"unless a run asks for them: {', '.join(names)}" if names else ""
 
 
 def _relations(manifest: "Manifest") -> str:

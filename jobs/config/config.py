@@ -74,6 +74,9 @@ class NodeDataOptions:
     """Index of the train/valid/test split to use."""
     edge_features: bool = False
     """The model reads the stored features of edges: every batch holds them."""
+    edge_weight: Literal["auto", "yes", "no"] = "auto"
+    """An edge of weight w counts as w parallel edges in the model's sums over neighbors and walks. auto: where the graph has weights, the model reads them, and
+    --sampler.scheme weight does not draw by them."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
     """Of a graph that the run prepares itself."""
 

@@ -47,6 +47,8 @@ class Inputs:
     """Of a typed graph: (source type, name, target type) of each relation, in their order."""
     num_relations: int = 0
     """Of links in a knowledge graph, the inverse ones too; 0: links have no relations."""
+    edge_weight: bool = False
+    """Batches carry the weights of edges, which count in sums over neighbors."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from graphmill.core.summaries import counted
 from graphmill.jobs.baselines.tuned_baselines import search
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import Setting, expected_facts, num_batches
+from graphmill.jobs.config.stored_columns import edge_weights
 from graphmill.jobs.data.prepare_graph import find_graph, how_to_make, not_there_yet
 from graphmill.jobs.machine.memory_check import available_bytes
 from graphmill.jobs.plan.cost_model import Rates, all_reduce_bytes
@@ -326,9 +327,9 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
     facts = expected_facts(source, roots["train"], graph.partitions)
     expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
+    known = facts if config.links is None else None
     resolved = resolve(
-        config,
-        Facts(graph_inputs(source, config), {}, resources, expected_bytes, facts if config.links is None else None),
+        config, Facts(graph_inputs(source, config), {}, resources, expected_bytes, known, edge_weights(source))
     )
     plan.place(resolved, graph.partitions)
     plan.add_chosen(resolved)

@@ -31,6 +31,7 @@ from graphmill.jobs.config.registry import (
     sharding,
     stored_encoding,
 )
+from graphmill.jobs.config.stored_columns import EdgeWeights, choose_weights
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.jobs.tasks.link_samplers import scored_links, training_links
 from graphmill.models.options.features import Features
@@ -62,6 +63,8 @@ class Facts:
     """Of the data's files; None: not there yet."""
     graph: GraphFacts | None = None
     """What open options are chosen by; None: not looked at yet, and they stay open."""
+    weights: EdgeWeights | None = None
+    """Of the graph's edges; None: they have none."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,12 @@ class ResolvedRun:
         """The options of the sampler that training batches are drawn by."""
         if self.is_full_graph:
             return FullGraphOptions(
-                self.config.data.split_set, (SPLIT_TRAIN,), self._encodings, NUM_BLOCKS, alone="shard"
+                self.config.data.split_set,
+                (SPLIT_TRAIN,),
+                self._encodings,
+                NUM_BLOCKS,
+                alone="shard",
+                edge_columns=self.edge_columns,
             )
         sampler, links = self._sampler("train", shuffle=True), self.config.links
         return sampler if links is None else training_links(links, sampler, self.config.fit.seed)
@@ -189,7 +197,10 @@ class ResolvedRun:
     @property
     def edge_columns(self) -> tuple[EdgeColumn, ...]:
         """What every batch carries of the edges for the model."""
-        return () if self.config.kind == "graphs" or self.inputs.edge.empty else ("feature",)
+        if self.config.kind == "graphs":
+            return ()
+        held: dict[EdgeColumn, bool] = {"weight": self.inputs.edge_weight, "feature": not self.inputs.edge.empty}
+        return tuple(name for name, is_read in held.items() if is_read)
 
     @property
     def _model_options(self) -> Any:
@@ -266,6 +277,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         problem = check(config)
         if problem is not None:
             raise ConfigError(problem)
+    reads_weights = config.kind == "nodes" and choose_weights(config, facts.weights)
     own = {group: told for group in ("model", "sampler", "task") if (told := origin(getattr(config, group)))}
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
@@ -278,10 +290,18 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     }
     if config.embeddings.width:
         identity["embeddings"] = {name: getattr(config.embeddings, name) for name in ("width", "optimizer", "mode")}
+    if reads_weights:
+        identity["edge_weight"] = True
+        chosen.append("--data.edge_weight yes: edges have weights")
     if config.kind == "nodes":
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
     encoding = stored_encoding(config.model.options) if config.kind == "nodes" else None
-    inputs = replace(facts.inputs, seed=config.fit.seed, encoding=None if encoding is None else encoding.name)
+    inputs = replace(
+        facts.inputs,
+        seed=config.fit.seed,
+        encoding=None if encoding is None else encoding.name,
+        edge_weight=reads_weights,
+    )
     resolved = ResolvedRun(config, inputs, identity, workers, tuple(reasons), tuple(chosen))
     resolved.training, resolved.evaluation, resolved.model_config  # noqa: B018 - they check their options
     return resolved

@@ -25,6 +25,7 @@ from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import graph_facts
 from graphmill.jobs.config.link_options import LinksOptions
 from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.config.stored_columns import edge_weights, unread
 from graphmill.jobs.data.prepare_graph import prepare_any_graph, store_encoding
 from graphmill.jobs.machine.this_machine import local_session
 from graphmill.jobs.records.verdict import end_of_run
@@ -89,6 +90,9 @@ def run_nodes(job: str, config: RunConfig) -> int:
         if (done := finished_summary(run_dir, resolved)) is not None:
             return end_finished(done, run_dir, config.run)
     print(f"graph {describe(graph)}{copied_from(manifest)}", flush=True)
+    rows = manifest.rows.values() if isinstance(manifest, TypedManifest) else [manifest]
+    if left := unread(rows, config, resolved.inputs):
+        print(f"stored and not read by this run: {left}", flush=True)
     if resources is not None:  # else the cluster has a say
         resolved.print_choices()
     if evaluation.estimate is not None:
@@ -255,7 +259,8 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
     facts = graph_facts(manifest, config.data.split_set)
-    return resolve(config, Facts(graph_inputs(manifest, config), identity, resources, manifest.num_bytes, facts))
+    inputs, weights = graph_inputs(manifest, config), edge_weights(manifest)
+    return resolve(config, Facts(inputs, identity, resources, manifest.num_bytes, facts, weights))
 
 
 def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | None) -> ResolvedRun:
@@ -266,6 +271,10 @@ def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | 
     if config.data.edge_features:
         raise ConfigError(
             f"{graph.url}: edge_features: expected a graph of one type, got a typed one; leave out --data.edge_features"
+        )
+    if config.data.edge_weight == "yes":
+        raise ConfigError(
+            f"{graph.url}: edge_weight: expected a graph of one type, got a typed one; leave out --data.edge_weight"
         )
     config, manifest, split_set = with_type(config, graph), graph.manifest, config.data.split_set
     predicted = predicted_nodes(graph, config)
@@ -301,9 +310,9 @@ def _resolve_links(
         DATA: manifest.measured.graph_digest[:16],
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
-    return resolve(
-        replace(config, task=chosen), Facts(graph_inputs(manifest, config), identity, resources, manifest.num_bytes)
-    )
+    inputs, weights = graph_inputs(manifest, config), edge_weights(manifest)
+    facts = Facts(inputs, identity, resources, manifest.num_bytes, weights=weights)
+    return resolve(replace(config, task=chosen), facts)
 
 
 def num_roots(resolved: ResolvedRun) -> int:

@@ -30,6 +30,7 @@ from graphmill.jobs.config.config import saved_tree
 from graphmill.jobs.config.predict_options import PredictConfig
 from graphmill.jobs.config.reader import UsageError
 from graphmill.jobs.config.registry import GRAPH_PARALLEL, Inputs, sharding
+from graphmill.jobs.config.stored_columns import edge_weights
 from graphmill.jobs.data.prepare_graph import store_encoding
 from graphmill.jobs.records.finished_run import FinishedRun
 from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
@@ -226,7 +227,9 @@ def _served(
 
 def _of_graph(trained: ResolvedRun, manifest: Manifest) -> Inputs:
     """The run's inputs with the widths of this graph's features, which its weights have to fit."""
-    inputs = graph_inputs(manifest, trained.config)
+    inputs, weights = graph_inputs(manifest, trained.config), edge_weights(manifest)
+    if trained.inputs.edge_weight and weights is not None:
+        weights.check()
     return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
 
 

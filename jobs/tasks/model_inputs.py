@@ -47,6 +47,7 @@ def plan_shard(batch: TorchBatch, peers: Peers) -> ShardedGraph:
         batch.indices,
         shards,
         peers,
+        edge_weight=coefficients(batch),
         symmetric=batch.shard.symmetric,
         edge_feature=batch.edge_feature,
     )
@@ -164,8 +165,8 @@ def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
 
 
 def coefficients(batch: TorchBatch) -> Tensor | None:
-    """By what messages count, of a batch that also knows by which degrees to divide their sums; GraphSAINT's does not."""
-    return None if batch.degree is None else batch.edge_coefficient
+    """By what messages count: the edges' weights, or what a sampler says that also knows by which degrees to divide sums; GraphSAINT's does not."""
+    return batch.edge_coefficient if batch.degree is not None else batch.edge_weight
 
 
 def graph_batch_graphs(batch: TorchGraphBatch) -> Graphs:

@@ -3,8 +3,8 @@
     M = D⁻¹A,  D the out-degrees, the row of a node without out-edges zero;  P_ij = [I, M, M², …]_ij
 
 P_ij belongs to the walk that starts in i and ends in j: for attention, query i's view of key j (arXiv:2305.17589, section 3.1;
-GRIT's code stored the transpose until December 2024: transpose the result for it). Parallel edges count once, self-loops
-count as given. Padding has zeros in every channel, the identity's included.
+GRIT's code stored the transpose until December 2024: transpose the result for it). Parallel edges count once, or where edges have
+weights add up, and A is of these; self-loops count as given. Padding has zeros in every channel, the identity's included.
 
 Powers are dense batched products by doubling, [M¹ … Mᵃ] Mᵃ = [Mᵃ⁺¹ … M²ᵃ]: ⌈log₂ K⌉ calls, O(K n³) work, always in the
 asked precision, since a walk's zeros carry the shortest-path distance and bf16 autocast would blur the rest.
@@ -32,14 +32,20 @@ def transition_matrix(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); `reverse` takes Aᵀ for A, `undirected` max(A, Aᵀ)."""
-    adjacency_BNN = graphs.padding.adjacency(dtype, undirected=undirected)
+    if graphs.edge_coefficient is None:
+        adjacency_BNN = graphs.padding.adjacency(dtype, undirected=undirected)
+    else:
+        adjacency_BNN = graphs.padding.pad_pairs(graphs.edge_coefficient.to(dtype))
+        if undirected:
+            adjacency_BNN = torch.maximum(adjacency_BNN, adjacency_BNN.transpose(1, 2))
     if reverse:
         adjacency_BNN = adjacency_BNN.transpose(1, 2)
+    least = 1 if graphs.edge_coefficient is None else torch.finfo(dtype).tiny
     # A degree of 0 has a row (column) of zeros: whatever it is divided by, it stays zero.
-    out_BN1 = adjacency_BNN.sum(2, keepdim=True).clamp(min=1)
+    out_BN1 = adjacency_BNN.sum(2, keepdim=True).clamp(min=least)
     if normalisation == "walk":
         return adjacency_BNN / out_BN1
-    in_B1N = adjacency_BNN.sum(1, keepdim=True).clamp(min=1)
+    in_B1N = adjacency_BNN.sum(1, keepdim=True).clamp(min=least)
     return adjacency_BNN * (out_BN1.rsqrt() * in_B1N.rsqrt())
 
 

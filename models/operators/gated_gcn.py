@@ -16,7 +16,7 @@ Shapes: n nodes, E edges, D width.
 import torch
 from torch import Tensor, nn
 
-from graphmill.models.operators.local_blocks import gated_mean
+from graphmill.models.operators.local_blocks import gated_mean, times
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs
@@ -53,6 +53,7 @@ class GatedGCN(nn.Module):
             assert position_nP is not None
             apart_EP = graphs.by_source.spread(position_nP) - graphs.by_destination.spread(position_nP)
             sigma_ED = sigma_ED * self.distance(apart_EP.square().sum(1, keepdim=True))
+        sigma_ED = times(sigma_ED, graphs.edge_coefficient)
         mean_nD = gated_mean(sigma_ED, message_ED, graphs.by_destination)
         update_nD = torch.relu(self.norm_x(own_nD + mean_nD))
         if not self.update_edges:

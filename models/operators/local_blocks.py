@@ -18,6 +18,8 @@ With features e_ij of the edges (`edge_dim`), and a linear map U of them in each
 
 Â of the others hears no single edge.
 
+An edge of weight w counts as w parallel edges, in every block: each sum over j → i has a factor w_ij, and d̂ is 1 + the sum of the in-edges' weights.
+
 The baselines (models/message_passing.py) are these layers alone; beside a global block they join it by a gate, L(H) + g ⊙ Global(L(H)), or
 stand in front of it. Sums run over sorted lists, without atomics.
 
@@ -35,7 +37,7 @@ from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.batch_norm import AllRows, RowBatchNorm, normalise
 from graphmill.models.primitives.dropout import Dropout, MaskRows
 from graphmill.models.primitives.layer_norm import LayerNorm
-from graphmill.models.primitives.propagation import Propagation
+from graphmill.models.primitives.propagation import Propagation, power_or_zero
 from graphmill.models.primitives.segments import Grouping
 
 
@@ -50,6 +52,9 @@ class EdgeLists(Propagation, Protocol):
 
     @property
     def edge_feature(self) -> Tensor | None: ...
+
+    @property
+    def edge_weight(self) -> Tensor | None: ...
 
 
 class HasEdges(Protocol):
@@ -66,6 +71,9 @@ class HasEdges(Protocol):
 
     @property
     def by_destination(self) -> Grouping: ...
+
+    @property
+    def edge_coefficient(self) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,10 @@ class EdgeStates:
     @property
     def by_destination(self) -> Grouping:
         return self.graphs.by_destination
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        return self.graphs.edge_coefficient
 
     def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
         """Without the edges' states."""
@@ -158,7 +170,10 @@ class SAGEConvolution(nn.Module):
         if self.edge is None:
             return self.own(x_nF) + adjacency.propagate(h_nD, "mean")
         message_ED = torch.relu(adjacency.by_source.spread(h_nD) + self.edge(adjacency))
-        return self.own(x_nF) + adjacency.by_destination.mean(message_ED)
+        if adjacency.edge_weight is None:
+            return self.own(x_nF) + adjacency.by_destination.mean(message_ED)
+        total_nD = adjacency.by_destination.sum(times(message_ED, adjacency.edge_weight))
+        return self.own(x_nF) + total_nD * power_or_zero(_weighted_degree(adjacency), -1.0).to(total_nD.dtype)
 
 
 class GCNConvolution(nn.Module):
@@ -175,9 +190,11 @@ class GCNConvolution(nn.Module):
         if self.edge is None:
             return adjacency.propagate(h_nD, "gcn") + self.bias
         by_destination = adjacency.by_destination
-        factor_n1 = (by_destination.size_S + 1).to(h_nD.dtype).rsqrt().unsqueeze(1)
+        weight_E = adjacency.edge_weight
+        degree_n1 = by_destination.size_S.unsqueeze(1) if weight_E is None else _weighted_degree(adjacency)
+        factor_n1 = (degree_n1 + 1).to(h_nD.dtype).rsqrt()
         h_ED, factor_E1 = adjacency.by_source.spread(torch.cat([h_nD, factor_n1], dim=1)).tensor_split([-1], dim=1)
-        total_nD = by_destination.sum(torch.relu(h_ED + self.edge(adjacency)) * factor_E1)
+        total_nD = by_destination.sum(times(torch.relu(h_ED + self.edge(adjacency)) * factor_E1, weight_E))
         return factor_n1 * (total_nD + factor_n1 * torch.relu(h_nD)) + self.bias
 
 
@@ -222,6 +239,8 @@ class GATConvolution(nn.Module):
             e_EKC = self.edge(adjacency).unflatten(1, (self.num_heads, -1))
             logit_EK = logit_EK + (e_EKC * self.of_edge).sum(-1)
         logit_EK = nn.functional.leaky_relu(logit_EK, 0.2)
+        if adjacency.edge_weight is not None:
+            logit_EK = logit_EK + adjacency.edge_weight.log().to(logit_EK.dtype).unsqueeze(1)
         own_nK = nn.functional.leaky_relu(from_nK + to_nK, 0.2)
         # The largest logit of each node: subtracted, it changes no weight, and no exponential overflows.
         index_EK = by_destination.group_E.unsqueeze(1).expand_as(logit_EK)
@@ -248,7 +267,18 @@ class GatedConvolution(nn.Module):
         message_ED, at_source_ED = adjacency.by_source.spread(from_n2D).chunk(2, dim=1)
         gate_ED = adjacency.by_destination.spread(to_nD) + at_source_ED
         sigma_ED = torch.sigmoid(gate_ED if self.edge is None else gate_ED + self.edge(adjacency))
-        return own_nD + gated_mean(sigma_ED, message_ED, adjacency.by_destination)
+        return own_nD + gated_mean(times(sigma_ED, adjacency.edge_weight), message_ED, adjacency.by_destination)
+
+
+def times(x_ED: Tensor, weight_E: Tensor | None) -> Tensor:
+    """Each edge's row times its weight; None: edges have none."""
+    return x_ED if weight_E is None else x_ED * weight_E.to(x_ED.dtype).unsqueeze(1)
+
+
+def _weighted_degree(adjacency: EdgeLists) -> Tensor:
+    """[n, 1]: the sum of the in-edges' weights."""
+    assert adjacency.edge_weight is not None
+    return adjacency.by_destination.sum(adjacency.edge_weight.unsqueeze(1))
 
 
 def gated_mean(sigma_ED: Tensor, message_ED: Tensor, by_destination: Grouping) -> Tensor:

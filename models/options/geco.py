@@ -92,6 +92,11 @@ class GECOConfig:
     filter_learning_rate: float | None = None
     """Of the implicit filters in `graphmill.models.geco.param_groups`; none: the common rate."""
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights of edges change what it computes."""
+        return self.block != "hyena"
+
     def __post_init__(self) -> None:
         check_least(self, 0, "in_dim", "edge_dim", "encoding_dim")
         check_least(self, 1, "out_dim", "width", "num_layers", "order", "hops")

@@ -63,6 +63,11 @@ class GRITConfig:
     pair_memory: int = PAIR_MEMORY
     """Bytes each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower."""
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights of edges change what it computes."""
+        return self.encoding != "shortest_path"
+
     def __post_init__(self) -> None:
         check_least(self, 1, "out_dim", "width", "num_layers", "num_heads", "rrwp_steps", "head_layers")
         check_least(self, 0, "pair_memory")

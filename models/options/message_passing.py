@@ -13,6 +13,7 @@ class MessagePassingConfig:
 
     GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim", "seed")
     sharding: ClassVar = "rows"
+    reads_weights: ClassVar = True
     convolution: ClassVar[Literal["sage", "gcn", "gat"]]
     in_dim: int = 1
     out_dim: int = 1

@@ -17,6 +17,7 @@ class PPGTConfig:
     """Every option of PPGT; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("out_dim", "node", "edge", "task")
+    reads_weights: ClassVar = True
     sharding: ClassVar = "roots"
     out_dim: int = 1
     node: Features = field(default_factory=Features)

@@ -80,6 +80,11 @@ class PrimphormerConfig:
     scale_rows: bool = False
     """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights of edges change what it computes."""
+        return self.layer.local != "none" or not self.local.is_paper
+
     def __post_init__(self) -> None:
         check_least(self, 1, "num_heads")
         check_hybrid(self)

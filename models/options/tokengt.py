@@ -100,6 +100,11 @@ class TokenGTConfig:
     dead_modules: bool = False
     """Hold the code's two modules that are never called (parameter counts, its checkpoints)."""
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights of edges change what it computes."""
+        return not self.local.is_paper
+
     def __post_init__(self) -> None:
         check_choices(self)
         check_least(

@@ -45,6 +45,11 @@ class ShardedGraph:
         """[E, F'], of the edges into the rows here."""
         return self.adjacency.edge_feature
 
+    @property
+    def edge_coefficient(self) -> Tensor | None:
+        """[E], of the edges into the rows here."""
+        return self.adjacency.edge_weight
+
     @cached_property
     def layout(self) -> ShardedLayout:
         """By which GECO's convolutions reach all nodes."""

@@ -181,6 +181,10 @@ class ShardedAdjacency:
     def plan(self) -> HaloPlan:
         return self.halo.plan
 
+    @property
+    def edge_weight(self) -> Tensor | None:
+        return self._rows.weight
+
     @cached_property
     def by_source(self) -> HaloGrouping:
         """The edges in the order of the lists, grouped by the node they leave."""

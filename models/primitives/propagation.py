@@ -103,6 +103,10 @@ class Adjacency:
     def num_edges(self) -> int:
         return self._rows.indices.numel()
 
+    @property
+    def edge_weight(self) -> Tensor | None:
+        return self._rows.weight
+
     @cached_property
     def by_destination(self) -> Grouping:
         """The edges in the order of the lists, grouped by the node they enter."""

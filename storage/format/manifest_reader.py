@@ -105,6 +105,10 @@ class ManifestReader:
     def optional_number(self, key: str) -> float | None:
         return None if self.is_null(key) else self.number(key, "a finite number", -_MAX_NUMBER, _MAX_NUMBER)
 
+    def newer_number(self, key: str) -> float | None:
+        """None where there is no such field, too."""
+        return self.optional_number(key) if key in self._body else None
+
     def number(self, key: str, expected: str, least: float, most: float) -> float:
         return float(self._checked(key, expected, lambda value: type(value) in (int, float) and least <= value <= most))
 

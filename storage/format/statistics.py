@@ -96,6 +96,9 @@ class GraphStatistics:
     class_counts: tuple[int, ...] | None
     splits: tuple[SplitStatistics, ...]
     node_digest: str  # SHA-256 of the columns permanent id, label, in ascending permanent id
+    least_weight: float | None = (
+        None  # of the edges; None: they have no weights, one is not finite, or an older version measured
+    )
 
     @property
     def symmetric(self) -> bool:
@@ -206,6 +209,7 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
         else _checked_classes(reader, [reader.counts("class_counts")], manifest, [num_labelled])[0],
         splits=tuple(_read_split(split, manifest) for split in splits),
         node_digest=reader.hexadecimal("node_digest", _DIGEST),
+        least_weight=reader.newer_number("least_weight"),
     )
 
 

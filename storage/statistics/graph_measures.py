@@ -131,6 +131,7 @@ class EdgeSums:
     agreement: np.ndarray  # int64 [num_sets, 2]
     histogram: np.ndarray  # int64 [64], of in-degrees
     degrees: tuple[int, int, int]  # sum, least, largest
+    least_weight: float  # inf where there is none, NaN where one is
 
 
 class EdgeMeasure:
@@ -161,6 +162,7 @@ class EdgeMeasure:
         self._ends, self._columns = (np.zeros((3, 2), np.uint64) for _ in range(2))
         self._counts, self._agreement = np.zeros(2, np.int64), np.zeros((self._num_sets, 2), np.int64)
         self._in_degrees: list[tuple[np.ndarray, tuple[int, int, int]]] = []
+        self._least_weight = np.inf
 
     def measure(self, bucket: Bucket, lists: SortedLists) -> EdgeSums:
         from graphmill.storage.statistics.statistics_kernels import (
@@ -182,7 +184,9 @@ class EdgeMeasure:
             some = agreement[index * _BITS : (index + 1) * _BITS]
             count_agreement(*where, trains, len(some), some)
         histogram = np.zeros(64, np.int64)
-        return EdgeSums(ends, columns, counts, agreement, histogram, count_values(lists.degree, histogram))
+        least_weight = float(np.min(bucket.columns.get("weight", ()), initial=np.inf))
+        degrees = count_values(lists.degree, histogram)
+        return EdgeSums(ends, columns, counts, agreement, histogram, degrees, least_weight)
 
     def add(self, sums: EdgeSums, lists: SortedLists) -> None:
         from graphmill.storage.statistics.statistics_kernels import count_neighbors
@@ -192,6 +196,7 @@ class EdgeMeasure:
         self._counts += sums.counts
         self._agreement += sums.agreement
         self._in_degrees.append((sums.histogram, sums.degrees))
+        self._least_weight = float(np.minimum(self._least_weight, sums.least_weight))
         start, self._num_nodes = self._num_nodes, self._num_nodes + len(lists.degree)
         if self._num_out is not None and self._no_in_edge is not None:
             self._no_in_edge[start : self._num_nodes] = lists.degree == 0
@@ -220,6 +225,7 @@ class EdgeMeasure:
             class_counts=class_counts,
             splits=splits,
             node_digest=node_digest,
+            least_weight=self._least_weight if np.isfinite(self._least_weight) else None,
         )
 
 

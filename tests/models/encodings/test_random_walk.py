@@ -37,6 +37,21 @@ def test_equals_powers_of_each_graph_alone(steps, reverse):
         assert not padded.any()
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_walks_take_edges_by_their_weights(reverse):
+    """Of an edge and its parallel the sum; a row of weights below 1 is divided by its own sum, and one of zeros has no steps."""
+    source, target = torch.tensor([0, 0, 0, 1, 2]), torch.tensor([1, 1, 2, 0, 0])
+    weight = torch.tensor([0.25, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
+    graphs = Graphs(node_ptr=torch.tensor([0, 3]), edge_index=torch.stack([source, target]), edge_coefficient=weight)
+    forward = [[0, 0.75, 0.25], [1, 0, 0], [0, 0, 0]]
+    backward = [[0, 1, 0], [1, 0, 0], [1, 0, 0]]
+    found = transition_matrix(graphs, reverse=reverse, dtype=torch.float64)
+    assert found[0].tolist() == (backward if reverse else forward)
+    sym = transition_matrix(graphs, normalisation="sym", dtype=torch.float64)[0]
+    assert sym[0, 1].item() == pytest.approx(0.75 / (1 * 0.75) ** 0.5)
+    assert torch.isfinite(sym).all()
+
+
 def test_symmetric_normalisation():
     graphs = packed(*MIXED)
     adjacency = torch.tensor(networkx.to_numpy_array(MIXED[0])).double()

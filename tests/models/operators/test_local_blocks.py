@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from graphmill.models.geco import GECO
 from graphmill.models.geco_graphs import Convolutions, GECOGraphs
+from graphmill.models.operators.gated_gcn import GatedGCN
 from graphmill.models.operators.local_blocks import LocalLayer, make_convolution
 from graphmill.models.options.features import Features
 from graphmill.models.options.geco import FilterConfig, GECOConfig
@@ -74,6 +75,68 @@ def test_gradients_of_a_convolution(block):
     layer = make_convolution(LocalOptions(block, num_heads=2), 3, 4).double()
     x = randn(5, 3).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: layer(x, graphs_of(x).adjacency), (x,))
+
+
+@pytest.mark.parametrize(
+    ("block", "edge_dim"), [*((block, 0) for block in BLOCKS), *((block, 2) for block in READS_EDGES)]
+)
+def test_an_edge_of_weight_w_is_w_parallel_edges(block, edge_dim):
+    """Forward and backward; an edge of weight 0 is none, however much the nodes attend to it."""
+    torch.manual_seed(0)
+    layer = away_from_the_start(
+        make_convolution(LocalOptions(block, num_heads=2), 3, 4, hops=2, edge_dim=edge_dim).double()
+    )
+    x, weight = 100 * randn(5, 3), torch.arange(EDGES.shape[1]) % 4
+    e = randn(EDGES.shape[1], edge_dim, seed=1) if edge_dim else None
+
+    def graphs(edges: Tensor, rows: Tensor | None, **options) -> Graphs:
+        return replace(graphs_of(x, edges), edge_attr=rows, **options)
+
+    parallel = graphs(EDGES.repeat_interleave(weight, 1), None if e is None else e.repeat_interleave(weight, 0))
+    weighted = graphs(EDGES, e, edge_coefficient=weight.double())
+    found = []
+    for each in (weighted, parallel):
+        inner = x.clone().requires_grad_()
+        out = layer(inner, each.adjacency)
+        found.append((out, *torch.autograd.grad(out.square().sum(), [inner, *layer.parameters()], allow_unused=True)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-8)
+
+
+def test_an_edge_of_gated_gcn_with_states_counts_by_its_weight():
+    torch.manual_seed(0)
+    layer = away_from_the_start(GatedGCN(4, update_edges=False).double()).eval()
+    x, e, weight = randn(5, 4), randn(EDGES.shape[1], 4, seed=1), torch.arange(EDGES.shape[1]) % 4
+    parallel = layer(x, e.repeat_interleave(weight, 0), graphs_of(x, EDGES.repeat_interleave(weight, 1)))[0]
+    weighted = layer(x, e, replace(graphs_of(x), edge_coefficient=weight.double()))[0]
+    torch.testing.assert_close(weighted, parallel, rtol=1e-12, atol=1e-12)
+
+
+def test_weights_of_gcn_and_sage_are_pyg_s_coefficients():
+    """GCNConv's norm: D̂^-½ (W + I) D̂^-½ X, D̂ = the sum of the in-edges' weights and 1; SAGE's: the weighted mean."""
+    x, weight = randn(5, 3), randn(EDGES.shape[1], seed=2).abs()
+    adjacency = replace(graphs_of(x), edge_coefficient=weight).adjacency
+    w_nn = torch.zeros(5, 5, dtype=torch.float64).index_put((EDGES[1], EDGES[0]), weight, accumulate=True)
+    root_n1 = (w_nn.sum(1, keepdim=True) + 1).rsqrt()
+    gcn = away_from_the_start(make_convolution(LocalOptions("gcn"), 3, 4).double())
+    expected = root_n1 * ((w_nn + torch.eye(5)) @ (root_n1 * gcn.linear(x))) + gcn.bias
+    torch.testing.assert_close(gcn(x, adjacency), expected, rtol=1e-12, atol=1e-12)
+    sage = away_from_the_start(make_convolution(LocalOptions("sage"), 3, 4).double())
+    mean_nF = torch.nan_to_num(w_nn / w_nn.sum(1, keepdim=True)) @ x
+    torch.testing.assert_close(sage(x, adjacency), sage.own(x) + sage.neighbors(mean_nF), rtol=1e-12, atol=1e-12)
+
+
+def test_a_weighted_gcn_is_pyg_s_gcn_conv():
+    nn_of_pyg = pytest.importorskip("torch_geometric.nn")
+    x, weight = randn(5, 3), randn(EDGES.shape[1], seed=2).abs()
+    ours, theirs = make_convolution(LocalOptions("gcn"), 3, 4).double(), nn_of_pyg.GCNConv(3, 4).double()
+    theirs.load_state_dict({"lin.weight": ours.linear.weight, "bias": ours.bias})
+    # PyG keeps a self-loop's weight in place of adding one of 1.
+    plain = EDGES[0] != EDGES[1]
+    graphs = replace(graphs_of(x, EDGES[:, plain]), edge_coefficient=weight[plain])
+    torch.testing.assert_close(
+        ours(x, graphs.adjacency), theirs(x, EDGES[:, plain], weight[plain]), rtol=1e-12, atol=1e-12
+    )
 
 
 @each_block

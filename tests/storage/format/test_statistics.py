@@ -130,6 +130,7 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
         counted = Counter(label[node] for node in nodes & known) if label is not None else Counter()
         return tuple(counted[index] for index in range(graph.num_classes or 0))
 
+    weights = [edge.weight for row in rows.values() for edge in row.in_edges if edge.weight is not None]
     splits = []
     for index in range(graph.info.num_split_sets):
         code = {node: row.split[index] for node, row in rows.items() if row.split is not None}
@@ -176,6 +177,7 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
         class_counts=classes(set(permanent)) if is_class else None,
         splits=tuple(splits),
         node_digest="",
+        least_weight=min(weights, default=None),
     )
 
 
@@ -372,7 +374,9 @@ def test_no_field_takes_what_it_cannot_be(wrong: object, manifest_text: str) -> 
             at = at[key]
         old, at[path[-1]] = at[path[-1]], wrong
         nullable = wrong is None and path[-1] in ("class_counts", "symmetric_columns", "training_target")
-        number = path[-1] in ("minimum", "maximum", "mean_norm", "max_norm") and path[0] == "feature"
+        number = path == ("least_weight",) or (
+            path[-1] in ("minimum", "maximum", "mean_norm", "max_norm") and path[0] == "feature"
+        )
         if nullable or old == wrong or (path[-1] == "zero_or_one" and wrong is True):
             continue
         if number and (wrong is None or wrong in (-1, 1.5) or wrong == 2**63):
@@ -381,6 +385,12 @@ def test_no_field_takes_what_it_cannot_be(wrong: object, manifest_text: str) -> 
             continue
         with pytest.raises(FormatError, match="field"):
             _ = parse_manifest(json.dumps(changed), "graph/manifest.json").measured
+
+
+def test_an_older_version_s_manifest_does_not_know_the_least_weight(manifest_text: str) -> None:
+    body = json.loads(manifest_text)
+    del body["statistics"]["least_weight"]
+    assert parse_manifest(json.dumps(body), "graph/manifest.json").measured.least_weight is None
 
 
 @pytest.mark.parametrize(
