@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
 from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
@@ -19,7 +18,7 @@ REJECTS_NAME = "rejects.csv"
 _FILE_NAME = re.compile(r"part-\d{5}/graphs\.arrow|rejects\.csv")
 _INDEX_DTYPES = ("uint8", "uint16", "int32")
 _LABELLED = ("nodes", "pairs")
-ID_TYPES = {"number": pa.int64(), "string": pa.large_string()}
+ID_KINDS = ("number", "string")  # int64; large strings
 _FEATURE_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32")
 
 
@@ -117,7 +116,7 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         split_names=reader.names("split_names"),
         labelled=reader.choice("labelled", _LABELLED),
         num_classes=reader.optional_width("num_classes"),
-        id_kind=reader.choice("id_kind", tuple(ID_TYPES)),
+        id_kind=reader.choice("id_kind", ID_KINDS),
         num_rejected=reader.count("num_rejected"),
         files=reader.files(),
         provenance=reader.texts("provenance"),

@@ -37,7 +37,6 @@ from graphmill.storage.format.arrow_files import (
     struct_column,
 )
 from graphmill.storage.format.graph_set_manifest import (
-    ID_TYPES,
     MANY_GRAPHS,
     REJECTS_NAME,
     GraphSetManifest,
@@ -50,6 +49,8 @@ from graphmill.storage.format.manifest import parse_head
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 from graphmill.storage.graph_sets.packing_kernels import copy_ends, copy_rows, first_edge_outside
 from graphmill.storage.snapshots.snapshots import read_manifest
+
+ID_TYPES = {"number": pa.int64(), "string": pa.large_string()}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ import pyarrow as pa
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
 from graphmill.storage.filesystem.urls import split_url
-from graphmill.storage.format.graph_set_manifest import ID_TYPES, Reject
+from graphmill.storage.format.graph_set_manifest import Reject
+from graphmill.storage.graph_sets.graph_set import ID_TYPES
 from graphmill.storage.importers.files.npz_members import open_npz
 from graphmill.storage.importers.tables.text_table import NULLS, is_number
 from graphmill.storage.molecules.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
