@@ -202,6 +202,11 @@ class StoredGraph:
         return self.manifest.num_classes
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, or of the answers, in order; empty where numbers name them."""
+        return self.manifest.class_names
+
+    @property
     def feature_dim(self) -> int:
         return self.manifest.feature_dim
 

@@ -52,6 +52,9 @@ class GraphSetManifest:
         None  # "nodes": they have classes; "pairs": some pairs of nodes are told to belong together or not
     )
     num_classes: int | None = None  # of labelled nodes
+    class_names: tuple[
+        str, ...
+    ] = ()  # of these classes, or of those that the one target numbers; empty: numbers name them
     id_kind: str | None = None  # "number" or "string": graphs have ids of their own; None: they are named by their rows
     num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
     statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer
@@ -79,11 +82,11 @@ class GraphSetManifest:
 
     def to_json(self) -> str:
         fields = asdict(replace(self, files={}, provenance={}))
-        optional = ("origin", "id_kind")
+        optional = ("origin", "id_kind", "class_names")
         return manifest_json(
             MANY_GRAPHS,
             self,
-            {name: value for name, value in fields.items() if name not in optional or value is not None},
+            {name: value for name, value in fields.items() if name not in optional or value},
         )
 
 
@@ -116,6 +119,7 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         split_names=reader.names("split_names"),
         labelled=reader.choice("labelled", _LABELLED),
         num_classes=reader.optional_width("num_classes"),
+        class_names=reader.optional_names("class_names"),
         id_kind=reader.choice("id_kind", ID_KINDS),
         num_rejected=reader.count("num_rejected"),
         files=reader.files(),
@@ -130,6 +134,10 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         reader.fail("split_names", f"at most {np.iinfo(np.int8).max} names", f"{len(manifest.split_names)} names")
     if (manifest.labelled == "nodes") != (manifest.num_classes is not None):
         reader.fail("num_classes", "a number of classes exactly where nodes are labelled", manifest.num_classes)
+    if manifest.labelled is not None:
+        reader.class_names(manifest.num_classes)
+    elif manifest.class_names and len(manifest.target_names) != 1:
+        reader.fail("class_names", "one target, whose classes they name", f"{len(manifest.target_names)} targets")
     expected = [shard_file(shard) for shard in range(manifest.num_shards)]
     for name in [*expected, *([REJECTS_NAME] if manifest.num_rejected else [])]:
         if name not in manifest.files:

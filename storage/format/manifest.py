@@ -100,6 +100,7 @@ class Manifest:
     has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
     label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value" or None
     num_classes: int | None = None  # or how many answers
+    class_names: tuple[str, ...] = ()  # in the order of the classes, or of the answers; empty: numbers name them
     num_split_sets: int = 0
     links: StoredLinks | None = None  # None: no edge was held out
     # None: made by hand, not by ingestion; a reader: not parsed yet, `measured` does
@@ -185,7 +186,8 @@ class Manifest:
 
     def node_row(self, name: str) -> dict[str, Any]:
         """The row of `node_types`."""
-        return {"name": name, **{_NODE_NAMES.get(key, key): getattr(self, key) for key in _NODE_FIELDS}}
+        class_names = {"class_names": list(self.class_names)} if self.class_names else {}
+        return {"name": name, **{_NODE_NAMES.get(key, key): getattr(self, key) for key in _NODE_FIELDS}, **class_names}
 
     def edge_row(self, names: Mapping[str, str]) -> dict[str, Any]:
         """The row of `edge_types`."""
@@ -305,6 +307,7 @@ def node_fields(nodes: ManifestReader) -> dict[str, Any]:
         nodes.fail("feature_layout", f"one that can be ({error})", fields["feature_layout"])
     if (fields["label_kind"] in ("class", "answers")) != (fields["num_classes"] is not None):
         nodes.fail("num_classes", "a count exactly where label_kind is 'class' or 'answers'", fields["num_classes"])
+    fields["class_names"] = nodes.class_names(fields["num_classes"])
     return fields
 
 

@@ -174,6 +174,13 @@ class ManifestReader:
         """Empty where there is no such field."""
         return self.names(key) if key in self._body else ()
 
+    def class_names(self, num_classes: int | None) -> tuple[str, ...]:
+        """One for each class, where there is the field."""
+        names = self.optional_names("class_names")
+        if names and len(names) != num_classes:
+            self.fail("class_names", f"{num_classes or 'no'} names, one for each class", f"{len(names)} names")
+        return names
+
     def widths(self, key: str) -> tuple[int, ...]:
         is_width = _list_of(lambda value: type(value) is int and 0 < value <= _MAX_WIDTH)
         return tuple(self._checked(key, f"a list of integers in [1, {_MAX_WIDTH}]", is_width))

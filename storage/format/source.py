@@ -85,6 +85,7 @@ class SourceInfo:
     has_string_id: bool = False  # nodes have strings as ids
     has_label: bool = False
     num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
+    class_names: tuple[str, ...] = ()  # of the classes, or of the answers, in order; empty: numbers name them
     is_multilabel: bool = False  # labels are num_classes answers, yes or no, for each node
     num_split_sets: int = 0
     undirected_once: bool = False  # each undirected edge is given once: ingestion adds the reverse

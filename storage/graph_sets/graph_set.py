@@ -145,6 +145,11 @@ class StoredGraphs:
         return self.manifest.target_names
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in order; empty where numbers name them."""
+        return self.manifest.class_names
+
+    @property
     def split_names(self) -> tuple[str, ...]:
         return self.manifest.split_names
 

@@ -33,8 +33,18 @@ class GraphSetInfo:
     split_names: tuple[str, ...] = ()
     labelled: str | None = None
     num_classes: int | None = None
+    class_names: tuple[str, ...] = ()
     id_kind: str | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = self.class_names
+        needed = len(names) if self.labelled is None and len(self.target_names) == 1 else self.num_classes or 0
+        if names and not len(names) == len(set(names)) == needed:
+            raise DataError(
+                f"{self.name}: class_names: expected {needed or 'no'} different names, one for each class of nodes or of the one target, "
+                f"got {len(names)}, {len(set(names))} of them different; correct them"
+            )
 
 
 def write_graphs(

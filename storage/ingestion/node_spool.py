@@ -64,6 +64,11 @@ class NodeSpool:
                 "clean them or pass --allow-nonfinite"
             )
         self.label_kind, self.num_classes = self._label_kind()
+        if (names := info.class_names) and not len(names) == len(set(names)) == self.num_classes:
+            raise DataError(
+                f"{info.name}: class_names: expected {self.num_classes or 'no'} different names, one for each class, got {len(names)}, "
+                f"{len(set(names))} of them different; correct them"
+            )
         if self._time is not None and options.split.by_time:
             self._split = self._split_by_time(self._time)
 
@@ -151,7 +156,7 @@ class NodeSpool:
     def _label_kind(self) -> tuple[str | None, int | None]:
         """("class", number of classes), ("answers", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""
         name, given, label = self.info.name, self.options.num_classes, self._label
-        num_classes = given if given is not None else self.info.num_classes
+        num_classes = given if given is not None else self.info.num_classes or len(self.info.class_names) or None
         if label is None and self.info.has_label:
             raise DataError(f"{name}: expected labels, the source gave none")
         if (
@@ -225,6 +230,7 @@ class NodeSpool:
             "feature_slots": rows.slots if rows else 0,
             "label_kind": self.label_kind,
             "num_classes": self.num_classes,
+            "class_names": self.info.class_names,
             "num_split_sets": self._split.shape[1],
             "has_node_time": self.info.has_node_time,
             "id_kind": "string" if self.info.has_string_id else "int64",

@@ -55,6 +55,7 @@ class ArrayGraph:
     label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L], as given; then as `label_column` makes it
     split: np.ndarray | None = None  # int8 [num_nodes, num_split_sets]
     num_classes: int | None = None
+    class_names: tuple[str, ...] = ()  # of the classes, or of the several labels, in order
     undirected_once: bool = False
     provenance: Mapping[str, str] | None = None
     links: Links | None = None  # that are held out: they are not among the edges
@@ -129,6 +130,7 @@ class ArrayGraph:
             has_string_id=self.strings is not None,
             has_label=self.label is not None,
             num_classes=self.num_classes if self.label is None or self.label.ndim == 1 else self.label.shape[1],
+            class_names=self.class_names,
             is_multilabel=self.is_multilabel,
             num_split_sets=0 if self.split is None else self.split.shape[1],
             undirected_once=self.undirected_once,
