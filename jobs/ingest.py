@@ -36,14 +36,14 @@ from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
 from graphmill.storage.format.source import SPLITS
 from graphmill.storage.importers.public.data_sets import DATA_SETS
-from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, EdgeListOptions
+from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, ENDINGS_SAID, EdgeListOptions
 from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions
 from graphmill.storage.molecules.smiles_options import TABLE_ENDINGS, SmilesOptions
 from graphmill.storage.synthetic.mag_like import SyntheticMagOptions
 from graphmill.storage.synthetic.products_like import SyntheticOptions
 
 if TYPE_CHECKING:
-    from graphmill.storage.format.source import GraphSource, TypedSource
+    from graphmill.storage.format.source import EdgeSource, GraphSource, NodeSource, TypedSource
     from graphmill.storage.graph_sets.graph_set import StoredGraphs
     from graphmill.storage.ingestion.ingest import Progress
     from graphmill.storage.molecules.molecule_source import MoleculeSource
@@ -59,7 +59,7 @@ class IngestConfig(IngestOptions):
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz). Of several types of nodes: a `.yaml` file that names tables, or the folder of its `graph.yaml`,
+    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or a table of edges: .parquet, .arrow, .feather, .csv, .tsv, .txt (also .gz, .bz2, .zst, .xz), .mtx, a folder of part files or a glob, local or at a URL. Of several types of nodes: a `.yaml` file that names tables, or the folder of its `graph.yaml`,
     `ogbn-mag`, or `synthetic-mag`."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
@@ -156,7 +156,13 @@ def refuse_options_of_one_graph(source: str, kind: type, named: Collection[str])
 
 def is_typed(source: str) -> bool:
     """Whether the source is a graph of several types."""
-    return source in ("ogbn-mag", "synthetic-mag") or source.endswith((".yaml", ".yml")) or Path(source).is_dir()
+    named = source in ("ogbn-mag", "synthetic-mag") or source.endswith((".yaml", ".yml"))
+    return named or (Path(source) / "graph.yaml").exists()
+
+
+def is_table(source: str) -> bool:
+    """Whether the source is a table of edges: a file, a folder of part files, a glob."""
+    return source.endswith(EDGE_ENDINGS) or any(mark in source for mark in "*?[/") or Path(source).is_dir()
 
 
 def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSource":
@@ -210,12 +216,12 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
         from graphmill.storage.importers.files.npz_file import npz_graph
 
         return npz_graph(name)
-    if name.endswith(EDGE_ENDINGS):
+    if is_table(name):
         from graphmill.storage.importers.tables.edge_list import EdgeListGraph
 
         return EdgeListGraph(name, config.edge_list, config.scratch)
     raise ConfigError(
-        f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, triples:<folder>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; for several types of nodes tables named in a .yaml file, ogbn-mag or synthetic-mag; or for molecules "
+        f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, triples:<folder>, a public set (docs/guides/data_sets.md), a .npz file, a table of edges ending in {ENDINGS_SAID} or .mtx, a folder of such; for several types of nodes tables named in a .yaml file, ogbn-mag or synthetic-mag; or for molecules "
         "embedded, pcqm4mv2 or smiles:<file>"
     )
 
@@ -299,10 +305,11 @@ def ingest_typed_graph(config: IngestConfig, report: "Progress") -> "tuple[int, 
     """(bytes, number of edges, what was written, what to do next)"""
     from graphmill.storage.ingestion.typed_ingestion import ingest_typed
 
-    manifest = ingest_typed(build_typed_source(config, report), config.url, ingest_options(config), report)
+    source = build_typed_source(config, report)
+    manifest = ingest_typed(source, config.url, ingest_options(config), report)
     types = ", ".join(f"{name} {row.num_nodes:,}" for name, row in manifest.types.items())
     relations = ", ".join(f"{each} {row.num_edges:,}" for each, row in manifest.relations.items())
-    written = (
+    written = roles_of(*source.nodes.values(), *source.relations.values()) + (
         f"{manifest.name}: {manifest.num_nodes:,} nodes ({types}), {manifest.num_edges:,} edges ({relations}) in "
         f"{manifest.num_partitions} partitions ({config.partitioner})"
     )
@@ -314,8 +321,9 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
     """(bytes, number of edges, what was written, what to do next)"""
     from graphmill.storage.ingestion.ingest import ingest
 
-    manifest = ingest(build_source(config, report), config.url, ingest_options(config), report)
-    written = (
+    source = build_source(config, report)
+    manifest = ingest(source, config.url, ingest_options(config), report)
+    written = roles_of(source) + (
         f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges in {manifest.num_partitions} partitions "
         f"({config.partitioner})"
     )
@@ -329,6 +337,14 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
     if config.source in DATA_SETS and (said := DATA_SETS[config.source].options):
         advice += f"\ntrain on it: graphmill train_nodes --data {config.url} {said}"
     return sum(entry.num_bytes for entry in manifest.files.values()), manifest.num_edges, written, advice
+
+
+def roles_of(*sources: "NodeSource | EdgeSource") -> str:
+    """What became of each column of the tables of these sources, a line for each; empty where there are none."""
+    from graphmill.storage.importers.columns.role_table import format_roles
+
+    roles = [role for source in sources for role in getattr(source, "roles", [])]
+    return format_roles(roles) + "\n" if roles else ""
 
 
 def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":

@@ -28,7 +28,7 @@ from graphmill.storage.format.manifest_reader import (
     TYPES,
     ManifestReader,
 )
-from graphmill.storage.format.source import SPLIT_NAMES
+from graphmill.storage.format.source import FEATURE_KINDS, SPLIT_NAMES, FeatureColumn
 from graphmill.storage.format.statistics import GraphStatistics, read_graph_statistics
 
 ONE_GRAPH = "one-graph"
@@ -83,6 +83,7 @@ class Manifest:
     partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
     num_groups: int = 0  # locality groups of nodes; 0: none are stored
     feature_dim: int = 0
+    feature_columns: tuple[FeatureColumn, ...] = ()  # of a table with names; empty: of an array, or an older graph
     feature_dtype: FeatureDtype | None = None
     feature_layout: FeatureLayout = "dense"  # of the stored rows (`graphmill.storage.format.feature_rows`)
     feature_slots: int = 0
@@ -186,8 +187,9 @@ class Manifest:
 
     def node_row(self, name: str) -> dict[str, Any]:
         """The row of `node_types`."""
-        class_names = {"class_names": list(self.class_names)} if self.class_names else {}
-        return {"name": name, **{_NODE_NAMES.get(key, key): getattr(self, key) for key in _NODE_FIELDS}, **class_names}
+        optional = {"class_names": list(self.class_names), "feature_columns": list(map(asdict, self.feature_columns))}
+        fields = {_NODE_NAMES.get(key, key): getattr(self, key) for key in _NODE_FIELDS}
+        return {"name": name, **fields, **{key: values for key, values in optional.items() if values}}
 
     def edge_row(self, names: Mapping[str, str]) -> dict[str, Any]:
         """The row of `edge_types`."""
@@ -308,7 +310,21 @@ def node_fields(nodes: ManifestReader) -> dict[str, Any]:
     if (fields["label_kind"] in ("class", "answers")) != (fields["num_classes"] is not None):
         nodes.fail("num_classes", "a count exactly where label_kind is 'class' or 'answers'", fields["num_classes"])
     fields["class_names"] = nodes.class_names(fields["num_classes"])
+    fields["feature_columns"] = _feature_columns(nodes, fields["feature_dim"])
     return fields
+
+
+def _feature_columns(nodes: ManifestReader, feature_dim: int) -> tuple[FeatureColumn, ...]:
+    columns = []
+    for row in nodes.optional_inners("feature_columns"):
+        kind, values, has_nulls = row.word("kind", FEATURE_KINDS), row.names("values"), row.flag("has_nulls")
+        mean, width = row.number("mean", "a finite number", -1.7e308, 1.7e308), row.width("width")
+        if width != {"number": 1 + has_nulls, "categories": len(values)}.get(kind, width):
+            row.fail("width", f"the features of this column of {kind}", width)
+        columns.append(FeatureColumn(row.text("name"), kind, width, mean, has_nulls, values))
+    if columns and sum(column.width for column in columns) != feature_dim:
+        nodes.fail("feature_columns", f"columns of {feature_dim} features together", len(columns))
+    return tuple(columns)
 
 
 def edge_fields(edges: ManifestReader) -> dict[str, Any]:

@@ -68,6 +68,21 @@ class NodeChunk:
     )
 
 
+FEATURE_KINDS = ("number", "list", "categories", "hashed")
+
+
+@dataclass(frozen=True)
+class FeatureColumn:
+    """A column of a table of features, and what was learnt of its training rows: later tables are read by it."""
+
+    name: str
+    kind: str  # of FEATURE_KINDS
+    width: int  # how many features: of a number with `has_nulls` two, the second is 1 where the field was empty
+    mean: float = 0.0  # of a number: what an empty field becomes
+    has_nulls: bool = False  # of a number: whether a training row's field was empty
+    values: tuple[str, ...] = ()  # of categories: the value of each feature, in sorted order
+
+
 @dataclass(frozen=True)
 class SourceInfo:
     """What is known before the streams are read."""
@@ -76,6 +91,7 @@ class SourceInfo:
     num_nodes: int
     num_edges: int | None = None  # a hint for progress and budgets; None: unknown
     feature_dim: int = 0  # 0: the graph has no node features
+    feature_columns: tuple[FeatureColumn, ...] = ()  # of a table with names; their widths are feature_dim together
     edge_feature_dim: int = 0
     # Names, of a knowledge graph: an edge's one feature is the number of its relation.
     relations: tuple[str, ...] = ()

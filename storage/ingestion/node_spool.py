@@ -225,6 +225,7 @@ class NodeSpool:
             "partition_offsets": tuple(numbering.offsets.tolist()),
             "num_groups": numbering.num_groups,
             "feature_dim": self.info.feature_dim,
+            "feature_columns": self.info.feature_columns,
             "feature_dtype": self.options.feature_dtype if rows else None,
             "feature_layout": rows.layout if rows else "dense",
             "feature_slots": rows.slots if rows else 0,

@@ -440,7 +440,11 @@ def _edge_parquet(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _node_csv(folder: Path) -> tuple[list[bytes], Run]:
-    from graphmill.storage.importers.tables.node_columns import read_features, read_labels, read_splits
+    from graphmill.storage.importers.tables.node_columns import NodeFile, read_features, read_labels
+
+    def read_splits(path: Path, header: bool | None = None) -> None:
+        nodes = NodeFile(path, header)
+        nodes.splits(nodes.split_places())
 
     file = folder / "nodes.csv"
     valid = [b"1\n2\n3\n", b"# c\r\n1\r\n\r\n0\r\n", b"\xef\xbb\xbflabel\n1\n0\n", b"a,label\n1,2\n3,1\n"]

@@ -18,7 +18,7 @@ from graphmill.core.errors import DataError
 from graphmill.storage.format.source import SPLIT_NAMES, NodeSource, Progress, Relation, TypedSource
 from graphmill.storage.importers.memory.array_graph import array_nodes, split_sets
 from graphmill.storage.importers.public.ogb_nodes import read_meta, set_folder
-from graphmill.storage.importers.tables.node_columns import NodeTable, read_features, read_labels
+from graphmill.storage.importers.tables.node_columns import NodeFile, read_features, read_labels
 from graphmill.storage.importers.tables.typed_tables import EdgeTableOptions, NodeTableOptions, TableEdges, TableNodes
 
 NAME = "ogbn-mag"
@@ -55,8 +55,8 @@ def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progr
 
 def _counts(path: Path) -> dict[str, int]:
     """How many nodes each type has; types in the alphabet's order, as `ogb` has them."""
-    table = NodeTable(path)
-    return {name: table.number(name) for name in sorted(table.names)}
+    table = NodeFile(path, header=True, option="a first line of column names")
+    return {name: int(table.numbers(table.place(name))[0]) for name in sorted(table.names)}
 
 
 def _relations(path: Path) -> list[Relation]:

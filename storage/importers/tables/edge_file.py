@@ -1,35 +1,36 @@
 """One file of edges, Parquet, CSV, SNAP text or Matrix Market, read in record batches and never held as a whole."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pa_parquet
 
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import EdgeChunk
+from graphmill.storage.importers.columns.column_roles import END_NAMES, is_number
+from graphmill.storage.importers.columns.column_values import (
+    Column,
+    is_list_type,
+    list_rows,
+    numbers,
+    times,
+    whole_numbers,
+)
+from graphmill.storage.importers.columns.role_table import ColumnRole, base_name
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from graphmill.storage.importers.tables.matrix_market import MatrixMarket, read_matrix_market
-from graphmill.storage.importers.tables.node_columns import (
-    arrow_times,
-    is_list_type,
-    line_of_file,
-    list_rows,
-    number_columns,
-    row_of_file,
-)
-from graphmill.storage.importers.tables.text_table import TextTable, column_values, is_number
+from graphmill.storage.importers.tables.table import READ_ROWS, Table, TableBlock
+from graphmill.storage.importers.tables.table_files import table_files
+from graphmill.storage.importers.tables.text_table import FieldError, TextTable
 from graphmill.storage.ingestion.string_ids import id_strings, is_text_type
 
-READ_EDGES = 1 << 20
+READ_EDGES = READ_ROWS
 
 EdgeEnds: TypeAlias = Any  # int64 [k], not negative, or a pa.LargeStringArray
-_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
 # A number of nodes above these, from ids or from a size line, is accepted only with that many edges.
 _SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
 
@@ -66,211 +67,221 @@ class EdgeFile:
 
     def __init__(
         self,
-        path: Path,
+        path: str | Path,
         options: EdgeListOptions,
         flag: str = "--edge-list.",
         strings: tuple[bool, bool] = (False, False),
     ) -> None:
-        self.path, self.options, self._flag, self.strings = path, options, flag, strings
-        if not path.name.endswith(EDGE_ENDINGS):
-            raise DataError(f"{path}: expected an edge file ending in {', '.join(EDGE_ENDINGS)}")
-        if not path.is_file():
-            raise DataError(f"{path}: no such file; give the path of an edge list")
+        self.path, self.options, self._flag, self.strings = str(path), options, flag, strings
+        self.files = table_files(path, EDGE_ENDINGS)
 
     @cached_property
-    def num_edges(self) -> int | None:
-        """None: the file does not say it."""
-        if self.path.suffix == ".parquet":
-            return self._parquet().metadata.num_rows
-        return None if self.matrix is None else self.matrix.num_entries
+    def _table(self) -> Table:
+        options = self.options
 
-    def raw_edges(self) -> Iterator[RawEdges]:
-        """The file's edges, batch by batch."""
-        batches = self._parquet_batches() if self.path.suffix == ".parquet" else self._text_batches()
-        for raw in batches:
-            for column in (raw.src, raw.dst):
-                if isinstance(column, np.ndarray) and len(column) and int(column.min()) < 0:
-                    row = int(column.argmin())
-                    raise DataError(f"{raw.where(row)}: expected ids from {raw.base}, got {column[row] + raw.base}")
-            yield raw
+        def table(preamble: int) -> Table:
+            return Table(
+                self.path,
+                self._is_row,
+                option=f"{self._flag}header",
+                header=options.header,
+                delimiter=options.delimiter,
+                preamble=preamble,
+                endings=EDGE_ENDINGS,
+            )
+
+        read = table(0)
+        first = read.parts[0]
+        return table(1) if isinstance(first, TextTable) and first.banner.startswith("%%MatrixMarket") else read
+
+    def _is_row(self, fields: list[str]) -> bool | None:
+        """Whether the first line holds values: its first two fields are numbers, and none is a column's name."""
+        named = (self.options.src in fields and self.options.dst in fields) or _ends_by_name(fields) is not None
+        if not named and any(self.strings):
+            return None  # strings may be names of columns as well
+        return not named and all(map(is_number, fields[:2]))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of all columns; those of a file without names are the options' for the first two, then their numbers."""
+        names = self._table.names
+        return names if self._table.has_header else [self.options.src, self.options.dst, *names[2:]][: len(names)]
 
     @property
-    def names_strings(self) -> bool:
-        """Whether it is a Parquet file whose sources or destinations are strings."""
-        if self.path.suffix != ".parquet":
-            return False
-        with self._parquet() as file:
-            self._check_columns(file.schema_arrow.names)
-            return any(is_text_type(file.schema_arrow.field(name).type) for name in self._wanted[:2])
+    def roles(self) -> list[ColumnRole]:
+        """What each column is for."""
+        options, file = self.options, base_name(self.path)
+        of_edges = dict.fromkeys(options.edge_features, "edge feature") | dict.fromkeys(self.ends[:1], "source")
+        of_edges |= {name: role for name, role in ((options.weight, "weight"), (options.time, "time")) if name}
+        of_edges |= {self.ends[1]: "destination"}
+        return [
+            ColumnRole(file, name, kind, of_edges.get(name, "none"), "", "" if name in of_edges else "not read")
+            for name, kind in zip(self.names, self._table.type_names, strict=True)
+        ]
 
     @property
-    def _wanted(self) -> list[str]:
+    def types(self) -> list[pa.DataType]:
+        return self._table.types
+
+    @property
+    def _wanted_names(self) -> list[str]:
         options = self.options
         named = [options.src, options.dst, *(name for name in (options.weight, options.time) if name)]
         return named + [name for name in options.edge_features if name not in named]
 
     @cached_property
-    def feature_dim(self) -> int:
-        """How many features an edge has."""
-        names = self.options.edge_features
-        if len(names) == 1 and self.path.suffix == ".parquet":
-            with self._parquet() as file:
-                self._check_columns(file.schema_arrow.names)
-                if is_list_type(file.schema_arrow.field(names[0]).type):
-                    with self._readable():
-                        for batch in file.iter_batches(batch_size=1, columns=[names[0]]):
-                            return list_rows(batch.column(0), f"{self.path}").shape[1]
-        return len(names)
+    def ends(self) -> tuple[str, str]:
+        """The columns of sources and of destinations: as the options name them, else by the names that such columns have."""
+        options = self.options
+        asked = (options.src, options.dst)
+        if asked != (EdgeListOptions.src, EdgeListOptions.dst) or set(asked) & set(self.names):
+            return asked
+        return _ends_by_name(self.names) or asked
 
-    def _check_columns(self, names: list[str]) -> None:
-        if any(names.count(name) != 1 for name in self._wanted):
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        """Of each column that is read."""
+        wanted = [*self.ends, *self._wanted_names[2:]]
+        if any(self.names.count(name) != 1 for name in wanted):
             raise DataError(
-                f"{self.path}: expected one column each of {', '.join(self._wanted)}, found {', '.join(names)[:200]}; "
+                f"{self.path}: expected one column each of {', '.join(wanted)}, found {', '.join(self.names)[:200]}; "
                 f"set {self._flag}src, {self._flag}dst, {self._flag}weight and {self._flag}time"
             )
+        return {name: self.names.index(name) for name in wanted}
 
-    def _parquet(self) -> pa_parquet.ParquetFile:
-        try:
-            return pa_parquet.ParquetFile(self.path)
-        except _UNREADABLE as error:
-            raise DataError(f"{self.path}: expected a Parquet file, got: {error}") from error
+    @cached_property
+    def num_edges(self) -> int | None:
+        """None: the file does not say it."""
+        return self._table.num_rows if self.matrix is None else self.matrix.num_entries
 
-    def _parquet_batches(self) -> Iterator[RawEdges]:
+    @property
+    def names_strings(self) -> bool:
+        """Whether sources or destinations are strings by the file's own types."""
+        return not self._table.is_text and any(is_text_type(self.types[self._place[name]]) for name in self.ends)
+
+    @cached_property
+    def _lists(self) -> bool:
+        """Whether features of edges are one column of lists."""
+        features = self.options.edge_features
+        return len(features) == 1 and bool(self.names) and is_list_type(self.types[self._place[features[0]]])
+
+    @cached_property
+    def feature_dim(self) -> int:
+        """How many features an edge has."""
+        if self._lists:
+            place = self._place[self.options.edge_features[0]]
+            for block in self._table.blocks({place: pa.float64()}, required=True, skip_blank=True, rows=1):
+                return list_rows(block.table.column(0), self.path).shape[1]
+        return len(self.options.edge_features)
+
+    @cached_property
+    def matrix(self) -> MatrixMarket | None:
+        """What a Matrix Market file says of itself."""
+        text = self._table.parts[0]
+        if not isinstance(text, TextTable) or not text.preamble:
+            return None
+        if len(self.files) > 1:
+            raise DataError(f"{self.path}: expected one Matrix Market file, found {len(self.files)}; join them")
+        matrix = read_matrix_market(self.files[0], text.banner, text.preamble[0])
+        if matrix.num_nodes > most_nodes(matrix.num_entries):
+            raise DataError(f"{self.path}: size line: {matrix.num_nodes} nodes of {matrix.num_entries} entries")
+        return matrix
+
+    def raw_edges(self) -> Iterator[RawEdges]:
+        """The file's edges, batch by batch."""
+        if not self.names:
+            return
+        matrix, place, done = self.matrix, self._place, 0
+        base = 0 if matrix is None or self.options.compact_ids else 1
+        weight, time, features = self.options.weight, self.options.time, list(self.options.edge_features)
+        for block in self._blocks():
+            columns = {name: block.table.column(str(index)) for name, index in place.items()}
+            src, dst = (
+                self._strings(columns[name], name, block.where)
+                if is_text
+                else self._numbers(columns[name], name, block.where)
+                for name, is_text in zip(self.ends, self.strings, strict=True)
+            )
+            if base:
+                src, dst = src - base, dst - base
+            for column in (src, dst):
+                if isinstance(column, np.ndarray) and len(column) and int(column.min()) < 0:
+                    row = int(column.argmin())
+                    raise DataError(f"{block.where(row)}: expected ids from {base}, got {column[row] + base}")
+            yield RawEdges(
+                src,
+                dst,
+                numbers(columns[weight], f"{self.path}: column {weight!r}") if weight else None,
+                times(columns[time], self.path, block.where, f"column {time!r}") if time else None,
+                self._features(columns) if features else None,
+                base,
+                block.where,
+            )
+            done += block.table.num_rows
+        if matrix is not None and done != matrix.num_entries:
+            raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
+
+    def _blocks(self) -> Iterator[TableBlock]:
+        """The rows; a column of text that holds whole numbers written as floats, or dates, is read as such from there on."""
+        place, kinds = self._place, dict.fromkeys(self._place.values(), pa.float64())
+        wider = {place[name]: pa.float64() for name in self.ends}
+        kinds |= {
+            place[name]: pa.string() if is_text else pa.int64()
+            for name, is_text in zip(self.ends, self.strings, strict=True)
+        }
+        if self.options.time:
+            kinds[place[self.options.time]], wider[place[self.options.time]] = pa.int64(), pa.string()
+        problem: FieldError | None = None
         done = 0
-        with self._parquet() as file, self._readable():
-            self._check_columns(file.schema_arrow.names)
-            for batch in file.iter_batches(batch_size=READ_EDGES, columns=self._wanted):
-                where = partial(row_of_file, self.path, done)
-                src, dst = (
-                    self._strings(batch, name, where) if is_text else self._integers(batch, name, where)
-                    for name, is_text in zip(self._wanted[:2], self.strings, strict=True)
-                )
-                others = self._weights(batch), self._edge_times(batch), self._features(batch)
-                yield RawEdges(src, dst, *others, 0, where)
-                done += batch.num_rows
+        while True:
+            passed = 0
+            try:
+                for block in self._table.blocks(
+                    kinds, required=True, skip_blank=True, hashes=any(self.strings), rows=READ_EDGES
+                ):
+                    passed += block.table.num_rows
+                    if passed > done:
+                        done = passed
+                        yield block
+                return
+            except FieldError as error:
+                if (
+                    kinds[error.place] != pa.int64() or error.field.lstrip("-").isdigit()
+                ):  # a whole number that is too large
+                    raise problem or error from None
+                problem, kinds[error.place] = error, wider[error.place]
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except _UNREADABLE as error:
-            problem = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
-            raise DataError(f"{self.path}: {problem} Parquet file: {error}") from error
+    def _numbers(self, column: Column, name: str, where: Callable[[int], str]) -> np.ndarray:
+        if is_text_type(column.type) and self._flag:
+            raise DataError(
+                f"{self.path}: column {name!r}: expected integer ids, found {column.type}; name the nodes' ids with {self._flag}ids"
+            )
+        return whole_numbers(column, where, f"column {name!r}")
 
-    def _integers(self, batch: pa.RecordBatch, name: str, where: Callable[[int], str]) -> np.ndarray:
-        column = batch.column(name)
-        if not pa.types.is_integer(column.type):
-            hint = f"; name the nodes' ids with {self._flag}ids" if self._flag and is_text_type(column.type) else ""
-            raise DataError(f"{self.path}: column {name!r}: expected integer ids, found {column.type}{hint}")
-        if column.null_count:
-            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise DataError(f"{where(row)}: column {name!r}: expected an id, found an empty field")
-        ids = column.to_numpy(zero_copy_only=False)
-        if ids.dtype == np.uint64 and len(ids) and int(ids.max()) >= 2**63:
-            row = int(ids.argmax())
-            raise DataError(f"{where(row)}: column {name!r}: expected ids below 2**63, got {ids[row]}")
-        return ids.astype(np.int64)
-
-    def _strings(self, batch: pa.RecordBatch, name: str, where: Callable[[int], str]) -> pa.LargeStringArray:
-        column = batch.column(name)
+    def _strings(self, column: Column, name: str, where: Callable[[int], str]) -> pa.LargeStringArray:
         if not is_text_type(column.type):
             raise DataError(
                 f"{self.path}: column {name!r}: expected strings, as the nodes' ids are, found {column.type}"
             )
         return id_strings(column, where, f"column {name!r}")
 
-    def _weights(self, batch: pa.RecordBatch) -> np.ndarray | None:
-        if not self.options.weight:
-            return None
-        column = batch.column(self.options.weight)
-        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-            raise DataError(f"{self.path}: column {self.options.weight!r}: expected numbers, found {column.type}")
-        return column.to_numpy(zero_copy_only=False).astype(np.float32)
-
-    def _edge_times(self, batch: pa.RecordBatch) -> np.ndarray | None:
-        if not self.options.time:
-            return None
-        return arrow_times(batch.column(self.options.time), f"{self.path}: column {self.options.time!r}")
-
-    def _features(self, batch: pa.RecordBatch) -> np.ndarray | None:
-        names = list(self.options.edge_features)
-        if not names:
-            return None
-        if len(names) == 1 and is_list_type(batch.schema.field(names[0]).type):
-            rows = list_rows(batch.column(names[0]), f"{self.path}: column {names[0]!r}")
+    def _features(self, columns: dict[str, Column]) -> np.ndarray:
+        names = self.options.edge_features
+        if self._lists:
+            rows = list_rows(columns[names[0]], f"{self.path}: column {names[0]!r}")
             if len(rows) and rows.shape[1] != self.feature_dim:
                 raise DataError(
                     f"{self.path}: column {names[0]!r}: expected lists of one length, found {self.feature_dim} and {rows.shape[1]}"
                 )
             return rows.reshape(len(rows), self.feature_dim)
-        return number_columns(batch.select(names), f"{self.path}")
+        return np.stack([numbers(columns[name], f"{self.path}: column {name!r}") for name in names], axis=1)
 
-    @cached_property
-    def _text(self) -> TextTable:
-        def table(preamble: int) -> TextTable:
-            return TextTable(
-                self.path,
-                self._is_row,
-                option=f"{self._flag}header",
-                header=self.options.header,
-                delimiter=self.options.delimiter,
-                preamble=preamble,
-            )
 
-        text = table(0)
-        return table(1) if text.banner.startswith("%%MatrixMarket") else text
-
-    def _is_row(self, fields: list[str]) -> bool | None:
-        named = self.options.src in fields and self.options.dst in fields
-        if not named and any(self.strings):
-            return None  # strings may be names of columns as well
-        return not named and all(map(is_number, fields[:2]))
-
-    @cached_property
-    def matrix(self) -> MatrixMarket | None:
-        """What a Matrix Market file says of itself."""
-        if self.path.suffix == ".parquet" or not self._text.preamble:
-            return None
-        matrix = read_matrix_market(self.path, self._text.banner, self._text.preamble[0])
-        if matrix.num_nodes > most_nodes(matrix.num_entries):
-            raise DataError(f"{self.path}: size line: {matrix.num_nodes} nodes of {matrix.num_entries} entries")
-        return matrix
-
-    def _text_batches(self) -> Iterator[RawEdges]:
-        text, matrix = self._text, self.matrix
-        names = text.names
-        if names and not text.has_header:
-            names = [self.options.src, self.options.dst, *names[2:]][: len(names)]
-        if not names:
-            return
-        self._check_columns(names)
-        place = {name: names.index(name) for name in self._wanted}
-        kinds = dict.fromkeys(place.values(), pa.int64())
-        ends = dict(zip((self.options.src, self.options.dst), self.strings, strict=True))
-        kinds |= {place[name]: pa.string() for name, is_text in ends.items() if is_text}
-        if self.options.weight:
-            kinds[place[self.options.weight]] = pa.float64()
-        kinds |= {place[name]: pa.float64() for name in self.options.edge_features}
-        done, base = 0, 0 if matrix is None or self.options.compact_ids else 1
-        for block in text.blocks(kinds, required=True, skip_blank=True, hashes=any(self.strings)):
-            where = partial(line_of_file, self.path, block.line_of)
-            columns = {name: block.table.column(str(index)) for name, index in place.items()}
-            strings = {
-                name: id_strings(columns.pop(name), where, f"column {name!r}")
-                for name, is_text in ends.items()
-                if is_text
-            }
-            column = {name: column_values(values) for name, values in columns.items()}
-            src, dst = ((strings if name in strings else column)[name] for name in (self.options.src, self.options.dst))
-            if base:
-                src, dst = src - base, dst - base
-            weight = column[self.options.weight].astype(np.float32) if self.options.weight else None
-            time = column[self.options.time] if self.options.time else None
-            features = [column[name].astype(np.float32) for name in self.options.edge_features]
-            done += len(src)
-            yield RawEdges(src, dst, weight, time, np.stack(features, axis=1) if features else None, base, where)
-        if matrix is not None and done != matrix.num_entries:
-            raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
+def _ends_by_name(names: Sequence[str]) -> tuple[str, str] | None:
+    """The two columns that are named as the ends of edges are, if there is one such pair."""
+    small = [name.strip().lower() for name in names]
+    pairs = [(names[small.index(u)], names[small.index(v)]) for u, v in END_NAMES if u in small and v in small]
+    return pairs[0] if len(pairs) == 1 else None
 
 
 def most_nodes(num_edges: int) -> int:

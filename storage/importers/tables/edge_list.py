@@ -1,9 +1,10 @@
-"""A graph from plain files: edges as Parquet, CSV, SNAP text or Matrix Market, node columns as `.npy`, Parquet or CSV. Streamed.
+"""A graph from plain files: edges as a table, SNAP text or Matrix Market, columns of nodes as `.npy` or tables. Streamed.
 
 Edges are read in record batches and never held as a whole. The ids of nodes are, where they are no rows: 8 bytes each, of strings up to 24.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -11,32 +12,34 @@ from typing import Any, cast
 import numpy as np
 
 from graphmill.core.errors import ConfigError, DataError
-from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
+from graphmill.storage.format.source import SPLIT_TRAIN, EdgeChunk, FeatureColumn, NodeChunk, SourceInfo
+from graphmill.storage.importers.columns.column_roles import role_of
+from graphmill.storage.importers.columns.feature_table import FeatureTable, check_same_columns
+from graphmill.storage.importers.columns.role_table import (
+    ColumnRole,
+    base_name,
+    feature_became,
+    label_became,
+    split_became,
+)
 from graphmill.storage.importers.memory.array_graph import node_chunks
 from graphmill.storage.importers.tables.edge_file import READ_EDGES, EdgeFile, RawEdges, most_nodes
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
-from graphmill.storage.importers.tables.node_columns import (
-    has_key,
-    read_features,
-    read_ids,
-    read_key,
-    read_labels,
-    read_splits,
-    read_times,
-)
+from graphmill.storage.importers.tables.node_columns import NodeFile
 from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
 
-_READERS: dict[str, Callable[..., np.ndarray]] = {
-    "features": read_features,
-    "labels": read_labels,
-    "splits": read_splits,
-    "node_times": read_times,
+_NAMED_BY = {
+    "features": "feature_columns",
+    "labels": "label_columns",
+    "splits": "split_columns",
+    "node_times": "time_column",
 }
+_MAY_MISS = ("labels", "splits")  # a node without a row has none
 
 
 class EdgeListGraph:
-    """The `GraphSource` of one edge file and the node files that go with it.
+    """The `GraphSource` of one table of edges and the files of nodes that go with it.
 
     Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), for node columns whose
     rows do not match the nodes, and for ids that are negative, do not fit 0 … num_nodes - 1, or are so large and so few that the nodes
@@ -44,20 +47,22 @@ class EdgeListGraph:
     """
 
     def __init__(self, path: str | Path, options: EdgeListOptions | None = None, scratch: str | None = None) -> None:
-        self.path, self._scratch = Path(path), scratch
-        self.options = EdgeListOptions() if options is None else options
-        self._file = EdgeFile(self.path, self.options)
-        files = {name: path for name in _READERS if (path := getattr(self.options, name)) is not None}
-        self._keyed = {name for name, path in files.items() if has_key(path, *self._said)}
-        named, header, id_column = None, *self._said
-        if self.options.ids is not None:
-            named = read_ids(self.options.ids, header, self.options.string_ids, scratch, id_column)
+        self.path, self._scratch = str(path), scratch
+        given = EdgeListOptions() if options is None else options
+        self._file = EdgeFile(path, given)
+        self._opened: dict[str, NodeFile] = {}
+        self.options = options = self._with_nodes(given)
+        self._like, like_names = _learnt_before(options)
+        named = None
+        if options.ids is not None:
+            named = self._open(options.ids).ids(strings=options.string_ids, folder=scratch)
         self._strings = named if isinstance(named, StringIds) else None
-        if self.options.compact_ids and self._has_strings_of_its_own(files):
+        self._files = {role: self._open(at) for role in _NAMED_BY if (at := getattr(options, role)) is not None}
+        self._places = {role: self._places_of(role, file) for role, file in self._files.items()}
+        self._keyed = {role for role, file in self._files.items() if file.key is not None}
+        if options.compact_ids and self._has_strings_of_its_own():
             self._strings = StringIds(scratch)
-        others = [name for name, path in files.items() if path == self.options.features and name != "features"]
-        more = {"features": (others,), "labels": (self.options.label_kind,)}
-        self._rows = {name: _READERS[name](path, *self._said, *more.get(name, ())) for name, path in files.items()}
+        self._rows, self._class_names = self._read(like_names)
         self._file.strings = (self._strings is not None,) * 2
         self._numbers = named if isinstance(named, np.ndarray) else None
         self._num_named = None if named is None else len(named)
@@ -66,27 +71,110 @@ class EdgeListGraph:
             self._order = np.argsort(self._numbers)
             self._numbers = self._numbers[self._order]
 
+    def _open(self, path: str) -> NodeFile:
+        if path not in self._opened:
+            header, id_column = self.options.node_header, self.options.id_column
+            self._opened[path] = NodeFile(path, header, id_column, of_ids=path == self.options.ids)
+        return self._opened[path]
+
+    def _with_nodes(self, options: EdgeListOptions) -> EdgeListOptions:
+        """With `nodes` as the file of each role for which it has a column, and no other file is named."""
+        self.options = options
+        if options.nodes is not None:
+            path = options.nodes
+            file = self._opened[path] = NodeFile(path, options.node_header, options.id_column, of_ids=True)
+            if file.array is not None:
+                raise ConfigError(f"nodes: expected a table, got {path}; name it with --edge-list.features")
+            said = {role: set(_said(options, role)) for role in _NAMED_BY}
+            recognised = {role_of(name) for place, name in enumerate(file.names) if place != file.key}
+            files = {role: path for role in _NAMED_BY if said[role] & set(file.names) or role in recognised}
+            others = {name for names in said.values() for name in names}
+            if any(file.names[place] not in others for place in file.feature_places(files, empty=True)):
+                files["features"] = path
+            if file.key is not None and not options.compact_ids:
+                files["ids"] = path
+            chosen: dict[str, Any] = {role: at for role, at in files.items() if getattr(options, role) is None}
+            options = replace(options, **chosen)
+        for role, name in _NAMED_BY.items():
+            if _said(options, role) and getattr(options, role) is None:
+                flag = name.replace("_", "-")
+                raise ConfigError(
+                    f"{name}: expected a table, --edge-list.{role.replace('_', '-')} or --edge-list.nodes, got none; leave --edge-list.{flag} out"
+                )
+        return options
+
+    def _places_of(self, role: str, file: NodeFile) -> list[int]:
+        """The columns of a file that are read for a role."""
+        options, said = self.options, _said(self.options, role)
+        if role == "features" and self._like and file.array is None:
+            check_same_columns(file.names, self._like, file.path)
+            said = tuple(column.name for column in self._like)
+        if said:
+            return [file.place(name) for name in said]
+        if file.array is not None:
+            return []
+        if role == "features":
+            others = [other for other, at in self._files_named if at == file.path and other != role]
+            taken = {file.place(name) for other in others for name in _said(options, other)}
+            return [place for place in file.feature_places(others) if place not in taken]
+        if role == "labels":
+            return file.label_places(options.label_kind)
+        return file.split_places() if role == "splits" else [file.time_place()]
+
     @property
-    def _said(self) -> tuple[bool | None, str | None]:
-        return self.options.node_header, self.options.id_column
+    def _files_named(self) -> list[tuple[str, str | None]]:
+        return [(role, getattr(self.options, role)) for role in _NAMED_BY]
+
+    def _read(self, like_names: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """(the rows of each file by its role, names of classes)"""
+        rows: dict[str, Any] = {}
+        names: tuple[str, ...] = ()
+        for role, file in self._files.items():
+            places = self._places[role]
+            if role == "features":
+                rows[role] = file.features(places, self.options.categories)
+            elif role == "labels":
+                rows[role], names = file.labels(places, self.options.label_kind, like_names)
+            else:
+                rows[role] = file.splits(places) if role == "splits" else file.times(*places)
+        return rows, names
 
     @cached_property
     def _columns(self) -> dict[str, Any]:
         """Features, labels, splits and times by the option's name, in the order of the nodes. Raises DataError for rows that do not fit them."""
-        nodes, columns = self._node_ids, {}
-        for name, column in self._rows.items():
-            path, order = getattr(self.options, name), self._order
-            if name in self._keyed:
-                key = read_key(path, *self._said, strings=self._strings is not None)
-                order = rows_by_key(nodes, key, len(column), path)
-            columns[name] = column if order is None else reordered(column, order)
+        nodes, columns, orders = self._node_ids, {}, {}
+        for role, column in self._rows.items():
+            order = self._order
+            if role in self._keyed:
+                file = self._files[role]
+                key = file.keys(strings=self._strings is not None)
+                order = rows_by_key(nodes, key, len(column), file.path, may_miss=role in _MAY_MISS)
+            orders[role] = order
+            if role != "features":
+                missing = 0 if role == "splits" else np.nan if column.dtype.kind == "f" else -1
+                columns[role] = column if order is None else reordered(column, order, missing)
+        if "features" in self._rows:
+            features, order = self._rows["features"], orders["features"]
+            matrix = (
+                self._matrix(features, order, columns.get("splits")) if isinstance(features, FeatureTable) else features
+            )
+            columns["features"] = matrix if order is None else reordered(matrix, order)
+        self._missing = {role: int((order < 0).sum()) for role, order in orders.items() if order is not None}
         return columns
 
-    def _has_strings_of_its_own(self, files: Collection[str]) -> bool:
+    def _matrix(self, features: FeatureTable, order: np.ndarray | None, splits: np.ndarray | None) -> np.ndarray:
+        train = None
+        if splits is not None and splits.shape[1]:
+            train = np.flatnonzero(splits[:, 0] == SPLIT_TRAIN)
+            train = train if order is None else order[train]
+        self._learnt = self._like or features.learn(train, self.options.most_categories)
+        return features.matrix(self._learnt)
+
+    def _has_strings_of_its_own(self) -> bool:
         """Whether ids that are to be numbered are strings. Raises ConfigError where columns of nodes could not be told to belong to them."""
         options = self.options
         strings = options.string_ids if options.string_ids is not None else self._file.names_strings
-        beside = [name for name in files if name not in self._keyed]
+        beside = [role for role in self._files if role not in self._keyed]
         if strings and beside:
             raise ConfigError(
                 f"compact_ids: strings are numbered as the edges name them, which says nothing of the rows of {', '.join(beside)}; name the "
@@ -97,26 +185,33 @@ class EdgeListGraph:
     @cached_property
     def info(self) -> SourceInfo:
         columns = self._columns
+        labels = columns.get("labels")
         return SourceInfo(
-            name=f"edges:{self.path.name.split('.')[0]}",
+            name=f"edges:{base_name(self.path).split('.')[0]}",
             num_nodes=self._num_nodes,
             num_edges=self._num_edges,
             feature_dim=columns["features"].shape[1] if "features" in columns else 0,
+            feature_columns=self._learnt,
             edge_feature_dim=self._file.feature_dim,
             has_edge_weight=self.options.weight is not None,
             has_edge_time=self.options.time is not None,
             has_node_time="node_times" in columns,
             has_string_id=self._strings is not None,
-            has_label="labels" in columns,
+            has_label=labels is not None,
+            num_classes=labels.shape[1] if labels is not None and labels.ndim == 2 else None,
+            class_names=self._class_names,
+            is_multilabel=labels is not None and labels.ndim == 2,
             num_split_sets=columns["splits"].shape[1] if "splits" in columns else 0,
             undirected_once=self.options.undirected_once
             or (self._file.matrix is not None and self._file.matrix.symmetric),
             provenance={
-                "file": self.path.name,
-                "file_bytes": str(self.path.stat().st_size),
+                "file": base_name(self.path),
+                "file_bytes": str(sum(file.num_bytes for file in self._file.files)),
                 "compact_ids": str(self.options.compact_ids).lower(),
             },
         )
+
+    _learnt: tuple[FeatureColumn, ...] = ()
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         ids = self._node_ids
@@ -127,7 +222,7 @@ class EdgeListGraph:
             yield from raw.chunks(src, dst, chunk_edges)
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        features, labels, splits, times = (self._columns.get(name) for name in _READERS)
+        features, labels, splits, times = (self._columns.get(role) for role in _NAMED_BY)
         yield from node_chunks(
             self._num_nodes, chunk_nodes, features, labels, splits, self._ids, times, strings=self._strings
         )
@@ -136,6 +231,43 @@ class EdgeListGraph:
     def _node_ids(self) -> NodeIds:
         whose = "the nodes" if self.options.ids is None else self.options.ids
         return NodeIds(whose, self._num_nodes, self._ids, self._strings)
+
+    @property
+    def roles(self) -> list[ColumnRole]:
+        """What became of each column of all files."""
+        options, columns = self.options, self._columns
+        roles = self._file.roles
+        for path, node_file in self._opened.items():
+            rows = {node_file.key: ("id", "", f"{self._num_nodes} nodes" if path == options.ids else "key of the rows")}
+            for role, places in self._places.items():
+                if self._files[role] is node_file:
+                    values = columns[role]
+                    missing = f"; {self._missing[role]} nodes without a row" if self._missing.get(role) else ""
+                    for index, place in enumerate(places or [-1]):
+                        became = self._became(role, values, index)
+                        rows[place] = (role.removesuffix("s").removeprefix("node_"), became[0], became[1] + missing)
+            names = node_file.names or (["(array)"] if node_file.array is not None else [])
+            for place, name in enumerate(names):
+                kind = node_file.table.type_names[place] if node_file.array is None else str(node_file.array.dtype)
+                said = rows.get(-1 if node_file.array is not None else place, ("none", "", "not read"))
+                roles.append(ColumnRole(base_name(path), name, kind, *said))
+        return roles
+
+    def _became(self, role: str, values: Any, index: int) -> tuple[str, str]:
+        """(nulls, what became of a column)"""
+        if role == "features":
+            features = self._rows[role]
+            if not isinstance(features, FeatureTable):
+                return "", f"{values.shape[1]} features"
+            column = self._learnt[index]
+            return str(features.num_nulls[index]), feature_became(
+                column, features.num_unknown(self._learnt).get(column.name, 0)
+            )
+        if role == "labels":
+            return label_became(
+                values if values.ndim == 1 else values[:, index], self._class_names if values.ndim == 1 else ()
+            )
+        return split_became(values[:, min(index, values.shape[1] - 1)]) if role == "splits" else ("0", "int64")
 
     @cached_property
     def _first_pass(self) -> tuple[np.ndarray | None, int, int]:
@@ -157,6 +289,10 @@ class EdgeListGraph:
                     ids, pending = np.unique(np.concatenate([ids, *pending])), []
         if ids is not None and pending:
             ids = np.unique(np.concatenate([ids, *pending]))
+        for role in self._keyed & set(_MAY_MISS) if ids is None and self._strings is None else ():
+            key = self._files[role].keys(strings=False)
+            if key is not None and len(key) and int(key.max()) > highest:
+                highest, where = int(key.max()), f"{self._files[role].path}: row {int(key.argmax()) + 1}"
         if ids is None and highest >= most_nodes(count):
             raise DataError(
                 f"{where}: id {highest} would make {highest + 1} nodes of {count} edges; correct it, number the ids that "
@@ -174,9 +310,19 @@ class EdgeListGraph:
         known = self._file.num_edges
         return self._first_pass[2] if known is None and "_first_pass" in self.__dict__ else known
 
-    @cached_property
+    @property
     def _num_nodes(self) -> int:
-        rows = [(getattr(self.options, name), len(column)) for name, column in self._rows.items()]
+        return self._counted[0]
+
+    @cached_property
+    def _counted(self) -> tuple[int, str]:
+        """(number of nodes, what says it)"""
+        rows = [(self._files[role].path, len(column)) for role, column in self._rows.items() if role not in self._keyed]
+        whole = rows + [
+            (self._files[role].path, len(self._rows[role]))
+            for role in self._rows
+            if role in self._keyed - set(_MAY_MISS)
+        ]
         if self.options.compact_ids:
             numbers = self._first_pass[0]
             num_nodes, counted = (
@@ -189,17 +335,16 @@ class EdgeListGraph:
             num_nodes, counted = self.options.num_nodes, "nodes are set by num_nodes"
         elif self._file.matrix is not None:
             num_nodes, counted = self._file.matrix.num_nodes, "are in its size line"
-        elif rows:
-            num_nodes, counted = rows[0][1], f"rows are in {rows[0][0]}"
+        elif whole:
+            num_nodes, counted = whole[0][1], f"rows are in {whole[0][0]}"
         else:
             num_nodes, counted = self._first_pass[1] + 1, "is the highest id + 1"
-        unkeyed = {getattr(self.options, name) for name in self._rows if name not in self._keyed}
         for file, count in rows:
-            if count != num_nodes and file in unkeyed:
+            if count != num_nodes:
                 raise DataError(f"{file}: expected one row per node ({num_nodes} {counted}), got {count} rows")
         if num_nodes < 1:
             raise DataError(f"{self.path}: expected at least one edge or a num_nodes, found neither")
-        return num_nodes
+        return num_nodes, counted
 
     def _check_range(self, raw: RawEdges, num_nodes: int) -> None:
         for column in (raw.src, raw.dst):
@@ -207,6 +352,26 @@ class EdgeListGraph:
                 row = int(column.argmax())
                 raise DataError(
                     f"{raw.where(row)}: expected ids {raw.base} to {num_nodes - 1 + raw.base}, "
-                    f"got {column[row] + raw.base}; "
+                    f"got {column[row] + raw.base}, since {num_nodes} {self._counted[1]}; "
                     "with ids of another kind, set --edge-list.ids or --edge-list.compact-ids"
                 )
+
+
+def _said(options: EdgeListOptions, role: str) -> tuple[str, ...]:
+    """The columns that the options name for a role."""
+    said = getattr(options, _NAMED_BY[role])
+    return said if isinstance(said, tuple) else () if said is None else (said,)
+
+
+def _learnt_before(options: EdgeListOptions) -> tuple[tuple[FeatureColumn, ...], tuple[str, ...]]:
+    """The columns of features, and the names of classes, of the graph at `features_as`."""
+    if options.features_as is None:
+        return (), ()
+    from graphmill.storage.graph import open_graph
+
+    manifest = open_graph(options.features_as).manifest
+    if not manifest.feature_columns and not manifest.class_names:
+        raise ConfigError(
+            f"features_as: expected a graph whose features came from a table with names of columns, {options.features_as} keeps none; leave it out"
+        )
+    return manifest.feature_columns, manifest.class_names

@@ -5,7 +5,11 @@ from typing import Literal
 
 from graphmill.core.errors import ConfigError
 
-EDGE_ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz", ".mtx", ".mtx.gz")
+_COMPRESSED = ("", ".gz", ".bz2", ".zst", ".xz")
+TEXT_ENDINGS = tuple(kind + packed for kind in (".csv", ".tsv", ".txt") for packed in _COMPRESSED)
+TABLE_ENDINGS = (".parquet", ".arrow", ".feather", *TEXT_ENDINGS)
+EDGE_ENDINGS = (*TABLE_ENDINGS, ".mtx", ".mtx.gz")
+ENDINGS_SAID = ".parquet, .arrow, .feather, .csv, .tsv or .txt (the last three also .gz, .bz2, .zst, .xz)"
 
 
 @dataclass(frozen=True)
@@ -15,11 +19,11 @@ class EdgeListOptions:
     src: str = "src"
     """Column of an edge's source."""
     dst: str = "dst"
-    """Columns of the edge file; where it has no header, the first two columns are meant."""
+    """Columns of the edge file; where it has no header, the first two columns are meant, and where it has none of these names a pair `source`, `target`, `from`, `to` …"""
     weight: str | None = None
     """Column with edge weights (in a file without header: `2` is the third column); None: no weights."""
     time: str | None = None
-    """Column with the times of edges: whole numbers, or in Parquet dates, which become microseconds since 1970; None: no times."""
+    """Column with the times of edges: whole numbers, or dates, which become microseconds since 1970; None: no times."""
     edge_features: tuple[str, ...] = ()
     """Columns with features of edges: numbers, or in Parquet one of lists. Edges that are made one have their features summed."""
     header: bool | None = None
@@ -31,31 +35,51 @@ class EdgeListOptions:
     is a run of tabs and spaces, unless it is set or the columns have names."""
     compact_ids: bool = False
     """Number the ids that occur 0, 1, 2 … in ascending order (strings as they come) and keep the originals; else ids are rows as they are."""
+    nodes: str | None = None
+    """One table of nodes (Parquet, Arrow or text): ids, features, label, split and time by the names of its columns, as far as no other file is named for them."""
     ids: str | None = None
-    """The ids by which edges name nodes, whole numbers or strings, each once: Parquet or CSV (the column of ids, or the only one), rows as in features, labels, splits and times that have no ids; of numbers also `.npy`."""
+    """The ids by which edges name nodes, whole numbers or strings, each once: a table (the column of ids, or the only one), rows as in features, labels, splits and times that have no ids; of numbers also `.npy`."""
     id_column: str | None = None
-    """Column of ids in all files of nodes that are Parquet or text: their rows are joined by it, in any order. None: a column `id`, `node`, `node_id` …, where there is one, else rows are taken as they come."""
+    """Column of ids in all tables of nodes: their rows are joined by it, in any order. None: a column `id`, `node`, `node_id` …, where there is one, else rows are taken as they come."""
     string_ids: bool | None = None
     """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all of `ids` are whole numbers."""
     num_nodes: int | None = None
     """None: the rows of features or labels, else the highest id + 1."""
     features: str | None = None
-    """`.npy` [num_nodes, dim], Parquet or CSV (every column but that of ids is a feature, or in Parquet a list of them); rows by their ids, else in ascending id, or as in `ids`."""
+    """`.npy` [num_nodes, dim], or a table: every column but that of ids, of numbers, lists of them, or text, which is categories; rows by their ids, else in ascending id, or as in `ids`. An empty number is the mean of the training rows, and 1 in a feature of its own."""
+    feature_columns: tuple[str, ...] = ()
+    """The columns of features, where not all are."""
+    categories: tuple[str, ...] = ()
+    """Columns of features that are categories though they hold numbers."""
+    most_categories: int = 64
+    """A column of up to so many categories is a feature for each (one-hot); of more, they are hashed to so many."""
+    features_as: str | None = None
+    """A stored graph whose categories, means and names of classes these tables are read by: as it was trained, so it predicts."""
     labels: str | None = None
-    """`.npy` [num_nodes], Parquet or CSV (column `label`, or the only one), rows as in `features`."""
-    label_kind: Literal["auto", "class", "number"] = "auto"
-    """What labels are. auto: classes where they are truth values or whole numbers (written as floats: not negative ones, of at most 1,000 different), else real numbers."""
+    """`.npy` [num_nodes], or a table (column `label`, or the only one): numbers, or text, whose values in sorted order are the classes. A node without a row has no label."""
+    label_columns: tuple[str, ...] = ()
+    """The columns of labels: one, or several labels of each node."""
+    label_kind: Literal["auto", "class", "number", "several"] = "auto"
+    """What labels are. auto: classes where they are text, truth values or whole numbers (written as floats: not negative ones, of at most 1,000 different), else real numbers; several: yes or no in each column but that of ids."""
     splits: str | None = None
-    """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; Parquet or CSV: columns of such codes, of names, or masks `train_mask`, `val_mask`, `test_mask`."""
+    """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; or a table: columns of such codes, of names, or masks `train_mask`, `val_mask`, `test_mask`. A node without a row is in none."""
+    split_columns: tuple[str, ...] = ()
+    """The columns of splits, each a set, or masks."""
     node_times: str | None = None
-    """`.npy` [num_nodes], Parquet or CSV (column `time`, or the only one), rows as in `features`. Without times of edges, an edge is as old as the
+    """`.npy` [num_nodes], or a table (column `time`, or the only one), rows as in `features`. Without times of edges, an edge is as old as the
     younger of its ends."""
+    time_column: str | None = None
+    """The column of nodes' times."""
     undirected_once: bool = False
     """The file gives each undirected edge once: ingestion adds the reverse."""
 
     def __post_init__(self) -> None:
         if self.num_nodes is not None and self.num_nodes < 1:
             raise ConfigError(f"num_nodes must be at least 1, got {self.num_nodes}; set --edge-list.num-nodes")
+        if self.most_categories < 1:
+            raise ConfigError(
+                f"most_categories must be at least 1, got {self.most_categories}; set --edge-list.most-categories"
+            )
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ConfigError(f"delimiter must be one character, got {self.delimiter!r}; set --edge-list.delimiter")
         if self.compact_ids and self.num_nodes is not None:
@@ -64,7 +88,7 @@ class EdgeListOptions:
             raise ConfigError(
                 "ids says which nodes there are; leave --edge-list.compact-ids and --edge-list.num-nodes out"
             )
-        if self.string_ids and self.ids is None and not self.compact_ids:
+        if self.string_ids and self.ids is None and self.nodes is None and not self.compact_ids:
             raise ConfigError(
                 "string_ids: expected a file of the nodes' ids (--edge-list.ids), or --edge-list.compact-ids to number those that occur; got neither"
             )

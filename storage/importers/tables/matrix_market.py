@@ -1,9 +1,9 @@
 """What a Matrix Market file says of its content: a banner, comments, then a size line (math.nist.gov/MatrixMarket/formats.html)."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from graphmill.core.errors import DataError
+from graphmill.storage.importers.tables.table_files import TableFile
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class MatrixMarket:
     symmetric: bool  # each pair is given once
 
 
-def read_matrix_market(path: Path, banner: str, size: list[str]) -> MatrixMarket:
+def read_matrix_market(file: TableFile, banner: str, size: list[str]) -> MatrixMarket:
     """From the banner and the fields of the size line. DataError for what is no square matrix in coordinates."""
-    words = banner.lower().split()
+    path, words = file.name, banner.lower().split()
     if len(words) != 5 or words[1:3] != ["matrix", "coordinate"]:
         raise DataError(f"{path}: expected '%%MatrixMarket matrix coordinate …' in the first line, got {banner[:80]!r}")
     if words[3] not in ("pattern", "real", "integer") or words[4] not in ("general", "symmetric"):
@@ -30,6 +30,6 @@ def read_matrix_market(path: Path, banner: str, size: list[str]) -> MatrixMarket
     if rows != columns:
         raise DataError(f"{path}: expected a square matrix, a node for each row and column, got {rows} by {columns}")
     # An entry takes at least four bytes, and deflate makes of a byte at most 1,032.
-    if 4 * entries > path.stat().st_size * (1032 if path.suffix == ".gz" else 1) + 4:
-        raise DataError(f"{path}: size line: {entries} entries cannot be in a file of {path.stat().st_size} bytes")
+    if 4 * entries > file.num_bytes * (1032 if path.endswith(".gz") else 1) + 4:
+        raise DataError(f"{path}: size line: {entries} entries cannot be in a file of {file.num_bytes} bytes")
     return MatrixMarket(rows, entries, words[4] == "symmetric")

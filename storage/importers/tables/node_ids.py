@@ -1,6 +1,5 @@
 """What edges in a file call the nodes: rows, whole numbers, or strings; and the rows that they mean."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +60,10 @@ def shown_id(value: Any) -> str:
     return repr(value.as_py()) if isinstance(value, pa.Scalar) else str(value)
 
 
-def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object) -> np.ndarray:
-    """int64 [num_nodes]: the row of each node in a file whose rows have these ids.
+def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, may_miss: bool = False) -> np.ndarray:
+    """int64 [num_nodes]: the row of each node in a file whose rows have these ids; with `may_miss` -1 where a node has none.
 
-    Raises DataError for a row without a node, an id twice, and a node without a row, each with the first and their number.
+    Raises DataError for a row without a node, an id twice, and, without `may_miss`, a node without a row, each with the first and their number.
     """
     if len(key) != num_rows:
         raise DataError(f"{path}: expected an id in each of {num_rows} rows, found {len(key)} ids")
@@ -83,28 +82,24 @@ def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object) -> n
         raise DataError(
             f"{path}: row {row + 1}: expected each id once, got {shown_id(key[row])} as in row {rows[node[row]] + 1}, {int(twice.sum())} such rows"
         )
-    if (rows < 0).any():
+    if (rows < 0).any() and not may_miss:
         missing = int(np.argmax(rows < 0))
         raise DataError(
             f"{path}: node without a row: expected a row for each of {nodes.num_nodes} nodes, found none for id {nodes.id_of(missing)}, "
-            f"{int((rows < 0).sum())} such nodes; add rows (an empty label or split is none)"
+            f"{int((rows < 0).sum())} such nodes; add rows"
         )
     return rows
 
 
-def in_ascending_id(ids: np.ndarray, columns: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
-    """The ids ascending, and columns (or None) in their order; matrices of features are taken from when they are read."""
-    if not np.any(np.diff(ids) < 0):
-        return ids, list(columns)
-    order = np.argsort(ids)
-    return ids[order], [reordered(column, order) for column in columns]
-
-
-def reordered(column: Any, order: np.ndarray) -> Any:
-    """The rows of a column (or None) in this order; a matrix of features is taken from when it is read."""
+def reordered(column: Any, order: np.ndarray, missing: float = 0) -> Any:
+    """The rows of a column (or None) in this order, `missing` where it is -1; a matrix of features is taken from when it is read."""
     if column is None:
         return None
-    return column[order] if column.ndim == 1 or column.dtype == np.int8 else _Reordered(column, order)
+    if (there := order >= 0).all():
+        return column[order] if column.ndim == 1 or column.dtype == np.int8 else _Reordered(column, order)
+    rows = np.full((len(order), *column.shape[1:]), missing, column.dtype)
+    rows[there] = column[order[there]]
+    return rows
 
 
 class _Reordered:

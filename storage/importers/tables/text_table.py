@@ -1,4 +1,4 @@
-"""Tables as text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or gzipped.
+"""One file of text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or compressed.
 
 Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines and runs of blanks as one delimiter. The
 caller gives the types, for the whole file. Each line is a row: where unclosed quotes would join lines, they are taken as plain characters. An
@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +19,9 @@ import pyarrow.csv as pa_csv
 
 from graphmill.core.errors import DataError
 from graphmill.core.parallel_map import ordered_map
-from graphmill.storage.importers.tables.column_roles import NULLS
+from graphmill.storage.importers.columns.column_roles import NULLS, is_number
+from graphmill.storage.importers.tables.table_files import TableFile
 
-TEXT_ENDINGS = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
 _READ_BYTES = 8 << 20
 _MAX_LINE_BYTES = 8 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -30,17 +29,17 @@ _COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  #
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
 
+
+class FieldError(DataError):
+    """A field is not of its column's type."""
+
+    def __init__(self, message: str, place: int, field: str) -> None:
+        super().__init__(message)
+        self.place, self.field = place, field  # of the column, and its text
+
+
 # Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
 IsRow = Callable[[list[str]], bool | None]
-
-
-def is_number(field: str) -> bool:
-    """Whether a field is a number, also NaN or infinite."""
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return "_" not in field
 
 
 def column_values(column: pa.ChunkedArray) -> np.ndarray:
@@ -88,7 +87,7 @@ class TextTable:
 
     def __init__(
         self,
-        path: Path,
+        file: TableFile,
         is_row: IsRow,
         *,
         option: str,
@@ -96,11 +95,11 @@ class TextTable:
         delimiter: str | None = None,
         preamble: int = 0,
     ) -> None:
-        self.path = path
+        self.file, self.path = file, file.name
         lines, self._top, self._bom = self._first_lines(preamble + 1)
         self.preamble = [text.split() for _, _, text in lines[:preamble]]
         if len(lines) <= preamble:
-            self.names: list[str] = []
+            self.names, self.has_header = [], False
             return
         self._first_line, self._start, text = lines[preamble]
         mark = delimiter or next((mark for mark in "\t,; " if mark in text.strip(_BLANKS)), ",")
@@ -213,38 +212,32 @@ class TextTable:
     def _raw_blocks(self, start: int) -> Iterator[bytes]:
         """The file from a byte on, in blocks that end with a line which is not blank."""
         rest = b""
-        try:
-            with pa.input_stream(str(self.path)) as stream:
-                stream.read(self._bom + start)
-                while more := stream.read(_READ_BYTES):
-                    rest += more
-                    lines = rest[: rest.rfind(b"\n") + 1]
-                    text = len(lines.rstrip())
-                    if text:
-                        end = lines.find(b"\n", text) + 1
-                        yield rest[:end]
-                        rest = rest[end:]
-                    if len(rest.lstrip()) > _MAX_LINE_BYTES:
-                        raise DataError(
-                            f"{self.path}: expected lines of at most {_MAX_LINE_BYTES} bytes, found a longer one"
-                        )
-                    if len(rest) > _MAX_LINE_BYTES:
-                        raise DataError(
-                            f"{self.path}: expected a row in each {_MAX_LINE_BYTES} bytes, found only blank lines; remove them"
-                        )
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.path}: cannot read this file: {error}") from error
+        with self.file.opened() as stream:
+            stream.read(self._bom + start)
+            while more := stream.read(_READ_BYTES):
+                rest += more
+                lines = rest[: rest.rfind(b"\n") + 1]
+                text = len(lines.rstrip())
+                if text:
+                    end = lines.find(b"\n", text) + 1
+                    yield rest[:end]
+                    rest = rest[end:]
+                if len(rest.lstrip()) > _MAX_LINE_BYTES:
+                    raise DataError(
+                        f"{self.path}: expected lines of at most {_MAX_LINE_BYTES} bytes, found a longer one"
+                    )
+                if len(rest) > _MAX_LINE_BYTES:
+                    raise DataError(
+                        f"{self.path}: expected a row in each {_MAX_LINE_BYTES} bytes, found only blank lines; remove them"
+                    )
         if rest.strip():
             yield rest
 
     def _first_lines(self, count: int) -> tuple[list[tuple[int, int, str]], tuple[int, int], int]:
         """(number, offset, text) of the first lines that are neither blank nor comments, (number, offset) of the first that is
         no comment, and the bytes of the byte order mark."""
-        try:
-            with pa.input_stream(str(self.path)) as stream:
-                head = stream.read(_MAX_LINE_BYTES)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.path}: cannot read this file: {error}") from error
+        with self.file.opened() as stream:
+            head = stream.read(_MAX_LINE_BYTES)
         bom = len(_BOM) if head.startswith(_BOM) else 0
         head = head[bom:]
         self.banner = head[: head.find(b"\n") if b"\n" in head else len(head)][:200].decode("utf-8", "replace").strip()
@@ -316,7 +309,7 @@ class TextTable:
                 return DataError(f"{where}: expected {expected}, found {len(fields)}: {text[:60]!r}{hint}")
             for index, kind in asked.columns.items():
                 if problem := _misfit(fields[index], kind, asked.required):
-                    return DataError(f"{where}: column {self.names[index]!r}: {problem}")
+                    return FieldError(f"{where}: column {self.names[index]!r}: {problem}", index, fields[index])
         if open_quote:
             return DataError(open_quote)
         last = line + len(lines) - 1
@@ -350,4 +343,10 @@ def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:
         return f"expected whole numbers below 2**63, found {field[:40]}"
     if pa.types.is_floating(kind) and not is_number(field):
         return f"expected numbers, found {field[:40]!r}"
+    if pa.types.is_boolean(kind) and field not in (
+        "0",
+        "1",
+        *(word for word in ("true", "false") for word in (word, word.title(), word.upper())),
+    ):
+        return f"expected true or false, found {field[:40]!r}"
     return None

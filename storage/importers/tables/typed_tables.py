@@ -16,18 +16,35 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphmill.core.errors import ConfigError, DataError, quoted
-from graphmill.storage.format.source import EdgeChunk, NodeChunk, Relation, SourceInfo, TypedSource
+from graphmill.storage.format.source import (
+    SPLIT_TRAIN,
+    EdgeChunk,
+    FeatureColumn,
+    NodeChunk,
+    Relation,
+    SourceInfo,
+    TypedSource,
+)
+from graphmill.storage.importers.columns.feature_table import FeatureTable
+from graphmill.storage.importers.columns.role_table import (
+    ColumnRole,
+    base_name,
+    feature_became,
+    label_became,
+    split_became,
+)
 from graphmill.storage.importers.memory.array_graph import LABEL_KINDS, node_chunks
 from graphmill.storage.importers.tables.edge_file import EdgeFile
-from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
-from graphmill.storage.importers.tables.node_columns import NodeTable, read_features, read_key
-from graphmill.storage.importers.tables.node_ids import NodeIds, in_ascending_id, reordered, rows_by_key
-from graphmill.storage.importers.tables.text_table import TEXT_ENDINGS
+from graphmill.storage.importers.tables.edge_list_options import ENDINGS_SAID, TABLE_ENDINGS, EdgeListOptions
+from graphmill.storage.importers.tables.node_columns import NodeFile
+from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
 
 TABLES = "graph.yaml"  # the file's name where a folder is given
-_ENDINGS = (".parquet", *TEXT_ENDINGS)
+_HEADER = "a first line of column names"
 
 
 @dataclass(frozen=True)
@@ -41,15 +58,19 @@ class NodeTableOptions:
     string_ids: bool | None = None
     """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all are whole numbers."""
     features: str | tuple[str, ...] | None = None
-    """A file of features alone, rows as in `file`; or a list of columns of `file`, of numbers, or one of lists."""
+    """A file of features alone, rows as in `file` or by their ids; or a list of columns of `file`: of numbers, lists of them, or text, which is categories."""
+    categories: tuple[str, ...] = ()
+    """Columns of features that are categories though they hold numbers."""
+    most_categories: int = 64
+    """A column of up to so many categories is a feature for each (one-hot); of more, they are hashed to so many."""
     label: str | None = None
     """Column: classes from 0 (-1 or empty: none), or real numbers."""
     label_kind: str = "auto"
-    """class or number; auto: whole numbers are classes, also written as floats."""
+    """class or number; auto: text and whole numbers are classes, also written as floats."""
     split: str | None = None
     """Column: train, valid, test or none, or their codes 1, 2, 3 and 0."""
     time: str | None = None
-    """Column of whole numbers, or in Parquet dates."""
+    """Column of whole numbers, or dates."""
     count: int | None = None
     """How many nodes there are, where no table says it."""
 
@@ -70,7 +91,7 @@ class EdgeTableOptions:
     features: tuple[str, ...] = ()
     """Columns of numbers, or in Parquet one of lists."""
     time: str | None = None
-    """Column of whole numbers, or in Parquet dates; None: an edge is as old as the younger of its ends, where these have times."""
+    """Column of whole numbers, or dates; None: an edge is as old as the younger of its ends, where these have times."""
     header: bool | None = None
     """Whether a text file starts with column names; None: it does if its first two fields are not numbers."""
     undirected_once: bool = False
@@ -96,24 +117,32 @@ class TableNodes:
     """The nodes of one type, in ascending id, or, where ids are strings, in the table's order."""
 
     def __init__(self, name: str, folder: Path, options: NodeTableOptions, scratch: str | None = None) -> None:
-        self._table = None if options.file is None else NodeTable(folder / options.file)
         self.name, self._options = name, options
+        self._file = None if options.file is None else NodeFile(folder / options.file, header=True, option=_HEADER)
         columns: dict[str, Any] = {}
-        if self._table is not None:
+        self._class_names: tuple[str, ...] = ()
+        self._learnt: tuple[FeatureColumn, ...] = ()
+        self._table: FeatureTable | None = None
+        if (file := self._file) is not None:
             if options.id is not None:
-                columns["id"] = self._table.ids(options.id, options.string_ids, scratch)
+                columns["id"] = file.ids(file.place(options.id), options.string_ids, scratch)
             if options.label is not None:
-                columns["label"] = self._table.labels(options.label, options.label_kind)
+                columns["label"], self._class_names = file.labels([file.place(options.label)], options.label_kind)
             if options.split is not None:
-                columns["split"] = self._table.splits(options.split)
+                columns["split"] = file.splits([file.place(options.split)])
             if options.time is not None:
-                columns["time"] = self._table.times(options.time)
+                columns["time"] = file.times(file.place(options.time))
             if isinstance(options.features, tuple):
-                columns["features"] = self._table.features(options.features)
+                columns["features"] = file.features(
+                    [file.place(column) for column in options.features], options.categories
+                )
         key = None
         if isinstance(options.features, str):
-            columns["features"] = read_features(folder / options.features)
-            key = read_key(folder / options.features, None, None, strings=isinstance(columns.get("id"), StringIds))
+            beside = NodeFile(folder / options.features)
+            columns["features"] = beside.features(
+                beside.feature_places() if beside.array is None else (), options.categories
+            )
+            key = beside.keys(strings=isinstance(columns.get("id"), StringIds))
         counts = {key: len(column) for key, column in columns.items()} | (
             {"count": options.count} if options.count is not None else {}
         )
@@ -123,15 +152,45 @@ class TableNodes:
         self.num_nodes = next(iter(counts.values()))
         ids, others = columns.get("id"), [columns.get(key) for key in ("features", "label", "split", "time")]
         strings = ids if isinstance(ids, StringIds) else None
-        numbers = None if strings is not None else ids
-        feature = others[0]
-        if numbers is not None:
-            numbers, others = in_ascending_id(numbers, others)
+        numbers, order = None if strings is not None else ids, None
+        if numbers is not None and np.any(np.diff(numbers) < 0):
+            order = np.argsort(numbers)
+            numbers = numbers[order]
         self.ids = NodeIds(name, self.num_nodes, numbers, strings)
+        feature, label, split, time = others
+        self._label, self._split, self._time = (
+            column if order is None else reordered(column, order) for column in (label, split, time)
+        )
         if feature is not None and key is not None:
             order = rows_by_key(self.ids, key, len(feature), folder / str(options.features))
-            others[0] = reordered(feature, order)
-        self._feature, self._label, self._split, self._time = others
+        if isinstance(feature, FeatureTable):
+            train = None
+            if self._split is not None:
+                train = np.flatnonzero(self._split[:, 0] == SPLIT_TRAIN)
+                train = train if order is None else order[train]
+            self._table, self._learnt = feature, feature.learn(train, options.most_categories)
+            feature = feature.matrix(self._learnt)
+        self._feature = feature if order is None else reordered(feature, order)
+
+    @property
+    def roles(self) -> list[ColumnRole]:
+        """What became of each column of the file."""
+        if (file := self._file) is None:
+            return []
+        options, roles = self._options, {self._options.id: ("id", "", f"{self.num_nodes} nodes")}
+        if options.label is not None and self._label is not None:
+            roles[options.label] = ("label", *label_became(self._label, self._class_names))
+        if options.split is not None and self._split is not None:
+            roles[options.split] = ("split", *split_became(self._split[:, 0]))
+        roles[options.time] = ("time", "0", "int64")
+        if self._table is not None and isinstance(options.features, tuple):
+            for column, nulls in zip(self._learnt, self._table.num_nulls, strict=True):
+                roles[column.name] = ("feature", str(nulls), feature_became(column, 0))
+        unread = ("none", "", "not read")
+        return [
+            ColumnRole(base_name(file.path), each, kind, *roles.get(each, unread))
+            for each, kind in zip(file.names, file.table.type_names, strict=True)
+        ]
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -139,7 +198,9 @@ class TableNodes:
             name=self.name,
             num_nodes=self.num_nodes,
             feature_dim=0 if self._feature is None else self._feature.shape[1],
+            feature_columns=self._learnt,
             has_label=self._label is not None,
+            class_names=self._class_names,
             has_node_time=self._time is not None,
             has_string_id=self.ids.strings is not None,
             num_split_sets=0 if self._split is None else self._split.shape[1],
@@ -165,6 +226,11 @@ class TableEdges:
         strings = (source.ids.strings is not None, target.ids.strings is not None)
         self._file = EdgeFile(folder / options.file, read, flag="", strings=strings)
         self._options, self._source, self._target = options, source.ids, target.ids
+
+    @property
+    def roles(self) -> list[ColumnRole]:
+        """What each column is for."""
+        return self._file.roles
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -205,8 +271,8 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
         columns += ["features"] if isinstance(options.features, tuple) else []
         if columns and options.file is None:
             raise read.wrong(node, f"a file beside {', '.join(columns)}", "none")
-        if options.file is not None and not options.file.endswith(_ENDINGS):
-            raise read.wrong(node, f"a file ending in {', '.join(_ENDINGS)}", options.file)
+        if options.file is not None and Path(options.file).suffix and not options.file.endswith(TABLE_ENDINGS):
+            raise read.wrong(node, f"a file ending in {ENDINGS_SAID}", options.file)
         if not columns and options.features is None and options.count is None:
             raise read.wrong(node, f"one of id, features, label, split, time and count for {name}", "none")
         if options.label_kind not in LABEL_KINDS:

@@ -111,7 +111,6 @@ def test_every_kind_in_any_order_gives_the_same_graph(tmp_path, named, ending, s
     [
         ("{0},1\n{0},1\n{2},3\n", "row 2: expected each id once, got {0} as in row 1, 1 such rows"),
         ("{0},1\n44,1\n{2},3\n{1},2\n", "row 2 without a node: expected .* got 44, 1 such rows"),
-        ("{2},1\n{1},1\n", "node without a row: expected a row for each of 3 nodes, found none for id {0}, 1 such nodes"),
         ("{0},1\n,1\n{2},3\n", "line 3: column 'id': expected a value, found an empty field"),
         ("a,1\nb,1\nc,3\n", "line 2: column 'id': expected whole numbers, found 'a'; .* --edge-list.ids"),
     ],
@@ -127,6 +126,34 @@ def test_what_does_not_fit_is_told_apart(tmp_path, rows, match, ids):
     with pytest.raises(DataError, match=r"y\.csv: " + match.format(*names)) as caught:
         _ = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(labels=str(tmp_path / "y.csv"), **options)).info
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ids", [None, "id\n9\n5\n7\n"])
+def test_a_node_without_a_row(tmp_path, ids):
+    names = [0, 1, 2] if ids is None else [5, 7, 9]
+    (tmp_path / "e.csv").write_text("src,dst\n{0},{1}\n{1},{2}\n".format(*names))
+    options = {}
+    if ids is not None:
+        (tmp_path / "ids.csv").write_text(ids)
+        options = {"ids": str(tmp_path / "ids.csv")}
+    (tmp_path / "y.csv").write_text("id,label\n{2},1\n{1},0\n".format(*names))
+    (tmp_path / "s.csv").write_text("id,split\n{1},train\n".format(*names))
+    files = {"labels": str(tmp_path / "y.csv"), "splits": str(tmp_path / "s.csv")}
+    graph = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(**files, **options))
+    (nodes,) = graph.nodes(9)
+    assert (nodes.label.tolist(), nodes.split.tolist()) == ([-1, 0, 1], [[0], [1], [0]])
+    assert [each.became.split("; ")[1] for each in graph.roles if each.role in ("label", "split")] == [
+        "1 nodes without a row",
+        "2 nodes without a row",
+    ]
+    message = (
+        f"y.csv: node without a row: expected a row for each of 3 nodes, found none for id {names[0]}, 1 such nodes"
+    )
+    with pytest.raises(DataError, match=message):
+        _ = EdgeListGraph(
+            tmp_path / "e.csv",
+            EdgeListOptions(features=files["labels"], num_nodes=3 if ids is None else None, **options),
+        ).info
 
 
 def test_the_column_of_ids_by_an_option(tmp_path):

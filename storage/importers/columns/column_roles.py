@@ -28,10 +28,32 @@ ID_NAMES = (
 )
 LABEL_NAMES = ("label", "labels", "class", "y", "target")
 SPLIT_COLUMNS = ("split", "splits", "part", "partition", "fold")
+# Of an edge's source and destination.
+END_NAMES = (
+    ("src", "dst"),
+    ("source", "target"),
+    ("source", "destination"),
+    ("src_id", "dst_id"),
+    ("source_id", "target_id"),
+    ("source_id", "destination_id"),
+    ("from", "to"),
+    ("from_id", "to_id"),
+    ("head", "tail"),
+    ("u", "v"),
+)
 TIME_NAMES = ("time", "times", "timestamp")
 
 _MASK = re.compile(r"(train|val|valid|validation|test)(?:_mask)?(?:_?([0-9]+))?", re.IGNORECASE)
 _PARTS = {"train": SPLIT_TRAIN, "test": SPLIT_TEST}
+
+
+def is_number(field: str) -> bool:
+    """Whether a field is a number, also NaN or infinite."""
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return "_" not in field
 
 
 def mask_of(name: str) -> tuple[int, str] | None:

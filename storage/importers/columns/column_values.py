@@ -1,0 +1,253 @@
+"""Columns of tables as arrays, wherever they were read: ids, times, numbers and lists of them, labels, splits."""
+
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill.core.errors import DataError
+from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.importers.columns.column_roles import NULLS, TRUTH, is_mask_name, is_number, listed, mask_of
+from graphmill.storage.importers.memory.array_graph import label_column, split_column, time_column
+from graphmill.storage.ingestion.string_ids import is_text_type
+
+Column: TypeAlias = Any  # a pa.Array or pa.ChunkedArray
+_CODES = tuple(map(str, range(len(SPLIT_NAMES))))
+SPLIT_CODES = {text: code for code, name in enumerate(SPLIT_NAMES) for text in (name, str(code))} | {
+    **dict.fromkeys(("val", "validation"), SPLIT_VALID),
+    **dict.fromkeys(NULLS, 0),
+}
+
+
+def is_list_type(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def is_number_type(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def whole_numbers(column: Column, where: Callable[[int], str], what: str) -> np.ndarray:
+    """int64 ids: whole numbers, also written as floats or decimals. Raises DataError with the place of an empty field and of another number."""
+    if not is_number_type(column.type):
+        raise DataError(f"{what}: expected integer ids, found {column.type}")
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{where(row)}: {what}: expected an id, found an empty field")
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    ids = np.asarray(column)
+    if ids.dtype.kind == "f":
+        bad = ~((np.floor(ids) == ids) & (np.abs(ids) < 2.0**53))  # above, floats have no numbers of their own
+        expected = "expected whole numbers (below 2**53, as floats)"
+    else:
+        bad = ids >= np.uint64(2**63) if ids.dtype == np.uint64 else np.zeros(len(ids), bool)
+        expected = "expected ids below 2**63"
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(f"{where(row)}: {what}: {expected}, got {ids[row]}")
+    return ids.astype(np.int64, copy=False)
+
+
+def times(column: Column, path: str, where: Callable[[int], str], what: str) -> np.ndarray:
+    """int64: whole numbers, or dates, also in text by ISO 8601, as microseconds since 1970. Raises DataError for others, and for an empty field."""
+    if is_text_type(column.type):
+        column = _dates_of_text(column, where, what)
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{where(row)}: {what}: expected a time in every row, found an empty field")
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        return np.asarray(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
+    return time_column(np.asarray(column), f"{path}: {what}")
+
+
+def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa.Array:
+    """Timestamps in microseconds of UTC, or numbers where all fields are such."""
+    distinct = pc.unique(column.cast(pa.string()))
+    texts = [None if text is None or text in NULLS else text for text in distinct.to_pylist()]
+    if all(text is None or is_number(text) for text in texts):
+        values = pa.array([None if text is None else float(text) for text in texts], pa.float64())
+    else:
+        moments = []
+        for text in texts:
+            try:
+                moments.append(None if text is None else _moment(str(text)))
+            except ValueError:
+                row = pc.index(column.cast(pa.string()), text).as_py()
+                raise DataError(
+                    f"{where(row)}: {what}: expected whole numbers, or dates as 2024-05-31 or 2024-05-31T12:30:00, found {str(text)[:40]!r}"
+                ) from None
+        values = pa.array(moments, pa.int64()).cast(pa.timestamp("us"))
+    places = pc.index_in(column.cast(pa.string()), distinct, skip_nulls=False)
+    return values.take(places.combine_chunks() if isinstance(places, pa.ChunkedArray) else places)
+
+
+def _moment(text: str) -> int:
+    """Microseconds since 1970 in UTC; a text without a zone is taken as UTC."""
+    moment = datetime.fromisoformat(text)
+    epoch = datetime(1970, 1, 1, tzinfo=moment.tzinfo and UTC)
+    gone = moment - epoch
+    return (gone.days * 86_400 + gone.seconds) * 1_000_000 + gone.microseconds
+
+
+def list_rows(column: Column, where: Path | str) -> np.ndarray:
+    """float32 [k, dim] of lists. Raises DataError for an empty row, and for lists of several lengths."""
+    if column.null_count:
+        raise DataError(f"{where}: expected a list in every row, found {column.null_count} empty rows")
+    lengths = pc.list_value_length(column)
+    if len(pc.unique(lengths)) > 1:
+        low, high = pc.min_max(lengths).as_py().values()
+        raise DataError(f"{where}: expected lists of one length, found lengths {low} to {high}")
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    rows = [np.asarray(chunk.flatten().to_numpy(zero_copy_only=False), np.float32) for chunk in chunks]
+    values = np.concatenate([np.empty(0, np.float32), *rows])
+    return values.reshape(len(column), len(values) // max(len(column), 1))
+
+
+def numbers(column: Column, what: str) -> np.ndarray:
+    """float32 [k] of numbers and truth values; an empty field is NaN. Raises DataError for others."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if not is_number_type(column.type):
+        raise DataError(f"{what}: expected numbers, found {column.type}")
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1:
+        column = column.chunk(0)
+    values = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
+    return values.astype(np.float32)
+
+
+def labels(
+    column: Column, what: str, kind: str, names: tuple[str, ...] = (), problem: str = ""
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(as `label_column` makes it, the names of the classes where labels are text, sorted).
+
+    `names`: those of a graph whose classes these are; `problem`: where the first field that is no number lies. Raises DataError for text among numbers, and for a text that `names` has not.
+    """
+    if is_text_type(column.type):
+        return _classes_of_text(column.cast(pa.string()), what, kind, names, problem)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
+        raise DataError(f"{what}: expected numbers or text as labels, found {column.type}")
+    if names and kind != "class":
+        raise DataError(f"{what}: expected text as labels, of the classes {listed(names)}, found {column.type}")
+    if names:
+        return _classes_of_text(column.cast(pa.string()), what, kind, names)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int64())  # classes 0 and 1
+    if pa.types.is_integer(column.type) and column.null_count:
+        column = column.fill_null(-1)  # unlabelled
+    # An empty field among real numbers is NaN: an unknown target.
+    return label_column(np.asarray(column), what, kind), ()
+
+
+def _classes_of_text(
+    column: Column, what: str, kind: str, names: tuple[str, ...], problem: str = ""
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    found = [text for text in pc.unique(column).to_pylist() if text is not None and text not in NULLS]
+    digits = [text for text in found if is_number(text)]
+    if kind not in ("auto", "class"):
+        other = next(iter(set(found) - set(digits)), "")
+        raise DataError(f"{problem or f'{what}: expected numbers, found {other!r}'}; label_kind is {kind}")
+    if digits and kind != "class":
+        other = next(iter(set(found) - set(digits)), None)
+        if other is not None:
+            raise DataError(
+                f"{problem or f'{what}: expected numbers, found {other[:40]!r}'}, beside numbers; correct the table, or say with "
+                "--edge-list.label-kind class that all are names"
+            )
+    if not found:
+        return np.full(len(column), -1, np.int64), names
+    known = names or tuple(sorted(found))
+    if unknown := sorted(set(found) - set(known)):
+        raise DataError(f"{what}: expected the classes {listed(known)}, found {unknown[0][:40]!r}, {len(unknown)} such")
+    codes = pc.index_in(column, pa.array(known, column.type)).fill_null(-1)
+    return np.asarray(codes).astype(np.int64), known
+
+
+def splits(table: pa.Table, path: str) -> np.ndarray:
+    """int8 [num_rows, num_split_sets] of columns of masks, or of codes and names."""
+    names = table.column_names
+    if not names:
+        raise DataError(f"{path}: expected a column of splits, found none")
+    is_mask = [is_mask_name(name) or pa.types.is_boolean(table.field(i).type) for i, name in enumerate(names)]
+    if not any(is_mask):
+        return np.stack([_codes_of(column, path) for column in table.columns], axis=1)
+    sets: dict[str, dict[int, np.ndarray]] = {}
+    for name, column in zip(names, table.columns, strict=True):
+        part = mask_of(name)
+        if part is None or part[0] in sets.get(part[1], {}):
+            raise DataError(
+                f"{path}: expected masks in columns train_mask, val_mask, test_mask (of several sets train_mask_0 …), found {listed(names)}"
+            )
+        sets.setdefault(part[1], {})[part[0]] = _mask_values(column, f"{path}: column {name!r}")
+    none, codes = np.zeros(table.num_rows, bool), []
+    for masks in sets.values():
+        train, valid, test = (masks.get(code, none) for code in (SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST))
+        codes.append(split_column(table.num_rows, train, valid, test, path))
+    return np.stack(codes, axis=1)
+
+
+def _mask_values(column: Column, what: str) -> np.ndarray:
+    """Truth values; an empty field is false. Raises DataError for others than true, false, 1 and 0."""
+    if is_text_type(column.type):
+        fields = pc.utf8_lower(column.cast(pa.string()).fill_null("")).to_pylist()
+        other = [field for field in fields if field not in TRUTH]
+        values = np.array([TRUTH.get(field, False) for field in fields], bool)
+    elif pa.types.is_boolean(column.type):
+        return np.asarray(column.fill_null(False), bool)
+    else:
+        given = np.nan_to_num(np.asarray(column.fill_null(0)))
+        other = given[(given != 0) & (given != 1)].tolist()
+        values = given == 1
+    if other:
+        raise DataError(f"{what}: a mask has true and false, or 1 and 0, got {other[0]!r}; expected a mask by its name")
+    return values
+
+
+def checked_codes(codes: np.ndarray | Collection[int], path: str) -> np.ndarray:
+    """int8 of one set's codes, each of them written as a number. Raises DataError where these may be of another coding."""
+    codes = np.asarray(codes)
+    found = np.unique(codes).tolist()
+    if found and not 0 <= found[0] <= found[-1] <= SPLIT_TEST:
+        raise DataError(
+            f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {found[0]} to {found[-1]}; "
+            "lists of node ids are no codes: write one code a node"
+        )
+    if found not in ([], [0]) and SPLIT_TEST not in found and (0 in found or found == [SPLIT_TRAIN]):
+        raise DataError(
+            f"{path}: split codes {', '.join(map(str, found))} may be a mask, or 0 train, 1 valid, 2 test; expected 1 train, 2 valid, 3 test "
+            "(0 none); write the names train, valid, test, none, or masks in columns train_mask, val_mask, test_mask"
+        )
+    return codes.astype(np.int8)
+
+
+def _codes_of(column: pa.ChunkedArray, path: str) -> np.ndarray:
+    """int8: codes of a column of numbers or names; an empty field is none."""
+    if pa.types.is_floating(column.type):  # as pandas writes codes beside empty fields
+        given = column.to_numpy()
+        other = given[~(np.isnan(given) | np.isin(given, range(len(SPLIT_NAMES))))]
+        if len(other):
+            raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {other[0]}")
+        column = pa.chunked_array([pa.array(given, from_pandas=True)]).cast(pa.int64())
+    if pa.types.is_integer(column.type):
+        checked_codes(column.drop_null().to_numpy(), path)
+        return column.fill_null(0).to_numpy().astype(np.int8)
+    if not is_text_type(column.type):
+        raise DataError(f"{path}: expected integer codes or names of splits, found {column.type}")
+    names = np.asarray(column.cast(pa.string()).fill_null("").to_numpy(), dtype=object)
+    words = set(names)
+    unknown = sorted(words - set(SPLIT_CODES))
+    if unknown:
+        raise DataError(f"{path}: splits must be {', '.join(SPLIT_NAMES)}, got {unknown[0]!r}")
+    if words <= {*_CODES, *NULLS}:
+        checked_codes([int(word) for word in words if word in _CODES], path)
+    return np.array([SPLIT_CODES[name] for name in names], dtype=np.int8)

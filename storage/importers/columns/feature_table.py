@@ -1,0 +1,138 @@
+"""Columns of features as a table has them: numbers with holes, truth values, lists, categories; and the matrix that they become.
+
+A category is one of at most `most` features, one for each value (one-hot), or hashed to `most` where there are more values. A hole among numbers is the mean
+of the training rows, and 1 in a feature of its own; a category that is empty, or that no training row has, is 0 in all its features.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill.core.errors import DataError
+from graphmill.storage.format.source import FeatureColumn
+from graphmill.storage.importers.columns.column_roles import is_number, listed
+from graphmill.storage.importers.columns.column_values import is_list_type, list_rows, numbers
+from graphmill.storage.ingestion.string_ids import is_text_type
+
+
+class FeatureTable:
+    """Columns by their names. `categories`: those that are categories even where their values are numbers. Raises DataError for columns of other types, and of numbers and text."""
+
+    def __init__(
+        self, table: pa.Table, path: str, categories: Collection[str] = (), problems: Mapping[str, str] | None = None
+    ) -> None:
+        """`problems`: by the column, where its first field that is no number lies."""
+        self._path, self.names, self._categories, self._problems = path, table.column_names, categories, problems or {}
+        self._columns = [
+            column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for column in table.columns
+        ]
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @property
+    def num_nulls(self) -> list[int]:
+        return [column.null_count for column in self._columns]
+
+    def learn(self, train: np.ndarray | None, most: int) -> tuple[FeatureColumn, ...]:
+        """What the columns become, by their rows of training (None: all rows)."""
+        return tuple(
+            self._learnt(name, column, train, most) for name, column in zip(self.names, self._columns, strict=True)
+        )
+
+    def _learnt(self, name: str, column: pa.ChunkedArray, train: np.ndarray | None, most: int) -> FeatureColumn:
+        if is_list_type(column.type):
+            return FeatureColumn(name, "list", list_rows(column, self._path).shape[1])
+        known = column if train is None else column.take(pa.array(train))
+        if not self._is_category(name, column):
+            has_nulls = column.null_count > 0
+            values = numbers(known.drop_null(), f"{self._path}: column {name!r}").astype(np.float64)
+            mean = float(values.mean()) if len(values) and np.isfinite(values).all() else 0.0
+            return FeatureColumn(name, "number", 1 + has_nulls, mean, has_nulls)
+        texts = sorted(text for text in pc.unique(known.cast(pa.string())).to_pylist() if text is not None)
+        if len(texts) > most:
+            return FeatureColumn(name, "hashed", most)
+        return FeatureColumn(name, "categories", len(texts), values=tuple(texts))
+
+    def _is_category(self, name: str, column: pa.ChunkedArray) -> bool:
+        if name in self._categories:
+            return True
+        if not is_text_type(column.type):
+            return False
+        texts = [text for text in pc.unique(column.cast(pa.string())).to_pylist() if text is not None]
+        digits = next(filter(is_number, texts), None)
+        if digits is not None:
+            other = next((text for text in texts if not is_number(text)), "")
+            found = (
+                f"{self._path}: column {name!r}: expected numbers or text, found both, {digits[:40]} and {other[:40]!r}"
+            )
+            raise DataError(
+                f"{self._problems.get(name, found)}; correct the table, or name the column in --edge-list.categories"
+            )
+        return True
+
+    def matrix(self, learnt: Sequence[FeatureColumn]) -> np.ndarray:
+        """float32 [num_rows, dim]. Raises DataError where a column is not of the kind that was learnt."""
+        matrix = np.zeros((len(self), sum(column.width for column in learnt)), np.float32)
+        end = 0
+        for column in learnt:
+            start, end = end, end + column.width
+            self._fill(matrix[:, start:end], self._columns[self.names.index(column.name)], column)
+        return matrix
+
+    def _fill(self, into: np.ndarray, column: pa.ChunkedArray, learnt: FeatureColumn) -> None:
+        what = f"{self._path}: column {learnt.name!r}"
+        if learnt.kind == "list":
+            if not is_list_type(column.type) or (rows := list_rows(column, what)).shape[1] != learnt.width:
+                raise DataError(f"{what}: expected lists of {learnt.width} numbers, found others, or {column.type}")
+            into[:] = rows
+        elif learnt.kind == "number":
+            into[:, 0] = numbers(column, what)
+            if column.null_count:
+                empty = np.asarray(column.is_null())
+                into[empty, 0] = learnt.mean
+                into[:, 1:] = empty[:, None]
+        else:
+            if is_list_type(column.type):
+                raise DataError(f"{what}: expected {learnt.kind}, found {column.type}")
+            self._fill_category(into, column.cast(pa.string()), learnt)
+
+    @staticmethod
+    def _fill_category(into: np.ndarray, column: pa.ChunkedArray, learnt: FeatureColumn) -> None:
+        distinct = pc.unique(column)
+        texts = distinct.to_pylist()
+        if learnt.kind == "hashed":
+            places = [-1 if text is None else _hashed(text, learnt.width) for text in texts]
+        else:
+            known = {value: place for place, value in enumerate(learnt.values)}
+            places = [known.get(text, -1) for text in texts]
+        place = np.array(places, np.int64)[np.asarray(pc.index_in(column, distinct, skip_nulls=False))]
+        rows = np.flatnonzero(place >= 0)
+        into[rows, place[rows]] = 1
+
+    def num_unknown(self, learnt: Sequence[FeatureColumn]) -> dict[str, int]:
+        """By the column, in how many rows a category is that was not learnt."""
+        unknown: dict[str, int] = {}
+        for column in learnt:
+            if column.kind == "categories":
+                given = self._columns[self.names.index(column.name)].cast(pa.string()).drop_null()
+                count = len(given) - int(pc.sum(pc.is_in(given, pa.array(column.values, pa.string()))).as_py() or 0)
+                unknown |= {column.name: count} if count else {}
+        return unknown
+
+
+def _hashed(text: str, width: int) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % width
+
+
+def check_same_columns(names: Sequence[str], learnt: Sequence[FeatureColumn], path: str) -> None:
+    """Raises DataError where a table lacks a column that another table's features were learnt of."""
+    missing = [column.name for column in learnt if column.name not in names]
+    if missing:
+        raise DataError(
+            f"{path}: expected the columns {listed(missing)}, as in the graph of --edge-list.features-as, found {listed(names)}"
+        )

@@ -1,0 +1,66 @@
+"""What became of each column of the tables of a graph, for people: a line for each, or for several that are alike."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from graphmill.storage.format.source import SPLIT_NAMES, SPLITS, FeatureColumn
+
+
+class ColumnRole(NamedTuple):
+    """A column and what ingestion made of it."""
+
+    file: str  # without its folder
+    column: str
+    type: str
+    role: str  # "feature", "label", "split", "time", "id", "source" …; "none": nothing reads it
+    nulls: str = ""  # how many fields are empty; empty: not counted
+    became: str = ""
+
+
+def format_roles(roles: Sequence[ColumnRole]) -> str:
+    """The table, columns below each other; a run of columns that differ in their names alone is one line."""
+    rows = [("file", "column", "type", "role", "nulls", "became")]
+    for alike, run in groupby(roles, lambda each: each._replace(column="")):
+        names = [each.column for each in run]
+        named = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})"
+        rows.append(tuple(alike._replace(column=named)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def base_name(path: str) -> str:
+    """The last part of a path or URL."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def feature_became(column: FeatureColumn, num_unknown: int) -> str:
+    """`num_unknown`: how many fields are of categories that were not learnt."""
+    if column.kind == "number":
+        return "number" + (f", a hole is {column.mean:.6g} and 1 in a feature of its own" if column.has_nulls else "")
+    said = {"list": f"{column.width} numbers", "hashed": f"categories, hashed to {column.width}"}
+    unknown = f", {num_unknown} fields of others" if num_unknown else ""
+    return said.get(column.kind, f"{column.width} categories") + unknown
+
+
+def label_became(labels: np.ndarray, names: Sequence[str]) -> tuple[str, str]:
+    """(how many are missing, what they are)"""
+    if labels.dtype.kind == "f":
+        known = labels[~np.isnan(labels)]
+        said = f"real numbers, {known.min():.6g} to {known.max():.6g}" if len(known) else "real numbers"
+        return str(len(labels) - len(known)), said
+    known = labels[labels >= 0]
+    classes = (
+        f"{len(names)} classes: {', '.join(names)[:60]}"
+        if names
+        else f"classes 0 to {known.max() if len(known) else 0}"
+    )
+    return str(len(labels) - len(known)), "yes or no" if labels.dtype == np.int8 else classes
+
+
+def split_became(codes: np.ndarray) -> tuple[str, str]:
+    """The same of a split set."""
+    counts = np.bincount(codes, minlength=len(SPLIT_NAMES))
+    return str(counts[0]), ", ".join(f"{name} {counts[code]}" for name, code in SPLITS.items())

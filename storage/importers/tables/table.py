@@ -1,0 +1,207 @@
+"""A table, whatever its files are: text, Parquet or Arrow, one or several, read in blocks of rows."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+
+from graphmill.core.errors import DataError
+from graphmill.storage.importers.columns.column_roles import listed
+from graphmill.storage.importers.tables.edge_list_options import TABLE_ENDINGS
+from graphmill.storage.importers.tables.table_files import UNREADABLE, TableFile, table_files
+from graphmill.storage.importers.tables.text_table import IsRow, TextTable
+
+READ_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """Some consecutive rows."""
+
+    table: pa.Table  # the columns that were asked for, under their places as names
+    where: Callable[[int], str]  # "edges.csv: line 7", for one of these rows
+
+
+class ColumnarFile:
+    """A Parquet or Arrow file."""
+
+    has_header = True
+
+    def __init__(self, file: TableFile) -> None:
+        self.file = file
+        with self._read() as (schema, _, num_rows):
+            self.names, self.types, self.num_rows = schema.names, schema.types, num_rows
+        if len(set(self.names)) < len(self.names):
+            raise DataError(f"{file.name}: expected different names of columns, found {listed(self.names)}")
+
+    def _read(self) -> "_Opened":
+        return _Opened(self.file)
+
+    def blocks(self, places: Sequence[int], rows: int = READ_ROWS) -> Iterator[TableBlock]:
+        done = 0
+        with self._read() as (_, batches, _):
+            for batch in batches([self.names[place] for place in places], rows):
+                columns = {str(place): batch.column(self.names[place]) for place in places}
+                yield TableBlock(pa.table(columns), partial(_row_of, self.file.name, done))
+                done += batch.num_rows
+
+
+class _Opened:
+    """Context of (schema, batches of columns by their names and a number of rows, number of rows) of a file."""
+
+    def __init__(self, file: TableFile) -> None:
+        self._file = file
+
+    def __enter__(self) -> tuple[pa.Schema, Callable[[list[str], int], Iterator[pa.RecordBatch]], int | None]:
+        file, kind = self._file, "a Parquet" if self._file.path.endswith(".parquet") else "an Arrow"
+        try:
+            if kind == "a Parquet":
+                self._reader = parquet = pa_parquet.ParquetFile(file.source())
+                return parquet.schema_arrow, _parquet_batches(parquet), parquet.metadata.num_rows
+            source = file.source()
+            source = pa.memory_map(source) if isinstance(source, str) else pa.PythonFile(source)
+            self._reader = source
+            try:
+                reader = pa.ipc.open_file(source)
+                return reader.schema, _arrow_batches(map(reader.get_batch, range(reader.num_record_batches))), None
+            except pa.ArrowInvalid:  # a stream, or no Arrow file
+                source.seek(0)
+                stream = pa.ipc.open_stream(source)
+                return stream.schema, _arrow_batches(stream), None
+        except UNREADABLE as error:
+            raise DataError(f"{file.name}: expected {kind} file, got: {error}") from error
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._reader.close()
+        if isinstance(error, (*UNREADABLE, MemoryError)) and not isinstance(error, DataError):
+            problem = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
+            raise DataError(f"{self._file.name}: {problem} file: {error}") from error
+
+
+def _parquet_batches(file: pa_parquet.ParquetFile) -> Callable[[list[str], int], Iterator[pa.RecordBatch]]:
+    return lambda names, rows: file.iter_batches(batch_size=rows, columns=names)
+
+
+def _arrow_batches(batches: Iterator[pa.RecordBatch]) -> Callable[[list[str], int], Iterator[pa.RecordBatch]]:
+    def read(names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            batch.validate(full=True)  # as Parquet's reader does: offsets of a damaged file point anywhere
+            chosen = batch.select(names)
+            yield from (chosen.slice(start, rows) for start in range(0, chosen.num_rows, rows))
+
+    return read
+
+
+class Table:
+    """Columns by their places, 0, 1 … The parts have the same columns; rows follow each other in the order of the parts' names.
+
+    `is_row`, `option`, `header`, `delimiter`, `preamble`: as `TextTable` takes them. DataError for files that are missing, unreadable, or of other columns than the first.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        is_row: IsRow,
+        *,
+        option: str,
+        header: bool | None = None,
+        delimiter: str | None = None,
+        preamble: int = 0,
+        endings: tuple[str, ...] = TABLE_ENDINGS,
+    ) -> None:
+        self.path = str(path)
+        self.files = table_files(path, endings)
+        parts = [
+            TextTable(file, is_row, option=option, header=header, delimiter=delimiter, preamble=preamble)
+            if file.is_text
+            else ColumnarFile(file)
+            for file in self.files
+        ]
+        self.parts = [part for part in parts if part.names] or parts[:1]
+        first = self.parts[0]
+        for part in self.parts[1:]:
+            if part.names != first.names or part.has_header != first.has_header:
+                raise DataError(
+                    f"{part.file.name}: expected the columns of {first.file.name}, {listed(first.names)}, found {listed(part.names)}"
+                )
+        self.names, self.has_header = list(first.names), first.has_header
+
+    @property
+    def is_text(self) -> bool:
+        return isinstance(self.parts[0], TextTable)
+
+    @cached_property
+    def types(self) -> list[pa.DataType]:
+        """Of each column; of text a string's."""
+        first = self.parts[0]
+        return list(first.types) if isinstance(first, ColumnarFile) else [pa.string()] * len(self.names)
+
+    @property
+    def type_names(self) -> list[str]:
+        """Of each column, for people."""
+        return ["text" if self.is_text else str(kind) for kind in self.types]
+
+    @property
+    def num_rows(self) -> int | None:
+        """None: the files do not say it."""
+        counts = [part.num_rows for part in self.parts if isinstance(part, ColumnarFile)]
+        return None if self.is_text or None in counts else sum(count or 0 for count in counts)
+
+    def blocks(
+        self,
+        columns: Mapping[int, pa.DataType],
+        *,
+        required: bool,
+        skip_blank: bool,
+        num_threads: int = 1,
+        hashes: bool = False,
+        rows: int = READ_ROWS,
+    ) -> Iterator[TableBlock]:
+        """The rows. Text is read as these types, as `TextTable.blocks`; other columns have those of their files."""
+        for part in self.parts:
+            if isinstance(part, ColumnarFile):
+                yield from part.blocks(list(columns), rows)
+                continue
+            for block in part.blocks(
+                columns, required=required, skip_blank=skip_blank, num_threads=num_threads, hashes=hashes
+            ):
+                yield TableBlock(block.table, partial(_line_of, part.path, block.line_of))
+
+    def columns(
+        self,
+        places: Sequence[int],
+        kinds: Sequence[pa.DataType],
+        *,
+        required: bool = False,
+        hashes: bool = False,
+    ) -> pa.Table:
+        """Some columns as a whole: of text as the first of these types that all of their values have. DataError where none fits, of the last."""
+        for kind in kinds:
+            try:
+                asked = dict.fromkeys(places, kind)
+                blocks = self.blocks(asked, required=required, skip_blank=False, hashes=hashes)
+                tables = [block.table for block in blocks]
+            except DataError:
+                if not self.is_text or kind is kinds[-1]:
+                    raise
+                continue
+            types = [kind if self.is_text else self.types[place] for place in places]
+            empty = pa.schema([(str(place), each) for place, each in zip(places, types, strict=True)]).empty_table()
+            try:
+                return pa.concat_tables([empty, *tables])
+            except pa.ArrowInvalid as error:
+                raise DataError(
+                    f"{self.path}: expected columns of the same types in all parts: {' '.join(str(error).split())}"
+                ) from error
+        raise AssertionError("no type was given")
+
+
+def _row_of(name: str, first: int, row: int) -> str:
+    return f"{name}: row {first + row + 1}"
+
+
+def _line_of(name: str, line_of: Callable[[int], int], row: int) -> str:
+    return f"{name}: line {line_of(row)}"

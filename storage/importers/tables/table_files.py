@@ -1,0 +1,95 @@
+"""The files of a table: one, a folder of part files, or a glob; local or at an fsspec URL; plain or compressed."""
+
+import lzma
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import fsspec
+import pyarrow as pa
+
+from graphmill.core.errors import DataError
+from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
+from graphmill.storage.filesystem.urls import is_local, split_url
+from graphmill.storage.importers.tables.edge_list_options import ENDINGS_SAID, TABLE_ENDINGS
+
+UNREADABLE = (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)  # the last for a column's name
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One file of a table."""
+
+    name: str  # as errors say it
+    filesystem: fsspec.AbstractFileSystem
+    path: str
+
+    @property
+    def is_text(self) -> bool:
+        return not self.path.endswith((".parquet", ".arrow", ".feather"))
+
+    @property
+    def num_bytes(self) -> int:
+        with one_line_errors(self.name, "look at this file", DataError):
+            return int(self.filesystem.size(self.path))
+
+    def source(self) -> Any:
+        """What Arrow reads Parquet and Arrow files from."""
+        if is_local(self.filesystem):
+            return self.path
+        with one_line_errors(self.name, "open this file", DataError):
+            return self.filesystem.open(self.path, "rb")
+
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """The file's bytes, decompressed. What cannot be read becomes DataError."""
+        ending = self.path[self.path.rfind(".") :]
+        try:
+            source = self.source()
+            if ending == ".xz":
+                with lzma.open(source) as stream:
+                    yield stream
+            else:
+                with pa.input_stream(source, compression=_CODECS.get(ending)) as stream:
+                    yield stream
+        except UNREADABLE as error:
+            raise DataError(f"{self.name}: cannot read this file: {one_line(error)}") from error
+
+
+def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> list[TableFile]:
+    """The file at a path or URL, or in order of their names those that a glob matches or a folder holds, but for names that begin with `_` or `.`.
+
+    Raises DataError for a file that is missing or of another kind, and for files of two kinds.
+    """
+    name = str(path)
+    filesystem, place = split_url(name)
+    with one_line_errors(name, "look at this table", DataError):
+        if filesystem.isfile(place):
+            found = [place]
+        elif filesystem.isdir(place):
+            found = [each for each in filesystem.ls(place, detail=False) if not _base(each).startswith(("_", "."))]
+        else:
+            found = filesystem.glob(place) if any(mark in place for mark in "*?[") else []
+    if not found:
+        raise DataError(f"{name}: no such file; expected a file, a folder of part files, or a glob that matches some")
+    one = found == [place]
+    files = [
+        TableFile(name if one else filesystem.unstrip_protocol(each) if "://" in name else each, filesystem, each)
+        for each in sorted(found)
+    ]
+    for file in files:
+        if not file.path.endswith(endings):
+            said = ENDINGS_SAID if endings == TABLE_ENDINGS else ", ".join(endings)
+            raise DataError(f"{file.name}: expected a file ending in {said}")
+    if len({file.is_text for file in files}) > 1:
+        raise DataError(
+            f"{name}: expected part files of one kind, found {_base(files[0].path)} and others; name one kind by a glob"
+        )
+    return files
+
+
+def _base(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
