@@ -38,7 +38,7 @@ from graphmill.storage.format.source import SPLITS
 from graphmill.storage.importers.public.data_sets import DATA_SETS
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, ENDINGS_SAID, EdgeListOptions
 from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions
-from graphmill.storage.molecules.smiles_options import TABLE_ENDINGS, SmilesOptions
+from graphmill.storage.molecules.smiles_options import SmilesOptions
 from graphmill.storage.synthetic.mag_like import SyntheticMagOptions
 from graphmill.storage.synthetic.products_like import SyntheticOptions
 
@@ -125,7 +125,7 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     """Write molecules as graphs that lie at an fsspec URL."""
 
     source: str
-    """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .csv.gz, .tsv, .smi …) at a path or fsspec URL."""
+    """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .tsv, .txt, .smi, also .gz, .bz2, .zst, .xz; .parquet, .arrow, .feather; a folder of such or a glob) at a path or fsspec URL."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/ogb"
@@ -258,8 +258,6 @@ def build_molecules(config: IngestMoleculesConfig) -> "MoleculeSource":
 
         return pcqm4mv2(config.root, config.holdout)
     path = config.source.removeprefix(_SMILES)
-    if not path.endswith(TABLE_ENDINGS):
-        raise ConfigError(f"{config.source}: expected a file ending in {', '.join(TABLE_ENDINGS)}")
     from graphmill.storage.molecules.smiles import SmilesTable
 
     return SmilesTable(path, config.table)

@@ -1,17 +1,14 @@
-"""Tables of SMILES with targets (.csv, .csv.gz …), split by a column, a file of rows, or the hashed SMILES.
+"""Tables of SMILES with targets (text, Parquet, Arrow), split by a column, a file of rows, or the hashed SMILES.
 
 A row that cannot be read (too few fields, a target that is no number) is rejected with its line; blank lines are no rows.
 """
 
 import csv
-import gzip
 import hashlib
 import io
 import itertools
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,15 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from graphmill.core.errors import ConfigError, DataError
-from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
+from graphmill.storage.filesystem.filesystem_errors import one_line
 from graphmill.storage.filesystem.urls import split_url
 from graphmill.storage.format.graph_set_manifest import Reject
 from graphmill.storage.graph_sets.graph_set import ID_TYPES
+from graphmill.storage.importers.columns.column_roles import NULLS, is_number
 from graphmill.storage.importers.files.npz_members import open_npz
-from graphmill.storage.importers.tables.text_table import NULLS, is_number
+from graphmill.storage.importers.tables.table import ColumnarFile
+from graphmill.storage.importers.tables.table_files import TableFile, table_files
 from graphmill.storage.molecules.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
 from graphmill.storage.molecules.smiles_columns import column_roles
-from graphmill.storage.molecules.smiles_options import SmilesOptions
+from graphmill.storage.molecules.smiles_options import TABLE_ENDINGS, SmilesOptions
 
 _ALIASES = {"val": "valid", "validation": "valid", "dev": "valid"}
 _MAX_TARGET = float(np.finfo(np.float32).max)
@@ -98,6 +97,8 @@ class SmilesTable:
     ) -> None:
         """`row_split` goes before the options' split. Raises DataError for an unreadable table or one without these columns."""
         self._path, self._options = path, options or SmilesOptions()
+        self._files = table_files(path, TABLE_ENDINGS)
+        self._has_header = self._options.header or not self._files[0].is_text
         if row_split is None and self._options.split_file is not None:
             row_split = split_from_file(self._options.split_file)
         self._row_split = row_split
@@ -106,14 +107,13 @@ class SmilesTable:
         self._row_code = None if row_split is None else row_split.codes(num_lines + 1)
         header = self._first_line()
         self._num_columns = len(header)
-        names = header if self._options.header else [str(column) for column in range(len(header))]
+        names = header if self._has_header else [str(column) for column in range(len(header))]
         self._smiles = self._column(names, self._options.smiles)
         self._split = None if self._options.split_column is None else self._column(names, self._options.split_column)
         for target in self._options.targets:
             self._column(names, target)
-        with self._reader() as reader:
-            used = (self._options.smiles, self._options.split_column)
-            roles = column_roles(path, names, used, self._options, filter(None, reader))
+        used = (self._options.smiles, self._options.split_column)
+        roles = column_roles(path, names, used, self._options, (fields for _, fields in self._rows()))
         self._targets = [self._column(names, target) for target in roles.targets]
         self._id = None if roles.id is None else self._column(names, roles.id)
         if row_split is not None:
@@ -127,7 +127,7 @@ class SmilesTable:
             identity=repr((digest, sorted(asdict(self._options).items()), roles.targets, roles.id, split)),
             target_names=roles.targets,
             split_names=THREE_PARTS if row_split is None else row_split.names,
-            num_rows=max(num_lines - self._options.header, 0),
+            num_rows=max(num_lines - self._has_header * len(self._files), 0),
             provenance={
                 "source": Path(path).name,
                 "source_sha256": digest,
@@ -140,33 +140,31 @@ class SmilesTable:
 
     def chunks(self, rows: int) -> Iterator[MoleculeRows]:
         count = 0
-        with self._reader() as reader:
-            for index in itertools.count():
-                values: list[tuple] = []
-                rejects, first = [], count
-                for fields in itertools.islice(filter(None, reader), rows):
-                    parsed = self._parse(fields, count)
-                    if isinstance(parsed, str):
-                        rejects.append(Reject(reader.line_num, ",".join(fields), parsed))
-                    else:
-                        own = None if self._id is None else fields[self._id].strip()
-                        values.append((count, reader.line_num, *parsed, own))
-                    count += 1
-                if count == first:
-                    break
-                row, line, smiles, target, split, ids = (
-                    zip(*values, strict=True) if values else ((), (), (), (), (), ())
-                )
-                yield MoleculeRows(
-                    index=index,
-                    row=np.array(row, np.int64),
-                    line=np.array(line, np.int64),
-                    smiles=list(smiles),
-                    target=np.array(target, np.float32).reshape(len(row), len(self._targets)),
-                    split=np.array(split, np.int8),
-                    ids=self._ids(ids),
-                    rejects=tuple(rejects),
-                )
+        reader = self._rows()
+        for index in itertools.count():
+            values: list[tuple] = []
+            rejects, first = [], count
+            for number, fields in itertools.islice(reader, rows):
+                parsed = self._parse(fields, count)
+                if isinstance(parsed, str):
+                    rejects.append(Reject(number, ",".join(fields), parsed))
+                else:
+                    own = None if self._id is None else fields[self._id].strip()
+                    values.append((count, number, *parsed, own))
+                count += 1
+            if count == first:
+                break
+            row, line, smiles, target, split, ids = zip(*values, strict=True) if values else ((), (), (), (), (), ())
+            yield MoleculeRows(
+                index=index,
+                row=np.array(row, np.int64),
+                line=np.array(line, np.int64),
+                smiles=list(smiles),
+                target=np.array(target, np.float32).reshape(len(row), len(self._targets)),
+                split=np.array(split, np.int8),
+                ids=self._ids(ids),
+                rejects=tuple(rejects),
+            )
         if self._row_split is not None and self._row_split.end > count:
             raise DataError(
                 f"{self._path}: expected the rows that the split names, up to {self._row_split.end - 1}, got {count} rows; "
@@ -204,7 +202,7 @@ class SmilesTable:
 
     def _column(self, names: list[str], wanted: str) -> int:
         if names.count(wanted) != 1:
-            kind = "the header has" if self._options.header else "there are the columns"
+            kind = "the header has" if self._has_header else "there are the columns"
             raise ConfigError(
                 f"{self._path}: expected one column {wanted!r}, {kind} {', '.join(names)[:200]}; "
                 "set --table.smiles, --table.targets, --table.split_column or --table.header no"
@@ -212,44 +210,57 @@ class SmilesTable:
         return names.index(wanted)
 
     def _first_line(self) -> list[str]:
-        with self._reader(skip_header=False) as reader:
-            fields = next(filter(None, reader), None)
-        if fields is not None:
-            return fields
+        if (first := next(self._rows(skip_header=False), None)) is not None:
+            return first[1]
         raise DataError(f"{self._path}: expected a table of SMILES, got an empty file")
 
-    @contextmanager
-    def _reader(self, skip_header: bool = True):
-        """csv.reader over the rows; errors while reading become DataError."""
+    def _rows(self, skip_header: bool = True) -> Iterator[tuple[int, list[str]]]:
+        """(line, fields) of the rows, of blank lines none; lines count on from one part file to the next."""
+        done = 0
+        for file in self._files:
+            rows = self._text_rows(file) if file.is_text else self._columnar_rows(file)
+            if skip_header and self._has_header:
+                next(rows, None)
+            line = 0
+            for line, fields in rows:
+                yield done + line, fields
+            done += line
+
+    def _text_rows(self, file: TableFile) -> Iterator[tuple[int, list[str]]]:
         delimiter = "\t" if self._options.delimiter == "tab" else self._options.delimiter
         csv.field_size_limit(_MAX_FIELD)
-        with self._bytes() as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+        with file.opened() as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
             reader = csv.reader(text, delimiter=delimiter)
             try:
-                if skip_header and self._options.header:
-                    next(filter(None, reader), None)
-                yield reader
+                yield from ((reader.line_num, fields) for fields in reader if fields)
             except (UnicodeDecodeError, csv.Error) as error:
                 raise DataError(
-                    f"{self._path}: line {reader.line_num + 1}: expected UTF-8 text in columns: {one_line(error)}"
+                    f"{file.name}: line {reader.line_num + 1}: expected UTF-8 text in columns: {one_line(error)}"
                 ) from error
 
-    def _checksum(self) -> tuple[str, int]:
-        """SHA-256 of the text, uncompressed, and its number of lines."""
-        digest, lines = hashlib.sha256(), 0
-        with self._bytes() as stream:
-            while block := stream.read(2**20):
-                digest.update(block)
-                lines += block.count(b"\n")
-        return digest.hexdigest(), lines
-
-    @contextmanager
-    def _bytes(self):
-        filesystem, path = split_url(self._path)
-        with one_line_errors(self._path, "open this file", DataError):
-            opened = filesystem.open(path, "rb")
-        with opened as stream:
+    @staticmethod
+    def _columnar_rows(file: TableFile) -> Iterator[tuple[int, list[str]]]:
+        """Values as text; the names of columns are line 1."""
+        table = ColumnarFile(file)
+        yield 1, table.names
+        line = 1
+        for block in table.blocks(range(len(table.names)), rows=10_000):
             try:
-                yield gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
-            except (EOFError, zlib.error, OSError) as error:  # BadGzipFile is an OSError
-                raise DataError(f"{self._path}: cannot read this file: {one_line(error)}") from error
+                columns = [column.cast(pa.string()).fill_null("").to_pylist() for column in block.table.columns]
+            except pa.ArrowException as error:
+                raise DataError(f"{file.name}: expected columns of text and numbers: {one_line(error)}") from error
+            for fields in zip(*columns, strict=True):
+                line += 1
+                yield line, list(fields)
+
+    def _checksum(self) -> tuple[str, int]:
+        """SHA-256 of the text, uncompressed, or of other files' bytes; and at least as many as there are lines."""
+        digest, lines = hashlib.sha256(), 0
+        for file in self._files:
+            if not file.is_text:
+                lines += ColumnarFile(file).num_rows or sum(1 for _ in self._columnar_rows(file))
+            with file.opened() as stream:
+                while block := stream.read(2**20):
+                    digest.update(block)
+                    lines += block.count(b"\n") if file.is_text else 0
+        return digest.hexdigest(), lines + sum(not file.is_text for file in self._files)

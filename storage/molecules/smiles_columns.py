@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphmill.core.errors import ConfigError, DataError
-from graphmill.storage.importers.tables.text_table import NULLS, is_number
+from graphmill.storage.importers.columns.column_roles import NULLS, is_number
 from graphmill.storage.molecules.smiles_options import AUTO, SmilesOptions
 
 # `id`, `mol_id`, `PUBCHEM_CID`, `compoundId`, `Molecule Name`; an index as pandas writes it has no name, or "Unnamed: 0".

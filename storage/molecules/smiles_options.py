@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from graphmill.core.errors import ConfigError
+from graphmill.storage.importers.tables import edge_list_options as tables
 
 AUTO = "auto"
-TABLE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".smi", ".smi.gz", ".txt", ".txt.gz")
+TABLE_ENDINGS = (*tables.TABLE_ENDINGS, *(".smi" + packed for packed in tables.COMPRESSED))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Literal
 
 from graphmill.core.errors import ConfigError
 
-_COMPRESSED = ("", ".gz", ".bz2", ".zst", ".xz")
-TEXT_ENDINGS = tuple(kind + packed for kind in (".csv", ".tsv", ".txt") for packed in _COMPRESSED)
+COMPRESSED = ("", ".gz", ".bz2", ".zst", ".xz")
+TEXT_ENDINGS = tuple(kind + packed for kind in (".csv", ".tsv", ".txt") for packed in COMPRESSED)
 TABLE_ENDINGS = (".parquet", ".arrow", ".feather", *TEXT_ENDINGS)
 EDGE_ENDINGS = (*TABLE_ENDINGS, ".mtx", ".mtx.gz")
 ENDINGS_SAID = ".parquet, .arrow, .feather, .csv, .tsv or .txt (the last three also .gz, .bz2, .zst, .xz)"

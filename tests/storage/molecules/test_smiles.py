@@ -1,12 +1,16 @@
 """Tables of SMILES and PCQM4Mv2's layout as sources: every row is in a chunk or rejected with its line."""
 
 import gzip
+import lzma
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
 import pytest
 
 from graphmill.core.errors import ConfigError, DataError
-from graphmill.storage.importers.tables.text_table import NULLS
+from graphmill.storage.importers.columns.column_roles import NULLS
 from graphmill.storage.molecules.molecule_source import hashed_split
 from graphmill.storage.molecules.pcqm4mv2 import pcqm4mv2, read_split_dict
 from graphmill.storage.molecules.smiles import SmilesTable, split_from_file
@@ -257,7 +261,7 @@ def test_options_that_make_no_sense():
 
 
 def test_files_missing_truncated_or_of_another_kind(tmp_path):
-    with pytest.raises(DataError, match=r"none\.csv: cannot open this file: No such file"):
+    with pytest.raises(DataError, match=r"none\.csv: no such file"):
         SmilesTable(str(tmp_path / "none.csv"))
     whole = gzip.compress(b"smiles,y\n" + b"".join(b"%s,1\n" % (b"C" * n) for n in range(1, 500)))
     (tmp_path / "cut.csv.gz").write_bytes(whole[: len(whole) // 2])
@@ -438,3 +442,29 @@ def test_enumerated_molecules_are_always_the_same_and_valid():
     np.testing.assert_array_equal(np.concatenate([chunk.target for chunk in first.chunks(70)]), one.target)
     with pytest.raises(ConfigError, match="count"):
         EnumeratedMolecules(0)
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_part_files_of_any_kind_are_the_same_table(tmp_path, packed):
+    rows = [("CCO", 1.5, 9), ("CC", None, 4), ("not one", 2.0, 7), ("CN", -3.25, 12)]
+    table = pa.table(dict(zip(("smiles", "y", "cid"), map(list, zip(*rows, strict=True)), strict=True)))
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "_SUCCESS").touch()
+    for part, some in enumerate((table.slice(0, 1), table.slice(1))):
+        pa_parquet.write_table(some, tmp_path / f"part-{part}.parquet")
+        with pa.output_stream(
+            str(tmp_path / "text"), compression={".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}.get(packed)
+        ) as stream:
+            pa_csv.write_csv(some, stream)
+        content = (tmp_path / "text").read_bytes()
+        (folder / f"part-{part}.csv{packed}").write_bytes(lzma.compress(content) if packed == ".xz" else content)
+    read = [
+        list(SmilesTable(str(path), SmilesOptions(targets=("y",))).chunks(9))
+        for path in (folder, tmp_path / "part-*.parquet")
+    ]
+    for chunk in (one for (one,) in read):
+        assert chunk.smiles == ["CCO", "CC", "not one", "CN"]
+        assert chunk.ids.to_pylist() == [9, 4, 7, 12]
+        assert chunk.line.tolist() == [2, 4, 5, 6]
+        np.testing.assert_array_equal(chunk.target[:, 0], np.array([1.5, np.nan, 2.0, -3.25], np.float32))
