@@ -88,6 +88,8 @@ class IngestConfig(IngestOptions):
     split_sets: int = 7
     """How many of them, drawn by --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
+    repeated_triples: Literal["keep", "drop"] = "keep"
+    """A triple in two of train, valid and test: keep both, as published, or drop it from the earlier one. Their number is printed."""
     mag: SyntheticMagOptions = field(default_factory=SyntheticMagOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -201,7 +203,9 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     if name.startswith(_TRIPLES):
         from graphmill.storage.importers.tables.triples import read_triples
 
-        return read_triples(name.removeprefix(_TRIPLES), config.scratch)
+        return read_triples(
+            name.removeprefix(_TRIPLES), config.scratch, drop_repeated=config.repeated_triples == "drop"
+        )
     if name.startswith("ogbn-"):
         from graphmill.storage.importers.public.ogb_nodes import ogb_graph
 
@@ -331,6 +335,9 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
         )
         repeated = manifest.provenance.get("edges_that_are_held_out_links")
         written += f"; links held out: {held_out or 'none'}" + (f", {repeated} edges are such, too" if repeated else "")
+    for told in ("triples_in_two_splits", "entities_of_no_training_triple"):
+        if told in manifest.provenance:
+            written += f"\n{told.replace('_', ' ')}: {manifest.provenance[told]}"
     advice = f"look at it: graphmill inspect_graph {config.url} --verify"
     if config.source in DATA_SETS and (said := DATA_SETS[config.source].options):
         advice += f"\ntrain on it: graphmill train_nodes --data {config.url} {said}"

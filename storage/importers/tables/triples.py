@@ -5,7 +5,8 @@ that of the relation after those of all relations. So a link is predicted from e
 2018, section 4), and samplers, which follow in-edges, reach both.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +15,82 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from graphmill.core.errors import DataError
+from graphmill.storage.filesystem.filesystem_errors import one_line
 from graphmill.storage.format.source import SPLITS
 from graphmill.storage.format.stored_links import Links
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
+from graphmill.storage.importers.tables.edge_list_options import TEXT_ENDINGS
+from graphmill.storage.importers.tables.table_files import table_files
 from graphmill.storage.ingestion.string_ids import StringIds, id_strings
 
 INVERSE = "inverse of "  # before a relation's name
 _COLUMNS = ("head", "relation", "tail")
 
 
-def read_triples(folder: str | Path, scratch: str | None = None) -> ArrayGraph:
+def read_triples(folder: str | Path, scratch: str | None = None, *, drop_repeated: bool = False) -> ArrayGraph:
     """The graph of train.txt; the triples of valid.txt and test.txt, where there are any, are held out.
 
-    Entities and relations are numbered as they come. Raises DataError with the file for what is no triple. `scratch`: a folder for
-    the entities' names; None: the system's.
+    Files may be compressed, and lines have tabs or, where the first has none, blanks between their fields. With entity2id.txt and relation2id.txt (a name and a
+    number in each line, as OpenKE has them) train2id.txt … have a head, a tail and a relation by numbers. Else entities and relations are numbered as they come.
+    Raises DataError with the file for what is no triple. `scratch`: a folder for the entities' names; None: the system's. `drop_repeated`: as `knowledge_graph`.
     """
-    folder, entities, relations = Path(folder), StringIds(scratch), StringIds(scratch)
-    held_out = [split for split in ("valid", "test") if (folder / f"{split}.txt").exists()]
+    folder, scratch_of = Path(folder), scratch
+    entities, relations = (_mapped(folder, name, scratch_of) for name in ("entity", "relation"))
+    if (entities is None) != (relations is None):
+        raise DataError(
+            f"{folder}: expected entity2id.txt and relation2id.txt, or neither, got one of them; add the other one"
+        )
+    by_number, ending = entities is not None, "" if entities is None else "2id"
+    entities, relations = entities or StringIds(scratch), relations or StringIds(scratch)
+    files = {split: _file(folder, split + ending) for split in SPLITS}
+    held_out = [split for split in ("valid", "test") if files[split] is not None]
     if len(held_out) == 1:
         raise DataError(
             f"{folder}: expected valid.txt and test.txt, or neither, got {held_out[0]}.txt alone; add the other one"
         )
     parts: dict[str, Any] = {}
-    for split in SPLITS:
-        path = folder / f"{split}.txt"
-        if path.exists() or split == "train":
+    for split, path in files.items():
+        if path is None and split == "train":
+            raise DataError(
+                f"{folder / f'train{ending}.txt'}: expected a file of triples (head, relation, tail, between tabs), found none"
+            )
+        if path is not None and by_number:
+            head, tail, relation = (
+                column.cast(pa.int64()).to_numpy() for column in _read(path, skip=1, kind=pa.int64())
+            )
+            parts[split] = np.stack([head, relation, tail])
+        elif path is not None:
             head, relation, tail = _read(path)
             parts[split] = np.stack([entities.add(head), relations.add(relation), entities.add(tail)])
     names = relations.strings.part(0, len(relations)).to_pylist() if len(relations) else []
-    return knowledge_graph(f"triples:{folder.resolve().name}", names, **parts, entities=entities)
+    name = f"triples:{folder.resolve().name}"
+    return knowledge_graph(name, names, **parts, entities=entities, drop_repeated=drop_repeated)
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    """The file of this name, of any ending that text has. Raises DataError for two."""
+    found = [folder / (name + ending) for ending in TEXT_ENDINGS if (folder / (name + ending)).exists()]
+    if len(found) > 1:
+        raise DataError(f"{folder}: expected one file of {name}, found {found[0].name} and {found[1].name}; remove one")
+    return found[0] if found else None
+
+
+def _mapped(folder: Path, of: str, scratch: str | None) -> StringIds | None:
+    """The names in entity2id.txt or relation2id.txt by their numbers; None where there is none. Raises DataError where the numbers are not 0, 1, 2 … once each."""
+    if (path := _file(folder, f"{of}2id")) is None:
+        return None
+    table = _table(path, ("name", "id"), skip=1)
+    names, numbers = id_strings(table["name"], lambda row: f"{path}: line {row + 2}", "name"), table["id"]
+    try:
+        order = np.argsort(ids := numbers.cast(pa.int64()).to_numpy())
+    except pa.ArrowException as error:
+        raise DataError(f"{path}: expected a name and a number in each line: {one_line(error)}") from error
+    mapped = StringIds(scratch)
+    if not np.array_equal(ids[order], np.arange(len(ids))) or len(
+        np.unique(mapped.add(names.take(pa.array(order))))
+    ) < len(ids):
+        raise DataError(f"{path}: expected numbers 0 to {len(ids) - 1} and different names, each once; got others")
+    return mapped
 
 
 def knowledge_graph(
@@ -54,10 +102,12 @@ def knowledge_graph(
     *,
     num_nodes: int | None = None,
     entities: StringIds | None = None,
+    drop_repeated: bool = False,
 ) -> ArrayGraph:
     """Of triples by numbers, int64 [3, m]: heads, relations, tails. Each triple of a part counts once.
 
-    `num_nodes`: where there are no names. Raises DataError for arrays that are no triples, a relation without a name, and a triple of two parts.
+    `num_nodes`: where there are no names. `drop_repeated`: a triple of two parts is left in the last of them alone, else it is in both; the provenance says how many
+    there are. Raises DataError for arrays that are no triples, and a relation without a name.
     """
     count, parts = len(relations), {}
     names = (*relations, *(INVERSE + each for each in relations))
@@ -77,7 +127,16 @@ def knowledge_graph(
             raise DataError(
                 f"{name}: {split}: expected relations 0 to {count - 1}, got {relation.min()} to {relation.max()}"
             )
-    _check_apart(name, parts, relations, entities)
+    repeated = _repeated(parts, drop=drop_repeated)
+    told = (
+        {"triples_in_two_splits": f"{repeated}, {'left in the later one' if drop_repeated else 'kept in both'}"}
+        if repeated
+        else {}
+    )
+    known = np.unique(parts["train"][[0, 2]])
+    held = [part[[0, 2]].ravel() for split, part in parts.items() if split != "train"]
+    if unseen := len(np.setdiff1d(np.concatenate([known, *held]), known)):
+        told["entities_of_no_training_triple"] = str(unseen)
     source, number, destination = _both_ways(parts.pop("train"), count)
     links = None
     if parts:
@@ -92,7 +151,8 @@ def knowledge_graph(
         relations=names,
         links=links,
         strings=entities,
-        provenance={"triples": f"{len(source) // 2}, each as two edges"},
+        repeats_links=bool(repeated),
+        provenance={"triples": f"{len(source) // 2}, each as two edges", **told},
     )
 
 
@@ -102,40 +162,54 @@ def _both_ways(triples: np.ndarray, num_relations: int) -> np.ndarray:
     return np.concatenate([triples, np.stack([tail, relation + num_relations, head])], axis=1)
 
 
-def _check_apart(
-    name: str, parts: Mapping[str, np.ndarray], relations: Sequence[str], entities: StringIds | None
-) -> None:
-    """Raises DataError for a triple of two parts; each has its own once."""
-    every = np.concatenate(list(parts.values()), axis=1)
-    _, place, repeats = np.unique(every, axis=1, return_index=True, return_counts=True)
-    if not len(again := place[repeats > 1]):
-        return
-    triple = every[:, again[0]]
-    where = [split for split, part in parts.items() if (part == triple[:, None]).all(axis=0).any()]
-    head, relation, tail = triple.tolist()
-    ends = [str(end) if entities is None else entities.strings.part(end, end + 1)[0].as_py() for end in (head, tail)]
-    raise DataError(
-        f"{name}: expected different triples in train, valid and test, found {ends[0]!r}, {relations[relation]!r}, {ends[1]!r} in {' and '.join(where)}, "
-        f"{len(again)} such; take them out of one"
-    )
+def _repeated(parts: dict[str, np.ndarray], *, drop: bool) -> int:
+    """How many triples lie in two parts; with `drop` they are left in the last alone: none that is scored is trained on."""
+    count = 0
+    splits = list(parts)
+    for place, split in enumerate(splits):
+        later = [parts[other] for other in splits[place + 1 :]]
+        own = parts[split]
+        rows = np.concatenate([own, *later], axis=1)
+        _, inverse = np.unique(rows, axis=1, return_inverse=True)
+        again = np.isin(inverse.ravel()[: own.shape[1]], inverse.ravel()[own.shape[1] :])
+        count += int(again.sum())
+        if drop:
+            parts[split] = own[:, ~again]
+    return count
 
 
-def _read(path: Path) -> list[pa.LargeStringArray]:
-    """The three columns."""
-    if path.exists() and not path.stat().st_size:
-        return [pa.array([], pa.large_string())] * 3
+def _read(path: Path, skip: int = 0, kind: pa.DataType | None = None) -> list[pa.Array]:
+    """The three columns, as this type (None: strings, none of them empty)."""
+    table = _table(path, _COLUMNS, skip)
     try:
-        table = pa_csv.read_csv(
-            path,
-            pa_csv.ReadOptions(column_names=_COLUMNS),
-            pa_csv.ParseOptions(delimiter="\t", quote_char=False),
-            pa_csv.ConvertOptions(column_types=dict.fromkeys(_COLUMNS, pa.string()), strings_can_be_null=False),
-        )
-    except FileNotFoundError:
+        if kind is not None:
+            return [table[name].cast(kind).combine_chunks() for name in _COLUMNS]
+    except pa.ArrowException as error:
         raise DataError(
-            f"{path}: expected a file of triples (head, relation, tail, between tabs), found none"
-        ) from None
-    except (pa.ArrowException, OSError) as error:
-        told = str(error).splitlines()[0][:200]
-        raise DataError(f"{path}: expected a head, a relation and a tail between tabs in each line: {told}") from error
+            f"{path}: expected a head, a tail and a relation by their numbers: {one_line(error)}"
+        ) from error
     return [id_strings(table[name], lambda row: f"{path}: triple {row + 1}", name) for name in _COLUMNS]
+
+
+def _table(path: Path, names: Sequence[str], skip: int = 0) -> pa.Table:
+    """Columns of text between tabs, or between blanks where the first line has no tab; the first `skip` lines (a count) are passed over."""
+    (file,) = table_files(path)
+    with file.opened() as stream:
+        text = stream.read()
+    lines = text.split(b"\n", skip)
+    text = lines[skip].strip(b"\r\n") if len(lines) > skip else b""
+    if not text:
+        return pa.table({name: pa.array([], pa.string()) for name in names})
+    if b"\t" not in text.split(b"\n", 1)[0]:
+        text = re.sub(rb" +", b"\t", text)
+    try:
+        return pa_csv.read_csv(
+            pa.BufferReader(text),
+            pa_csv.ReadOptions(column_names=list(names)),
+            pa_csv.ParseOptions(delimiter="\t", quote_char=False),
+            pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
+        )
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{path}: expected {', '.join(names[:-1])} and {names[-1]}, between tabs or blanks, in each line: {one_line(error)[:200]}"
+        ) from error

@@ -1,9 +1,12 @@
 """Knowledge graphs from triples: what is stored of them, and what is refused."""
 
+import gzip
+import lzma
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from graphmill.core.errors import DataError, FormatError
@@ -113,13 +116,13 @@ def refused(folder: Path, **files: str) -> str:
     ("files", "message"),
     [
         ({"valid": "a\tr\tb\n", "test": ""}, "train.txt: expected a file of triples"),
-        ({"train": "a\tr\tb\na\tr\n"}, "expected a head, a relation and a tail between tabs in each line"),
+        ({"train": "a\tr\tb\na\tr\n"}, "expected head, relation and tail, between tabs or blanks, in each line"),
         ({"train": "a\tr\tb\n\tr\tc\n"}, "triple 2: head: expected an id, found an empty field"),
+        ({"train": "a\tr\tb\n", "entity2id": "1\na\t0\n"}, "expected entity2id.txt and relation2id.txt, or neither"),
         (
-            {"train": "a\tr\tb\n", "valid": "b\tr\ta\n", "test": "b\tr\ta\n"},
-            "found 'b', 'r', 'a' in valid and test, 1 such",
+            {"train2id": "1\n0 0 0\n", "entity2id": "2\na\t0\nb\t2\n", "relation2id": "1\nr\t0\n"},
+            "entity2id.txt: expected numbers 0 to 1 and different names",
         ),
-        ({"train": "a\tr\tb\n", "valid": "", "test": "a\tr\tb\n"}, "found 'a', 'r', 'b' in train and test, 1 such"),
         ({"train": "a\tr\tb\n", "test": "b\tr\ta\n"}, "got test.txt alone; add the other one"),
         ({"train": ""}, "train: expected at least one triple, got none"),
         ({"train": "a\tr\tb\nb\tinverse of r\ta\n"}, "relations: expected different names"),
@@ -189,3 +192,59 @@ def test_links_without_relations_do_not_fit(tmp_path) -> None:
     plain = replace(source, relations=(), links=Links.of([0], [2], 3, relation=np.array([0])))
     with pytest.raises(DataError, match="links: expected none with a relation, got some"):
         ingest(plain, str(tmp_path / "graph"))
+
+
+ROWS = {
+    "train": [("a b", "r", "c"), ("c", "s", "a b"), ("c", "r", "d")],
+    "valid": [("d", "r", "c"), ("c", "s", "a b")],
+    "test": [("e", "s", "c"), ("d", "r", "c")],
+}
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_triple_in_two_splits_is_told_and_kept_or_dropped(tmp_path, drop) -> None:
+    (tmp_path / "kg").mkdir()
+    for split, rows in ROWS.items():
+        (tmp_path / "kg" / f"{split}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+    words = ["triples:kg", "graph", "--partitions", "1", *(["--repeated-triples", "drop"] if drop else [])]
+    done = run_job(ingest_job.main, words, tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = "2, left in the later one" if drop else "2, kept in both"
+    assert f"triples in two splits: {said}\nentities of no training triple: 1\n" in done.stdout
+    graph = open_graph(str(tmp_path / "graph"))
+    assert set(stored_triples(graph)) == both_ways(set(ROWS["train"][:: 2 if drop else 1]))
+    assert graph.manifest.links.positives[SPLITS["valid"]] == (2 if drop else 4)
+    assert graph.manifest.links.positives[SPLITS["test"]] == 4
+
+
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz", ".tsv.xz", ".txt.zst"])
+@pytest.mark.parametrize("layout", ["tabs", "blanks", "numbers"])
+def test_every_layout_gives_the_same_graph(tmp_path, ending, layout) -> None:
+    rows = {split: [tuple(field.replace(" ", "_") for field in row) for row in some] for split, some in ROWS.items()}
+    names = [list(dict.fromkeys(row[place] for some in rows.values() for row in some for place in places)) for places in ((0, 2), (1,))]  # fmt: skip
+    texts = {}
+    for split, some in rows.items():
+        mark = "\t" if layout == "tabs" else "  "
+        lines = [mark.join(row) for row in some]
+        if layout == "numbers":
+            lines = [f"{len(some)}"] + [
+                f"{names[0].index(u)} {names[0].index(v)} {names[1].index(r)}" for u, r, v in some
+            ]
+        texts[split + "2id" * (layout == "numbers")] = lines
+    if layout == "numbers":
+        for name, known in zip(("entity", "relation"), names, strict=True):
+            numbered = [f"{each}\t{number}" for number, each in enumerate(known)]
+            texts[f"{name}2id"] = [f"{len(known)}", *reversed(numbered)]
+    for name, lines in texts.items():
+        content = ("\n".join(lines) + "\n").encode()
+        packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(ending[4:])
+        if ending.endswith("zst"):
+            with pa.output_stream(str(tmp_path / (name + ending)), compression="zstd") as stream:
+                stream.write(content)
+        else:
+            (tmp_path / (name + ending)).write_bytes(packed(content) if packed else content)
+    graph = read_triples(tmp_path)
+    found = [graph.strings.strings.part(0, graph.num_nodes).to_pylist()[row] for row in graph.src]
+    assert sorted(found) == sorted(each for u, _, v in rows["train"] for each in (u, v))
+    assert (graph.num_nodes, len(graph.relations)) == (4, 4)
+    assert graph.provenance["triples_in_two_splits"] == "2, kept in both"
