@@ -71,28 +71,37 @@ def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa
     """Timestamps in microseconds of UTC, or numbers where all fields are such."""
     distinct = pc.unique(column.cast(pa.string()))
     texts = [None if text is None or text in NULLS else text for text in distinct.to_pylist()]
-    if all(text is None or is_number(text) for text in texts):
+    known = [text for text in texts if text is not None]
+    digits = set(filter(is_number, known))
+    if len(digits) == len(known):
         values = pa.array([None if text is None else float(text) for text in texts], pa.float64())
     else:
-        moments = []
-        for text in texts:
-            try:
-                moments.append(None if text is None else _moment(str(text)))
-            except ValueError:
-                row = pc.index(column.cast(pa.string()), text).as_py()
-                raise DataError(
-                    f"{where(row)}: {what}: expected whole numbers, or dates as 2024-05-31 or 2024-05-31T12:30:00, found {str(text)[:40]!r}"
-                ) from None
+        moments = [None if text is None or text in digits else _moment(text) for text in texts]
+        bad = next(
+            (
+                text
+                for text, moment in zip(texts, moments, strict=True)
+                if text not in (None, *digits) and (digits or moment is None)
+            ),
+            None,
+        )
+        if bad is not None:
+            row = pc.index(column.cast(pa.string()), bad).as_py()
+            raise DataError(
+                f"{where(row)}: {what}: expected whole numbers, or dates as 2024-05-31 or 2024-05-31T12:30:00, found {bad[:40]!r}"
+            )
         values = pa.array(moments, pa.int64()).cast(pa.timestamp("us"))
     places = pc.index_in(column.cast(pa.string()), distinct, skip_nulls=False)
     return values.take(places.combine_chunks() if isinstance(places, pa.ChunkedArray) else places)
 
 
-def _moment(text: str) -> int:
-    """Microseconds since 1970 in UTC; a text without a zone is taken as UTC."""
-    moment = datetime.fromisoformat(text)
-    epoch = datetime(1970, 1, 1, tzinfo=moment.tzinfo and UTC)
-    gone = moment - epoch
+def _moment(text: str) -> int | None:
+    """Microseconds since 1970 in UTC, in which a text without a zone is taken to be; None where the text is no date."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    gone = moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo and UTC)
     return (gone.days * 86_400 + gone.seconds) * 1_000_000 + gone.microseconds
 
 

@@ -146,7 +146,7 @@ class NodeFile:
         tables = []
         for block in blocks:
             tables.append(_with_nulls(block.table).cast(schema))
-            if len(kinds) > 1 and all(column.null_count for column in tables[-1].columns):
+            if 1 < len(kinds) == len(self.names) and all(column.null_count for column in tables[-1].columns):
                 empty = np.logical_and.reduce([np.asarray(column.is_null()) for column in tables[-1].columns])
                 if empty.any():
                     raise DataError(

@@ -33,7 +33,9 @@ class ColumnarFile:
     def __init__(self, file: TableFile) -> None:
         self.file = file
         with self._read() as (schema, _, num_rows):
-            self.names, self.types, self.num_rows = schema.names, schema.types, num_rows
+            self.names, self.num_rows = schema.names, num_rows
+            # A column of nothing but nulls has no type of its own.
+            self.types = [pa.float64() if pa.types.is_null(kind) else kind for kind in schema.types]
         if len(set(self.names)) < len(self.names):
             raise DataError(f"{file.name}: expected different names of columns, found {listed(self.names)}")
 
@@ -45,6 +47,9 @@ class ColumnarFile:
         with self._read() as (_, batches, _):
             for batch in batches([self.names[place] for place in places], rows):
                 columns = {str(place): batch.column(self.names[place]) for place in places}
+                columns |= {
+                    name: column.cast(pa.float64()) for name, column in columns.items() if pa.types.is_null(column.type)
+                }
                 yield TableBlock(pa.table(columns), partial(_row_of, self.file.name, done))
                 done += batch.num_rows
 

@@ -1,0 +1,217 @@
+"""What tables' columns of features become, what of them the graph keeps, and later tables that are read by it."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+import pytest
+
+from graphmill.core.errors import ConfigError, DataError, FormatError
+from graphmill.jobs import ingest as ingest_job
+from graphmill.storage.format.manifest import parse_manifest
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
+from graphmill.storage.importers.tables.typed_tables import typed_tables
+from graphmill.storage.ingestion.ingest import ingest
+from tests.job_in_process import run_job
+
+COLUMNS = {
+    "user": ["u1", "u2", "u3", "u4"],
+    "country": ["NA", "DE", None, "FR"],
+    "age": [30.0, None, 50.0, 99.0],
+    "plan": [1, 2, 1, 3],
+    "active": [True, False, True, True],
+    "signup": pa.array([0, 1, 2, 3], pa.timestamp("s")),
+    "venue": ["kdd", "www", None, "kdd"],
+    "split": ["train", "train", "train", "test"],
+}
+
+
+def write(folder, columns=COLUMNS, name="nodes.parquet"):
+    pa_parquet.write_table(pa.table(columns), folder / name)
+    pa_parquet.write_table(pa.table({"from": ["u1", "u2"], "to": ["u2", "u3"]}), folder / "edges.parquet")
+    return str(folder / name)
+
+
+def read(folder, **options) -> EdgeListGraph:
+    return EdgeListGraph(folder / "edges.parquet", EdgeListOptions(**options))
+
+
+def test_a_warehouses_table(tmp_path) -> None:
+    path = write(tmp_path)
+    graph = read(tmp_path, nodes=path, id_column="user", categories=("plan",), label_columns=("venue",))
+    (nodes,) = graph.nodes(9)
+    assert nodes.string_id.to_pylist() == COLUMNS["user"]
+    assert graph.info.class_names == ("kdd", "www")
+    assert nodes.label.tolist() == [0, 1, -1, 0]
+    np.testing.assert_array_equal(
+        nodes.feature,  # of the training rows: DE and NA (a country, not a hole), the mean of 30 and 50, plans 1 and 2
+        [[0, 1, 30, 0, 1, 0, 1], [1, 0, 40, 1, 0, 1, 0], [0, 0, 50, 0, 1, 0, 1], [0, 0, 99, 0, 0, 0, 1]],
+    )
+    became = {role.column: (role.role, role.nulls, role.became) for role in graph.roles}
+    assert became["country"] == ("feature", "1", "2 categories, 1 fields of others")
+    assert became["age"] == ("feature", "1", "number, a hole is 40 and 1 in a feature of its own")
+    assert became["plan"] == ("feature", "0", "2 categories, 1 fields of others")
+    assert became["signup"] == ("none", "", "not read")
+    assert became["venue"] == ("label", "1", "2 classes: kdd, www")
+    assert became["split"] == ("split", "0", "train 3, valid 0, test 1")
+    assert became["from"][0] == "source"
+
+
+def test_the_manifest_keeps_what_was_learnt_and_later_tables_are_read_by_it(tmp_path) -> None:
+    path = write(tmp_path)
+    options = {"nodes": path, "id_column": "user", "label_columns": ("venue",)}
+    manifest = ingest(read(tmp_path, **options), str(tmp_path / "graph"))
+    assert open_graph(str(tmp_path / "graph")).manifest.feature_columns == manifest.feature_columns
+    assert [column.name for column in manifest.feature_columns] == ["country", "age", "plan", "active"]
+    text = manifest.to_json()
+    for wrong in (text.replace('"width": 2', '"width": 3', 1), text.replace('"kind": "number"', '"kind": "word"', 1)):
+        with pytest.raises(FormatError, match="feature_columns"):
+            parse_manifest(wrong, "here")
+    later = {
+        "age": [None, 70.0, 20.0, 1.0],
+        "new": [1, 2, 3, 4],
+        "active": [True, True, False, True],
+        "plan": [9, None, 1, 2],
+        "country": ["DE", "IT", "NA", None],
+        "user": ["v1", "u2", "u1", "u3"],
+        "venue": ["www", None, None, "kdd"],
+    }
+    path = write(tmp_path, later, "later.parquet")
+    graph = read(tmp_path, **{**options, "nodes": path}, features_as=str(tmp_path / "graph"))
+    (nodes,) = graph.nodes(9)
+    assert nodes.feature[:, :4].tolist() == [[1, 0, 40, 1], [0, 0, 70, 0], [0, 1, 20, 0], [0, 0, 1, 0]]
+    assert nodes.feature[:, 4:].tolist() == [[9, 1], [np.float32(4 / 3), 1], [1, 0], [2, 1]]
+    assert nodes.label.tolist() == [1, -1, -1, 0]
+    roles = {role.column: role.became for role in graph.roles}
+    assert roles["new"] == "not read"
+    assert roles["country"] == "2 categories, 1 fields of others"
+    for change, match in (({"age": None}, "expected the columns age, as in the graph"), ({"venue": ["x"] * 4}, "expected the classes kdd, www, found 'x'")):  # fmt: skip
+        wrong = {name: values for name, values in {**later, **change}.items() if values is not None}
+        path = write(tmp_path, wrong, "wrong.parquet")
+        with pytest.raises(DataError, match=match):
+            _ = read(tmp_path, **{**options, "nodes": path}, features_as=str(tmp_path / "graph")).info
+
+
+def test_a_graph_of_an_array_has_learnt_nothing(tmp_path) -> None:
+    (tmp_path / "e.csv").write_text("0,1\n")
+    np.save(tmp_path / "x.npy", np.eye(2))
+    ingest(
+        EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(features=str(tmp_path / "x.npy"))), str(tmp_path / "graph")
+    )
+    with pytest.raises(ConfigError, match="features_as: expected a graph whose features came from a table"):
+        EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(features_as=str(tmp_path / "graph")))
+
+
+@pytest.mark.parametrize(("most", "kind", "width"), [(3, "categories", 3), (2, "hashed", 2), (1, "hashed", 1)])
+def test_one_hot_up_to_a_bound_and_hashed_above(tmp_path, most, kind, width) -> None:
+    (tmp_path / "e.csv").write_text("0,1\n")
+    (tmp_path / "x.csv").write_text("color\nred\ngreen\nblue\nred\n")
+    graph = EdgeListGraph(
+        tmp_path / "e.csv", EdgeListOptions(features=str(tmp_path / "x.csv"), most_categories=most, node_header=True)
+    )
+    (nodes,) = graph.nodes(9)
+    (column,) = graph.info.feature_columns
+    assert (column.kind, column.width) == (kind, width)
+    assert nodes.feature.sum(axis=1).tolist() == [1, 1, 1, 1]
+    assert nodes.feature[0].tolist() == nodes.feature[3].tolist()
+
+
+def test_types_of_tables_have_the_same_rules(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("key,city,size,kind\n7,Rome,1,x\n5,,,y\n6,Oslo,3,x\n")
+    (tmp_path / "graph.yaml").write_text("nodes: {a: {file: a.csv, id: key, label: kind, features: [city, size]}}\n")
+    (nodes,) = (source := typed_tables(tmp_path).nodes["a"]).nodes(9)
+    np.testing.assert_array_equal(nodes.feature, [[0, 0, 2, 1], [1, 0, 3, 0], [0, 1, 1, 0]])
+    assert (nodes.label.tolist(), source.info.class_names) == ([1, 0, 0], ("x", "y"))
+    assert [role[3:] for role in source.roles[1:3]] == [
+        ("feature", "1", "2 categories"),
+        ("feature", "1", "number, a hole is 2 and 1 in a feature of its own"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"label_columns": ("y",)}, "label_columns: expected a table, --edge-list.labels or --edge-list.nodes"),
+        ({"nodes": "x.npy"}, "nodes: expected a table"),
+        ({"features": "mixed.csv"}, r"mixed.csv: line 3: column 'f': expected numbers, found 'two'; .*--edge-list.categories"),
+        ({"labels": "mixed.csv"}, r"line 3: column 'f': expected numbers, found 'two', beside numbers; .*label-kind class"),
+        ({"labels": "mixed.csv", "label_kind": "number"}, "expected numbers, found 'two'; label_kind is number"),
+        ({"features": "mixed.csv", "feature_columns": ("g",)}, "expected one column 'g', found f"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_refused(tmp_path, monkeypatch, options, match) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("0,1\n")
+    (tmp_path / "mixed.csv").write_text("f\n1\ntwo\n")
+    np.save(tmp_path / "x.npy", np.eye(2))
+    with pytest.raises((ConfigError, DataError), match=match) as caught:
+        _ = EdgeListGraph("e.csv", EdgeListOptions(**options)).info
+    assert "\n" not in str(caught.value)
+
+
+def test_times_of_text_and_ids_written_as_floats(tmp_path) -> None:
+    (tmp_path / "e.csv").write_text("src,dst,when\n0.0,1,2024-05-31\n1,2.0,2024-05-31T00:00:01+00:00\n")
+    graph = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(time="when"))
+    (edges,) = graph.edges(9)
+    assert (edges.src.tolist(), edges.dst.tolist()) == ([0, 1], [1, 2])
+    assert np.diff(edges.time).tolist() == [1_000_000]
+    (tmp_path / "e.csv").write_text("src,dst,when\n0,1,5\n1,2,6.0\n")
+    (edges,) = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(time="when")).edges(9)
+    assert edges.time.tolist() == [5, 6]
+    (tmp_path / "e.csv").write_text("src,dst,when\n0,1,5\n1,2,tomorrow\n")
+    with pytest.raises(DataError, match="line 3: column 'when': expected whole numbers, or dates as 2024-05-31"):
+        list(EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(time="when")).edges(9))
+
+
+def test_ingestion_prints_the_roles(tmp_path) -> None:
+    write(tmp_path)
+    words = [
+        "edges.parquet",
+        "graph",
+        "--partitions",
+        "1",
+        "--edge-list.nodes",
+        "nodes.parquet",
+        "--edge-list.id-column",
+        "user",
+    ]
+    done = run_job(ingest_job.main, words, tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "file column type role nulls became" in lines
+    assert "nodes.parquet signup timestamp[ms] none not read" in lines
+    assert "nodes.parquet user string id 4 nodes" in lines
+
+
+@pytest.mark.parametrize("where", ["memory", "folder with two kinds", "folder without tables", "other columns"])
+def test_places_and_parts(tmp_path, where) -> None:
+    if where == "memory":
+        import fsspec
+
+        with (
+            fsspec.open("memory://tables/part-0.csv.gz", "wb") as stream,
+            pa.CompressedOutputStream(stream, "gzip") as packed,
+        ):
+            packed.write(b"src,dst\n0,1\n1,2\n")
+        with (
+            fsspec.open("memory://tables/part-1.csv.gz", "wb") as stream,
+            pa.CompressedOutputStream(stream, "gzip") as packed,
+        ):
+            packed.write(b"src,dst\n2,3\n")
+        for path in ("memory://tables", "memory://tables/part-*.csv.gz"):
+            graph = EdgeListGraph(path)
+            assert [chunk.dst.tolist() for chunk in graph.edges(9)] == [[1, 2], [3]]
+        return
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "_SUCCESS").touch()
+    match = "no such file"
+    if where != "folder without tables":
+        (tmp_path / "e" / "a.csv").write_text("src,dst\n0,1\n")
+    if where == "folder with two kinds":
+        pa_parquet.write_table(pa.table({"src": [0], "dst": [1]}), tmp_path / "e" / "b.parquet")
+        match = "expected part files of one kind, found a.csv and others"
+    if where == "other columns":
+        (tmp_path / "e" / "b.csv").write_text("dst,src\n0,1\n")
+        match = r"b\.csv: expected the columns of .*a\.csv, src, dst, found dst, src"
+    with pytest.raises(DataError, match=match):
+        list(EdgeListGraph(tmp_path / "e").edges(9))
