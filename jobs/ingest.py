@@ -88,6 +88,8 @@ class IngestConfig(IngestOptions):
     split_sets: int = 7
     """How many of them, drawn by --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
+    node_features: Literal["source", "edge-means"] = "source"
+    """edge-means: of nodes without features, the means of the features of their edges, the usual input for ogbn-proteins."""
     repeated_triples: Literal["keep", "drop"] = "keep"
     """A triple in two of train, valid and test: keep both, as published, or drop it from the earlier one. Their number is printed."""
     mag: SyntheticMagOptions = field(default_factory=SyntheticMagOptions)
@@ -230,6 +232,19 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     )
 
 
+def with_edge_means(graph: "GraphSource", config: IngestConfig) -> "GraphSource":
+    """The graph with features of nodes made of those of edges, where that is asked for. Raises ConfigError where links are held out: their features would be among them."""
+    if config.node_features == "source":
+        return graph
+    from graphmill.storage.importers.memory.edge_means import EdgeMeans
+
+    if config.links.hold_out or getattr(graph, "links", None) is not None:
+        raise ConfigError(
+            "node_features edge-means: expected no links held out, whose features they would tell; leave one out"
+        )
+    return EdgeMeans(graph, both_ends=bool(graph.info.undirected_once or add_reverse(config)))
+
+
 def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | None) -> "GraphSource":
     """The graph with splits of our own, where they are asked for."""
     from graphmill.storage.importers.memory.array_graph import ArrayGraph
@@ -323,7 +338,7 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
     """(bytes, number of edges, what was written, what to do next)"""
     from graphmill.storage.ingestion.ingest import ingest
 
-    source = build_source(config, report)
+    source = with_edge_means(build_source(config, report), config)
     manifest = ingest(source, config.url, ingest_options(config), report)
     written = roles_of(source) + (
         f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges in {manifest.num_partitions} partitions "
