@@ -26,6 +26,7 @@ from graphmill.samplers.vocabulary.requirements import (
     NO_EDGE_FEATURES,
     NO_EDGE_IDS,
     NO_EDGE_TIMES,
+    NO_EDGE_WEIGHTS,
     no_out_edges,
 )
 from graphmill.storage.graph import Partition, are_below
@@ -181,16 +182,21 @@ def _weights(
         in_degree = np.diff(partition.indptr) if tables is None else tables.in_degree
         return np.maximum(entries(in_degree, lists.sources(place)), 1).astype(np.float32)
     if partition.edge_weight is None:
-        raise ConfigError("scheme 'weight' needs edge weights, the graph has none; ingest a source that has them")
+        raise ConfigError(NO_EDGE_WEIGHTS)
     weight = lists.take("weight", place)
+    check_weights(weight, lists.degree, partition.original_id, row)
+    return weight
+
+
+def check_weights(weight: np.ndarray, count: np.ndarray, permanent_id: np.ndarray, row: np.ndarray) -> None:
+    """Raises DataError for one of row i's `count[i]` weights that is negative or not finite."""
     bad = np.flatnonzero(~((weight >= 0) & (weight < np.inf)))
     if len(bad):
-        owner = np.searchsorted(np.cumsum(lists.degree), bad[0], side="right")
+        owner = np.searchsorted(np.cumsum(count), bad[0], side="right")
         raise DataError(
             f"edge weights: expected finite numbers >= 0 to draw by, got {weight[bad[0]]} on an edge of node "
-            f"{int(partition.original_id[row[owner]])}; clean the source and ingest it again"
+            f"{int(permanent_id[row[owner]])}; clean the source and ingest it again"
         )
-    return weight
 
 
 def edge_columns(
@@ -211,7 +217,7 @@ def edge_columns(
             raise ConfigError(NO_EDGE_IDS)
     if "weight" in columns:
         if lists.weight is None:
-            raise ConfigError("edge weights: the graph has none; ingest a source that has them")
+            raise ConfigError(NO_EDGE_WEIGHTS)
         taken["edge_weight"] = _take(lists, more, "weight", place)
     if "time" in columns:
         if lists.time is None:

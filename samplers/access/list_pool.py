@@ -25,7 +25,7 @@ class ListsNeighbors(Protocol):
     def manifest(self) -> SizeOfGraph: ...
 
     def list_neighbors(
-        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+        self, node: np.ndarray, direction: WalkDirection, max_degree: np.ndarray | None, by_weight: bool
     ) -> DegreeLists: ...
 
 
@@ -56,11 +56,12 @@ class ListPool:
     direction is both); start[i] is -1 until it is fetched.
     """
 
-    def __init__(self, router: ListsNeighbors, direction: WalkDirection) -> None:
-        self._router, self._direction = router, direction
+    def __init__(self, router: ListsNeighbors, direction: WalkDirection, by_weight: bool = False) -> None:
+        self._router, self._direction, self._by_weight = router, direction, by_weight
         self._relabeler = Relabeler(np.empty(0, np.int64))
         self._neighbor = _Growing(np.dtype(router.manifest.index_dtype))
         self._start, self._degree = _Growing(np.dtype(np.int64)), _Growing(np.dtype(np.int64))
+        self._weight = _Growing(np.dtype(np.float32))
 
     @property
     def node(self) -> np.ndarray:
@@ -81,6 +82,11 @@ class ListPool:
     def neighbor(self) -> np.ndarray:
         return self._neighbor.array
 
+    @property
+    def weight(self) -> np.ndarray:
+        """float32, beside `neighbor`; empty where nobody asks for weights."""
+        return self._weight.array
+
     def number(self, node: np.ndarray) -> np.ndarray:
         """int32 [len(node)]: numbers of nodes; new ones have no list and no degree yet."""
         number = self._relabeler.add(node)
@@ -91,9 +97,11 @@ class ListPool:
 
     def fetch(self, number: np.ndarray, max_degree: np.ndarray | None = None) -> None:
         """Asks for the lists of these distinct numbers, or of those only whose degree is at most their `max_degree`."""
-        lists = self._router.list_neighbors(self.node[number], self._direction, max_degree)
+        lists = self._router.list_neighbors(self.node[number], self._direction, max_degree, self._by_weight)
         end = len(self.neighbor) + np.cumsum(lists.count)
         self.degree[number] = lists.degree
         complete = lists.count == lists.degree
         self.start[number[complete]] = (end - lists.count)[complete]
         self._neighbor.extend(lists.neighbor)
+        if lists.weight is not None:
+            self._weight.extend(lists.weight)

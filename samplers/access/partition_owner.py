@@ -6,12 +6,13 @@ The one implementation of every request: a partition server forwards to it, and 
 from collections.abc import Iterator
 from functools import singledispatchmethod
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.array_pool import ArrayPool
-from graphmill.samplers.access.list_draws import checked, edge_columns, edge_lists, sample_lists
+from graphmill.samplers.access.list_draws import check_weights, checked, edge_columns, edge_lists, sample_lists
 from graphmill.samplers.access.node_tables import NodeTables
 from graphmill.samplers.kernels.features import decode_rows
 from graphmill.samplers.kernels.lists import induced_edges_by_hash, induced_edges_by_map
@@ -44,7 +45,7 @@ from graphmill.samplers.vocabulary.messages import (
     WalkDirection,
     join_columns,
 )
-from graphmill.samplers.vocabulary.requirements import NO_GROUPS
+from graphmill.samplers.vocabulary.requirements import NO_EDGE_WEIGHTS, NO_GROUPS
 from graphmill.storage.filesystem.mapped_files import damaged
 from graphmill.storage.format.encoding_names import encoding_columns, split_encodings
 from graphmill.storage.graph import Partition
@@ -263,19 +264,25 @@ class PartitionOwner:
         time = None if partition.time is None else partition.time[row]
         return NodeList(node=row + partition.start, original_id=partition.original_id[row], time=time)
 
-    def _walk_lists(self, direction: WalkDirection) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
-        """Two pairs (indptr, indices), and whether the second counts; in a symmetric graph both directions are one."""
+    def _walk_lists(self, direction: WalkDirection, column: str = "indices") -> tuple[Any, Any, Any, Any, bool]:
+        """Two pairs (indptr, indices or another column), and whether the second counts; in a symmetric graph both directions are one."""
         lists, more = edge_lists(self._partition, direction)
         other = more or lists
-        return lists.indptr, lists.indices, other.indptr, other.indices, more is not None
+        return lists.indptr, getattr(lists, column), other.indptr, getattr(other, column), more is not None
 
     @_answer.register
     def _list_neighbors(self, request: ListNeighbors) -> DegreeLists:
         max_degree = np.empty(0, np.int64) if request.max_degree is None else request.max_degree
-        degree, count, neighbor = list_neighbors(
-            *self._walk_lists(request.direction), self._rows(request.node), max_degree
-        )
-        return DegreeLists(degree, count, checked(neighbor, self._partition.num_sources))
+        lists, row = self._walk_lists(request.direction), self._rows(request.node)
+        degree, count, neighbor = list_neighbors(*lists, row, max_degree)
+        neighbor, weight = checked(neighbor, self._partition.num_sources), None
+        if request.by_weight:
+            weights = self._walk_lists(request.direction, "weight")
+            if any(column is None for column in weights):
+                raise ConfigError(NO_EDGE_WEIGHTS)
+            weight = list_neighbors(*weights, row, max_degree)[2]
+            check_weights(weight, count, self._partition.original_id, row)
+        return DegreeLists(degree, count, neighbor, weight)
 
     @_answer.register
     def _step_walks(self, request: StepWalks) -> NeighborLists:

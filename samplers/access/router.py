@@ -74,9 +74,10 @@ class NeighborQuestion:
         parts, positions = [expect(reply, DegreeLists) for reply in replies], list(self.positions)
         if len(parts) == 1 and isinstance(positions[0], slice):
             return parts[0]
-        lists = _merge_lists([NeighborLists(part.count, part.neighbor) for part in parts], positions, self.num_nodes)
+        pieces = [NeighborLists(part.count, part.neighbor, edge_weight=part.weight) for part in parts]
+        lists = _merge_lists(pieces, positions, self.num_nodes)
         degree = _scatter([part.degree for part in parts], positions, self.num_nodes)
-        return DegreeLists(degree=degree, count=lists.count, neighbor=lists.neighbor)
+        return DegreeLists(degree, lists.count, lists.neighbor, lists.edge_weight)
 
 
 ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
@@ -251,20 +252,25 @@ class Router:
         return self._neighbor_lists_at(node, lambda _: InducedEdges(node, columns))
 
     def list_neighbors(
-        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+        self,
+        node: np.ndarray,
+        direction: WalkDirection = "in",
+        max_degree: np.ndarray | None = None,
+        by_weight: bool = False,
     ) -> DegreeLists:
-        """All neighbors of each node; of a node with more than its entry of `max_degree`, only their number."""
-        question = self.list_question(node, direction, max_degree)
+        """All neighbors of each node, with the edges' weights where asked; of a node with more than its entry of `max_degree`, only their number."""
+        question = self.list_question(node, direction, max_degree, by_weight)
         pending = [owner.submit(request) for owner, request in question.requests]
         return question.answer_with_degrees([one.result() for one in pending])
 
     def list_question(
-        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+        self, node: np.ndarray, direction: WalkDirection, max_degree: np.ndarray | None, by_weight: bool
     ) -> NeighborQuestion:
         """What `list_neighbors` asks, for whoever sends several questions together."""
         node = integer_ids(node)
         requests, positions = self._requests_at(
-            node, lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at])
+            node,
+            lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at], by_weight),
         )
         return NeighborQuestion(tuple(requests), tuple(positions), len(node))
 

@@ -35,13 +35,14 @@ def start_roots(root, offset, node, number, score, residual, table_id, table_ent
 
 @compiled
 def push_known(
-    offset, bits, size, end, start, degree, neighbor, alpha, epsilon, is_first,
+    offset, bits, size, end, start, degree, neighbor, weight, alpha, epsilon, is_first,
     node, number, score, residual, table_id, table_entry,
 ):  # fmt: skip
     """Rounds of pushes for every root, until it needs a degree or a list that is not here, or is done.
 
     In a round every entry whose residual is at least epsilon · max(degree, 1) pushes what it had when the round began: alpha of it to
-    the score and the rest in equal parts to the neighbors' residuals; without neighbors, all of it to the score (the walk stays).
+    the score and the rest to the neighbors' residuals, in equal parts or, where `weight` is not empty, by it; without neighbors, or weights above 0, all
+    of it to the score (the walk stays).
     Where `is_first`, the root first pushes whatever its degree. Returns the entries whose degree or list roots wait for, the new end, and
     the six arrays over entries and slots, which may have been replaced by longer ones.
 
@@ -77,15 +78,24 @@ def push_known(
                 residual[first + queue[q]] = 0.0
             for q in range(num_queued):
                 listed = number[first + queue[q]]
-                if degree[listed] == 0:
+                stop, total = start[listed] + degree[listed], float(degree[listed])
+                if len(weight):
+                    total = 0.0
+                    for e in range(start[listed], stop):
+                        total += weight[e]
+                if total == 0:
                     score[first + queue[q]] += amount[q]
                     continue
                 score[first + queue[q]] += alpha * amount[q]
-                share = (1.0 - alpha) * amount[q] / degree[listed]
-                for e in range(start[listed], start[listed] + degree[listed]):
+                part = share = (1.0 - alpha) * amount[q] / total
+                for e in range(start[listed], stop):
+                    if len(weight):
+                        part = share * weight[e]
+                        if part == 0:
+                            continue
                     slot = find_slot(table_id, 2 * first, bits[g] + 1, neighbor[e])
                     if table_id[slot] != -1:
-                        residual[first + table_entry[slot]] += share
+                        residual[first + table_entry[slot]] += part
                         continue
                     if size[g] == 1 << bits[g]:
                         room = 2 << bits[g]
@@ -105,7 +115,7 @@ def push_known(
                         slot = find_slot(table_id, 2 * first, bits[g] + 1, neighbor[e])
                     table_id[slot], table_entry[slot] = neighbor[e], size[g]
                     node[first + size[g]] = neighbor[e]
-                    residual[first + size[g]] = share
+                    residual[first + size[g]] = part
                     size[g] += 1
     return wanted[:num_wanted].copy(), end, node, number, score, residual, table_id, table_entry
 

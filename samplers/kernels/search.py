@@ -8,6 +8,7 @@ and every draw by place in it, is a function of the graph in permanent ids alone
 import numpy as np
 
 from graphmill.core.compile_cache import compiled
+from graphmill.samplers.kernels.draws import waiting_time
 from graphmill.samplers.kernels.random_streams import below, hash64
 from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
 
@@ -128,10 +129,35 @@ def _draw_from_hubs(
 
 
 @compiled
-def advance(member, size, layer_start, number, start, degree, neighbor, root_key, hop, hub_degree):
+def _draw_by_weight(key, room, candidate, numbers, start, degree, neighbor, weight, table, table_size):
+    """At most `room` distinct new nodes of the lists into `candidate`, one after the other by the weights of their entries: how many.
+
+    An entry waits for a time of its weight's rate, a node for the first of its entries (Efraimidis and Spirakis, IPL 97(5), 2006); entries of weight 0
+    wait for ever.
+    """
+    wait, entry = np.empty(len(candidate), np.float64), np.empty(len(candidate), np.int64)
+    found = 0
+    for listed in numbers:
+        for e in range(start[listed], start[listed] + degree[listed]):
+            if weight[e] > 0 and table[find_slot(table, 0, table_size, neighbor[e])] == -1:
+                wait[found] = waiting_time(hash64(key, np.uint64(found))) / weight[e]
+                entry[found] = e
+                found += 1
+    filled = 0
+    for i in np.argsort(wait[:found], kind="mergesort"):
+        slot = find_slot(table, 0, table_size, neighbor[entry[i]])
+        if filled < room and table[slot] == -1:
+            table[slot] = neighbor[entry[i]]
+            candidate[filled] = neighbor[entry[i]]
+            filled += 1
+    return filled
+
+
+@compiled
+def advance(member, size, layer_start, number, start, degree, neighbor, weight, root_key, hop, hub_degree):
     """Adds the next layer to every subgraph that can still grow, in place; `number` are the list numbers of `frontier`.
 
-    A layer that does not fit is cut to a uniform random part of it that fills the subgraph. The cost is linear in the lists of
+    A layer that does not fit is cut to a uniform random part of it that fills the subgraph, or one by weight where `weight` is not empty. The cost is linear in the lists of
     the layer, but for lists of `hub_degree` entries or more, which cost one reading for all subgraphs.
     """
     num_graphs, most = member.shape
@@ -162,7 +188,7 @@ def advance(member, size, layer_start, number, start, degree, neighbor, root_key
             table[find_slot(table, 0, table_size, member[g, i])] = member[g, i]
         num_candidates = 0
         for listed in numbers:
-            if offset[listed] >= 0:
+            if offset[listed] >= 0 or len(weight):
                 continue
             for e in range(start[listed], start[listed] + degree[listed]):
                 slot = find_slot(table, 0, table_size, neighbor[e])
@@ -170,7 +196,10 @@ def advance(member, size, layer_start, number, start, degree, neighbor, root_key
                     table[slot] = neighbor[e]
                     candidate[num_candidates] = neighbor[e]
                     num_candidates += 1
-        if has_hub:
+        if len(weight):
+            key, lists = hash64(root_key[g], np.uint64(hop)), (start, degree, neighbor, weight)
+            num_candidates = _draw_by_weight(key, room, candidate, numbers, *lists, table, table_size)
+        elif has_hub:
             key = hash64(root_key[g], np.uint64(hop))
             _draw_from_hubs(
                 key, room, candidate, num_candidates, numbers, start, degree, neighbor, offset, bits, hub_id, hub_place,

@@ -1,6 +1,6 @@
 """Node2Subgraph (PPGT, appendix B.4): around each root a breadth-first search, cut at a number of nodes; one subgraph per root.
 
-Whole layers are taken while they fit; of the first that does not, a uniform random part fills the subgraph. The search also ends after
+Whole layers are taken while they fit; of the first that does not, a uniform random part fills the subgraph, or one drawn by the weights of edges. The search also ends after
 `max_hops` layers and where no new node is found. The subgraph is induced: all stored edges among its nodes, whichever way the search went.
 A root's subgraph is a function of (seed, epoch, its permanent id) and the graph, not of its batch. The random part is drawn by place in
 the order of discovery, since the owner of a list does not know the permanent ids of its entries.
@@ -24,7 +24,7 @@ from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_
 from graphmill.samplers.kernels.search import HUB_DEGREE, advance, frontier, pack_members
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import Node2SubgraphOptions
-from graphmill.samplers.vocabulary.requirements import check_graph
+from graphmill.samplers.vocabulary.requirements import check_graph, needed_columns
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 
@@ -49,7 +49,8 @@ class Node2SubgraphSampler:
     ) -> None:
         self._router, self.options = router, options
         direction = "in" if options.max_hops == 0 else options.direction
-        check_graph(router.manifest, options.split_set, direction, edge_columns=options.edge_columns, induced=True)
+        columns = needed_columns(options.edge_columns, options.by_weight)
+        check_graph(router.manifest, options.split_set, direction, edge_columns=columns, induced=True)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
@@ -95,7 +96,9 @@ def grow_subgraphs(
     member[:, 0] = roots.node
     size, layer_start = np.ones(num_roots, np.int64), np.zeros(num_roots, np.int64)
     layer_sizes = [size.copy()]
-    pool = ListPool(router, options.direction)
+    pool = ListPool(router, options.direction, options.by_weight)
+    if options.by_weight:
+        hub_degree = np.iinfo(np.int64).max  # a draw by weight reads every entry
     for hop in range(1, options.max_hops + 1):
         node = frontier(member, size, layer_start)
         if not len(node):
@@ -105,7 +108,8 @@ def grow_subgraphs(
         if len(unfetched):
             pool.fetch(unfetched)
         before = size.copy()
-        advance(member, size, layer_start, number, pool.start, pool.degree, pool.neighbor, root_key, hop, hub_degree)
+        lists = (pool.start, pool.degree, pool.neighbor, pool.weight)
+        advance(member, size, layer_start, number, *lists, root_key, hop, hub_degree)
         layer_sizes.append(size - before)
     packed, packed_hop = pack_members(member, np.stack(layer_sizes))
     return GrownSubgraphs(node=packed, hop=packed_hop, graph_ptr=pointers(size))

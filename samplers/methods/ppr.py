@@ -3,7 +3,7 @@
 Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual
 r, at first r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to its neighbors' residuals, until r(u) < epsilon · degree(u)
 everywhere. Always p + Σ_u r(u) · ppr(u) = ppr(root), so p never exceeds the exact vector. A node without neighbors keeps its walk: all of r(u)
-goes to p(u). Parallel edges count each. Differently from the papers, the root pushes once whatever its degree.
+goes to p(u). Parallel edges count each. By weight, neighbors get the rest by the weights of edges; a node whose weights are all 0 keeps its walk. Differently from the papers, the root pushes once whatever its degree.
 
 Pushes run in rounds, all from the residuals at the round's beginning and in order of discovery, so results depend neither on partitions nor on
 the batch's other roots. When all roots are done or wait, one request per owner asks for the degrees and lists that are needed. One root does at
@@ -28,7 +28,7 @@ from graphmill.samplers.drawing.subgraph_batch import draw_subgraph_batch
 from graphmill.samplers.kernels.push import FIRST_BITS, best_candidates, push_known, start_roots
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import PprOptions
-from graphmill.samplers.vocabulary.requirements import check_graph
+from graphmill.samplers.vocabulary.requirements import check_graph, needed_columns
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 
@@ -59,9 +59,8 @@ class PprSampler:
         self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
         self._router, self.options = router, options
-        check_graph(
-            router.manifest, options.split_set, options.direction, edge_columns=options.edge_columns, induced=True
-        )
+        columns = needed_columns(options.edge_columns, options.by_weight)
+        check_graph(router.manifest, options.split_set, options.direction, edge_columns=columns, induced=True)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
         self._memory = PushMemory()
 
@@ -136,7 +135,7 @@ def push_roots(
     bits, end = np.full(num_roots, FIRST_BITS, np.int64), num_roots * room
     arrays = (memory or PushMemory()).borrow(end, np.dtype(router.manifest.index_dtype))
     start_roots(root, offset, *arrays)
-    pool, rounds, wanted = ListPool(router, options.direction), 0, offset.copy()
+    pool, rounds, wanted = ListPool(router, options.direction, options.by_weight), 0, offset.copy()
     while len(wanted):
         node, number, _, residual, _, _ = arrays
         new = wanted[number[wanted] < 0]
@@ -158,6 +157,7 @@ def push_roots(
             pool.start,
             pool.degree,
             pool.neighbor,
+            pool.weight,
             options.alpha,
             options.epsilon,
             rounds == 0,

@@ -8,6 +8,8 @@ of all relations within each root's subgraph. So Node2Subgraph and PPR are `grap
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from graphmill.samplers.methods.typed_checks import (
 )
 from graphmill.samplers.vocabulary.messages import DegreeLists, NeighborLists, NodeList, WalkDirection
 from graphmill.samplers.vocabulary.options import TypedNode2SubgraphOptions, TypedPprOptions
+from graphmill.samplers.vocabulary.requirements import needed_columns
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.source import Relation
 
@@ -64,7 +67,7 @@ class UnionRouter:
         return np.searchsorted(self._offsets, node, side="right") - 1
 
     def list_neighbors(
-        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+        self, node: np.ndarray, direction: WalkDirection, max_degree: np.ndarray | None, by_weight: bool
     ) -> DegreeLists:
         """As `Router.list_neighbors`: a node's list has those of its relations one after another. One request per owner for all relations."""
         assert direction == "in"
@@ -74,7 +77,9 @@ class UnionRouter:
         questions = [
             self._router.edges[relation].list_question(
                 node[at_of[relation.target]] - self.first(relation.target),
-                max_degree=None if max_degree is None else max_degree[at_of[relation.target]],
+                direction,
+                None if max_degree is None else max_degree[at_of[relation.target]],
+                by_weight and self._router.edges[relation].manifest.has_edge_weight,
             )
             for relation in asked
         ]
@@ -88,14 +93,18 @@ class UnionRouter:
         is_whole = np.ones(len(node), bool) if max_degree is None else degree <= max_degree
         count = np.where(is_whole, degree, 0)
         start, neighbor = pointers(count)[:-1].copy(), np.empty(int(count.sum()), self.manifest.index_dtype)
+        weight = np.ones(len(neighbor), np.float32) if by_weight else None
         for relation, lists in zip(asked, answers, strict=True):
             at = at_of[relation.target]
             whole = is_whole[at]
             own = lists.neighbor[np.repeat(whole, lists.count)]
             some = np.where(whole, lists.count, 0)
-            neighbor[all_positions(start[at], some)] = own + self.first(relation.source)
+            place = all_positions(start[at], some)
+            neighbor[place] = own + self.first(relation.source)
+            if weight is not None and lists.weight is not None:
+                weight[place] = lists.weight[np.repeat(whole, lists.count)]
             start[at] += some
-        return DegreeLists(degree=degree, count=count, neighbor=neighbor)
+        return DegreeLists(degree, count, neighbor, weight)
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,7 @@ class _Subgraphs:
         self.router, self._options, self._num_hops = router, options, num_hops
         self.root_type = type_of_roots(router, options.root_type)
         self.union = UnionRouter(router, known_relations(router, options.relations))
-        check_edge_columns(router, options.edge_columns)
+        check_edge_columns(router, needed_columns(options.edge_columns, options.by_weight))
         check_splits(router.nodes[self.root_type].manifest, self.root_type, options.split_set)
         self.root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)
 
@@ -242,11 +251,30 @@ def _reordered(lists: NeighborLists, order: np.ndarray, place: np.ndarray) -> Ty
     return TypedEdges(indptr=pointers(count), indices=place[lists.neighbor[entry]], **columns)
 
 
+# What both samplers have of their `_subgraphs`; the hash is of the whole graph and, where they are given, of the roots.
+_router, _content_hash = (property(attrgetter(f"_subgraphs.{name}")) for name in ("router", "content_hash"))
+
+
+def _roots_of(sampler: Any, epoch: int, batch: int) -> np.ndarray:
+    """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
+    return sampler._root_batches.roots(epoch, batch).original_id
+
+
+def _sample(sampler: Any, epoch: int, batch: int) -> TypedBatch[np.ndarray]:
+    return sampler._around(sampler._root_batches.roots(epoch, batch), epoch, batch)
+
+
+def _sample_roots(sampler: Any, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> TypedBatch[np.ndarray]:
+    """The subgraphs around these permanent ids of the roots' type, whatever their split. Raises ConfigError where one is no node of it."""
+    return sampler._around(sampler._subgraphs.given(node_id), epoch, batch)
+
+
 class TypedNode2SubgraphSampler:
     """Minibatches of one subgraph per root, each found by a search over relations, against their edges; roots of one split of a type, or given `roots`."""
 
     __repr__, __len__ = sampler_repr, sampler_len
-    num_batches = plan_length
+    router, content_hash, num_batches = _router, _content_hash, plan_length
+    roots_of, sample, sample_roots = _roots_of, _sample, _sample_roots
 
     def __init__(
         self,
@@ -259,26 +287,6 @@ class TypedNode2SubgraphSampler:
         self.options = options
         self._subgraphs = _Subgraphs(router, options, num_ranks, roots, options.max_hops)
         self._root_batches, self.root_type = self._subgraphs.root_batches, self._subgraphs.root_type
-
-    @property
-    def router(self) -> TypedRouter:
-        return self._subgraphs.router
-
-    @property
-    def content_hash(self) -> str:
-        """Of the whole graph and, where they are given, of the roots."""
-        return self._subgraphs.content_hash
-
-    def roots_of(self, epoch: int, batch: int) -> np.ndarray:
-        """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
-        return self._root_batches.roots(epoch, batch).original_id
-
-    def sample(self, epoch: int, batch: int) -> TypedBatch[np.ndarray]:
-        return self._around(self._root_batches.roots(epoch, batch), epoch, batch)
-
-    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> TypedBatch[np.ndarray]:
-        """The subgraphs around these permanent ids of the roots' type, whatever their split. Raises ConfigError where one is no node of it."""
-        return self._around(self._subgraphs.given(node_id), epoch, batch)
 
     def _around(self, roots: NodeList, epoch: int, batch: int) -> TypedBatch[np.ndarray]:
         subgraphs = self._subgraphs
@@ -294,7 +302,8 @@ class TypedPprSampler:
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
-    num_batches = plan_length
+    router, content_hash, num_batches = _router, _content_hash, plan_length
+    roots_of, sample, sample_roots = _roots_of, _sample, _sample_roots
 
     def __init__(
         self, router: TypedRouter, options: TypedPprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
@@ -304,26 +313,6 @@ class TypedPprSampler:
         self._subgraphs = _Subgraphs(router, options, num_ranks, roots, 1)
         self._root_batches, self.root_type = self._subgraphs.root_batches, self._subgraphs.root_type
         self._memory = PushMemory()
-
-    @property
-    def router(self) -> TypedRouter:
-        return self._subgraphs.router
-
-    @property
-    def content_hash(self) -> str:
-        """Of the whole graph and, where they are given, of the roots."""
-        return self._subgraphs.content_hash
-
-    def roots_of(self, epoch: int, batch: int) -> np.ndarray:
-        """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
-        return self._root_batches.roots(epoch, batch).original_id
-
-    def sample(self, epoch: int, batch: int) -> TypedBatch[np.ndarray]:
-        return self._around(self._root_batches.roots(epoch, batch), epoch, batch)
-
-    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> TypedBatch[np.ndarray]:
-        """The subgraphs around these permanent ids of the roots' type, whatever their split. Raises ConfigError where one is no node of it."""
-        return self._around(self._subgraphs.given(node_id), epoch, batch)
 
     def _around(self, roots: NodeList, epoch: int, batch: int) -> TypedBatch[np.ndarray]:
         subgraphs = self._subgraphs

@@ -169,6 +169,7 @@ class ListNeighbors:
     node: np.ndarray  # [n]
     direction: WalkDirection = "in"
     max_degree: np.ndarray | None = None  # int64 [n]: a longer list is left out, its length is told
+    by_weight: bool = False  # tell the weights of edges, too
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,7 @@ class DegreeLists:
     degree: np.ndarray  # int64 [n]
     count: np.ndarray  # int64 [n]: the degree, or 0 where the list was left out
     neighbor: np.ndarray  # [sum(count)]
+    weight: np.ndarray | None = None  # float32 [sum(count)], finite and at least 0
 
 
 @dataclass(frozen=True)

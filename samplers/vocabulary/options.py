@@ -144,7 +144,7 @@ _MOST_HOPS = (1 << 15) - 1
 class Node2SubgraphOptions:
     """How far a search goes, and how roots become batches."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings")
     max_hops: int = 10
     """Layers around the root; 0: the root alone."""
     max_nodes: int = 100
@@ -168,6 +168,8 @@ class Node2SubgraphOptions:
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    by_weight: bool = False
+    """Of a layer that does not fit, a node is taken by the weights of the edges that lead to it; an edge of weight 0 is none."""
 
     def __post_init__(self) -> None:
         check_fields(self, max_nodes=1, batch_size=1)
@@ -178,7 +180,7 @@ class Node2SubgraphOptions:
 class TypedNode2SubgraphOptions:
     """How far a search in a typed graph goes, and over which relations, against their edges."""
 
-    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "features")
+    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "by_weight", "features")
     relations: tuple[str, ...] = ()
     """Those to search over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
     max_hops: int = 10
@@ -204,6 +206,8 @@ class TypedNode2SubgraphOptions:
     """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
     features: bool = True
     """Fetch node features."""
+    by_weight: bool = False
+    """As of Node2SubgraphOptions; an edge of a relation without weights has 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relations", _names(self.relations))
@@ -220,6 +224,7 @@ class TypedNode2SubgraphOptions:
             fixed=self.fixed,
             seed=self.seed,
             shuffle=self.shuffle,
+            by_weight=self.by_weight,
         )
 
 
@@ -317,7 +322,7 @@ def full_evaluation(
 class PprOptions:
     """What a walk is, how exactly to follow it, and how roots become batches."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings")
     alpha: float = 0.15
     """Chance that a walk ends at each step."""
     epsilon: float = 0.0001
@@ -341,6 +346,8 @@ class PprOptions:
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    by_weight: bool = False
+    """A walk steps along an edge by its weight, in place of each alike."""
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=0, batch_size=1)
@@ -355,7 +362,7 @@ class PprOptions:
 class TypedPprOptions:
     """What a walk in a typed graph is, and over which relations, against their edges."""
 
-    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "features")
+    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "by_weight", "features")
     relations: tuple[str, ...] = ()
     """Those to walk over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
     alpha: float = 0.15
@@ -381,6 +388,8 @@ class TypedPprOptions:
     """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
     features: bool = True
     """Fetch node features."""
+    by_weight: bool = False
+    """As of PprOptions; an edge of a relation without weights has 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relations", _names(self.relations))
@@ -389,7 +398,7 @@ class TypedPprOptions:
     @property
     def walk(self) -> PprOptions:
         """What the walks over these relations as one graph are told."""
-        return PprOptions(self.alpha, self.epsilon, self.top_k, "in", self.batch_size)
+        return PprOptions(self.alpha, self.epsilon, self.top_k, "in", self.batch_size, by_weight=self.by_weight)
 
 
 TypedOptions = TypedNeighborOptions | TypedNode2SubgraphOptions | TypedPprOptions

@@ -7,6 +7,7 @@ from graphmill.samplers.vocabulary.messages import EdgeColumn, Scheme, WalkDirec
 from graphmill.storage.format.manifest import Manifest
 
 NO_EDGE_IDS = "edge ids: the graph keeps none; ingest it with --edge-ids"
+NO_EDGE_WEIGHTS = "edge weights: the graph has none; ingest a source that has them"
 NO_EDGE_TIMES = "times: the graph's edges have none; ingest a source with times (--edge-list.time of an edge list)"
 LAST_OF_BOTH = "scheme 'last': expected in-edges or out-edges alone, whose lists ascend in time, got both of a directed graph; set direction"
 NO_ROOT_TIMES = "time: expected roots with times, the graph's nodes have none; set --sampler.as_of, or ingest a source with times of nodes"
@@ -59,6 +60,11 @@ def check_graph(
             raise ConfigError(f"{manifest.name}: the graph has no edge features; ingest a source that has them")
         if of_out_edges:
             raise ConfigError(NO_EDGE_FEATURES)
+
+
+def needed_columns(columns: tuple[EdgeColumn, ...], by_weight: bool) -> tuple[EdgeColumn, ...]:
+    """Those of batches and, of a search by weight, the weights."""
+    return (*columns, "weight") if by_weight else columns
 
 
 def integer_ids(node: np.ndarray) -> np.ndarray:
