@@ -63,9 +63,10 @@ class GraphFacts:
         return self.num_train / max(1, self.num_nodes)
 
 
-def adjusted_homophily(split: SplitStatistics) -> float | None:
-    """(h - c) / (1 - c): h of the training edges join one class, and c of all pairs of training nodes do."""
-    share, classes = split.homophily, split.class_counts
+def adjusted_homophily(split: SplitStatistics, *, by_weight: bool = False) -> float | None:
+    """(h - c) / (1 - c): h of the training edges (of their weight, where they have some) join one class, and c of all pairs of training nodes do."""
+    weighted, classes = split.weighted_homophily if by_weight else None, split.class_counts
+    share = split.homophily if weighted is None else weighted
     if share is None or (split.num_training_edges or 0) < _FEWEST_EDGES:
         return None
     if classes is None:
@@ -75,7 +76,7 @@ def adjusted_homophily(split: SplitStatistics) -> float | None:
     return (share - by_chance) / (1 - by_chance) if by_chance < 1 else None
 
 
-def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
+def graph_facts(manifest: Manifest, split_set: int, *, by_weight: bool = False) -> GraphFacts:
     """Of a stored graph, from the statistics in its manifest."""
     measured = manifest.measured
     split = measured.splits[split_set]
@@ -86,7 +87,7 @@ def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
         num_classes=2 if manifest.label_kind == "answers" else manifest.num_classes or 0,
         num_train=split.num_labelled[SPLIT_TRAIN],
         num_partitions=manifest.num_partitions,
-        homophily=adjusted_homophily(split),
+        homophily=adjusted_homophily(split, by_weight=by_weight),
     )
 
 

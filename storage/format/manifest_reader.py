@@ -105,9 +105,10 @@ class ManifestReader:
     def optional_number(self, key: str) -> float | None:
         return None if self.is_null(key) else self.number(key, "a finite number", -_MAX_NUMBER, _MAX_NUMBER)
 
-    def newer_number(self, key: str) -> float | None:
+    def newer_number(self, key: str, least: float = -_MAX_NUMBER, most: float = _MAX_NUMBER) -> float | None:
         """None where there is no such field, too."""
-        return self.optional_number(key) if key in self._body else None
+        is_none = key not in self._body or self.is_null(key)
+        return None if is_none else self.number(key, f"a number from {least:g} to {most:g}", least, most)
 
     def number(self, key: str, expected: str, least: float, most: float) -> float:
         return float(self._checked(key, expected, lambda value: type(value) in (int, float) and least <= value <= most))

@@ -72,6 +72,7 @@ class SplitStatistics:
     num_training_edges: int | None  # between different labelled training nodes; None: no classes
     num_agreeing_edges: int | None  # those whose ends have one class
     digest: str  # SHA-256 of the columns permanent id, label, split code, in ascending permanent id
+    weighted_homophily: float | None = None  # where an edge counts by its weight; None: no weights, or some below 0
 
     @property
     def homophily(self) -> float | None:
@@ -313,4 +314,5 @@ def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics
         num_training_edges=edges,
         num_agreeing_edges=agreeing,
         digest=reader.hexadecimal("digest", _DIGEST),
+        weighted_homophily=reader.newer_number("weighted_homophily", 0, 1),
     )

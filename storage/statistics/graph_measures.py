@@ -129,6 +129,7 @@ class EdgeSums:
     columns: np.ndarray  # the same, zeros where edges have no columns
     counts: np.ndarray  # int64 [2]: self-loops, duplicates
     agreement: np.ndarray  # int64 [num_sets, 2]
+    weighted: np.ndarray  # float64 [num_sets, 2], the same by weight; zeros where edges have none
     histogram: np.ndarray  # int64 [64], of in-degrees
     degrees: tuple[int, int, int]  # sum, least, largest
     least_weight: float  # inf where there is none, NaN where one is
@@ -162,7 +163,7 @@ class EdgeMeasure:
         self._ends, self._columns = (np.zeros((3, 2), np.uint64) for _ in range(2))
         self._counts, self._agreement = np.zeros(2, np.int64), np.zeros((self._num_sets, 2), np.int64)
         self._in_degrees: list[tuple[np.ndarray, tuple[int, int, int]]] = []
-        self._least_weight = np.inf
+        self._least_weight, self._weighted = np.inf, np.zeros((self._num_sets, 2))
 
     def measure(self, bucket: Bucket, lists: SortedLists) -> EdgeSums:
         from graphmill.storage.statistics.statistics_kernels import (
@@ -180,13 +181,15 @@ class EdgeMeasure:
             counts[1] = np.count_nonzero(is_repeated(bucket.key, bucket.columns["time"]))
         if len(self._factor):
             measure_edge_columns(*where, _edge_columns(bucket), self._factor, columns)
+        weighted, weight = np.zeros((self._num_sets, 2)), bucket.columns.get("weight", np.empty(0, np.float32))
         for index, trains in enumerate(self._training):
-            some = agreement[index * _BITS : (index + 1) * _BITS]
-            count_agreement(*where, trains, len(some), some)
+            sets = slice(index * _BITS, (index + 1) * _BITS)
+            some = agreement[sets]
+            count_agreement(*where, trains, len(some), weight, some, weighted[sets])
         histogram = np.zeros(64, np.int64)
-        least_weight = float(np.min(bucket.columns.get("weight", ()), initial=np.inf))
+        least_weight = float(np.min(weight, initial=np.inf)) if np.isfinite(weight).all() else np.nan
         degrees = count_values(lists.degree, histogram)
-        return EdgeSums(ends, columns, counts, agreement, histogram, degrees, least_weight)
+        return EdgeSums(ends, columns, counts, agreement, weighted, histogram, degrees, least_weight)
 
     def add(self, sums: EdgeSums, lists: SortedLists) -> None:
         from graphmill.storage.statistics.statistics_kernels import count_neighbors
@@ -195,6 +198,7 @@ class EdgeMeasure:
         self._columns += sums.columns
         self._counts += sums.counts
         self._agreement += sums.agreement
+        self._weighted += sums.weighted
         self._in_degrees.append((sums.histogram, sums.degrees))
         self._least_weight = float(np.minimum(self._least_weight, sums.least_weight))
         start, self._num_nodes = self._num_nodes, self._num_nodes + len(lists.degree)
@@ -210,7 +214,8 @@ class EdgeMeasure:
             out_degree = count_statistics(self._num_out)
             alone = self._no_in_edge & (self._num_out == 0) if self._is_one_type else self._no_in_edge
             num_isolated = int(np.count_nonzero(alone))
-        num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, self._agreement)
+        weighted = self._weighted if self._least_weight >= 0 else np.zeros_like(self._weighted)
+        num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, self._agreement, weighted)
         return GraphStatistics(
             in_degree=in_degree,
             out_degree=out_degree,
@@ -232,7 +237,8 @@ class EdgeMeasure:
 def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
     """Of nodes whose edges are counted elsewhere."""
     none = CountStatistics(nodes.num_nodes, 0, 0, 0, (nodes.num_nodes,))
-    num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, np.zeros((nodes.num_sets, 2), np.int64))
+    no_edges = np.zeros((nodes.num_sets, 2), np.int64)
+    num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, no_edges, no_edges)
     return GraphStatistics(
         in_degree=none,
         out_degree=none,
@@ -267,7 +273,7 @@ def _is_symmetric(sums: np.ndarray) -> bool:
 
 
 def _measure_parts(
-    nodes: NodeColumns, agreement: np.ndarray
+    nodes: NodeColumns, agreement: np.ndarray, weighted: np.ndarray
 ) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...], str]:
     """Number of labelled nodes, class counts, the sets of splits, and the digest of the nodes' columns."""
     num_sets, num_classes = nodes.num_sets, nodes.num_classes
@@ -295,6 +301,7 @@ def _measure_parts(
                 num_training_edges=int(agreement[index, 0]) if nodes.is_class else None,
                 num_agreeing_edges=int(agreement[index, 1]) if nodes.is_class else None,
                 digest=digest.hexdigest(),
+                weighted_homophily=_rounded(weighted[index, 1] / weighted[index, 0]) if weighted[index, 0] else None,
             )
         )
     return num_labelled, class_counts, tuple(splits), identity.hexdigest()

@@ -92,10 +92,11 @@ def measure_edge_columns(key, low, row_bits, row_of_id, column, factor, sums):
 
 
 @compiled
-def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, counts):
+def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, weight, counts, weights):
     """Counts edges between labelled training nodes, and those whose labels agree; self-loops are left out.
 
-    trains: by row, label · 256 + bits; bit s: a labelled training node of set s. counts: int64 [num_sets, 2]: such edges, agreeing ones.
+    trains: by row, label · 256 + bits; bit s: a labelled training node of set s. counts: int64 [num_sets, 2]: such edges, agreeing ones;
+    weights: float64 [num_sets, 2]: the same by weight, where `weight` is not empty.
     """
     row_mask = (np.int64(1) << row_bits) - 1
     start = 0
@@ -110,14 +111,21 @@ def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, counts):
             if not (own >> s) & 1:  # mostly no node of a list has to be looked up
                 continue
             both = agree = np.int64(0)
+            both_weigh = agree_weigh = 0.0
             for i in range(start, stop):
                 source = key[i] & row_mask
                 other = np.int64(trains[source])
                 counted = (other >> s) & 1 & np.int64(source != row)
+                agreeing = counted & np.int64(other >> 8 == own >> 8)
                 both += counted
-                agree += counted & np.int64(other >> 8 == own >> 8)
+                agree += agreeing
+                if len(weight):
+                    both_weigh += counted * weight[i]
+                    agree_weigh += agreeing * weight[i]
             counts[s, 0] += both
             counts[s, 1] += agree
+            weights[s, 0] += both_weigh
+            weights[s, 1] += agree_weigh
         start = stop
 
 

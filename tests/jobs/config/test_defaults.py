@@ -339,6 +339,17 @@ def test_homophily_is_what_is_above_chance(graph, agreeing, counts, adjusted):
     assert adjusted_homophily(replace(split, num_training_edges=38, num_agreeing_edges=min(38, agreeing))) is None
 
 
+def test_homophily_by_weight_is_read_unless_weights_are_not(graph):
+    counts = ((0, 0), (50, 50), (0, 0), (0, 0))
+    split = replace(
+        graph.manifest.measured.splits[0], num_training_edges=100, num_agreeing_edges=50, class_counts=counts
+    )
+    split = replace(split, weighted_homophily=0.9)
+    assert adjusted_homophily(split) == 0
+    assert adjusted_homophily(split, by_weight=True) == pytest.approx(0.8)
+    assert adjusted_homophily(replace(split, weighted_homophily=None), by_weight=True) == 0
+
+
 def test_the_four_kinds_of_graphs():
     assert [At(facts, 1, {}).kind for facts in (CITATIONS, SHOP, GRID, WIKI, LARGE)] == [0, 1, 2, 3, 1]
     assert At(replace(WIKI, num_train=2_000), 1, {}).kind == 2

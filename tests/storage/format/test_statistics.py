@@ -131,6 +131,15 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
         return tuple(counted[index] for index in range(graph.num_classes or 0))
 
     weights = [edge.weight for row in rows.values() for edge in row.in_edges if edge.weight is not None]
+
+    def by_weight(training: set[int]) -> float | None:
+        """Of the weight of edges between training nodes, the share where labels agree."""
+        both = [(edge, node) for node, row in rows.items() for edge in row.in_edges if node in training]
+        both = [(edge, node) for edge, node in both if edge.other_end in training and edge.other_end != node]
+        total = sum(edge.weight for edge, _ in both) if weights and min(weights) >= 0 else 0
+        agreeing = sum(edge.weight for edge, node in both if label[edge.other_end] == label[node]) if total else 0
+        return float(f"{agreeing / total:.9g}") if total else None
+
     splits = []
     for index in range(graph.info.num_split_sets):
         code = {node: row.split[index] for node, row in rows.items() if row.split is not None}
@@ -161,6 +170,7 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
                 num_training_edges=len(between) if is_class else None,
                 num_agreeing_edges=sum(label[u] == label[v] for u, v in between) if is_class and label else None,
                 digest=digest.hexdigest(),
+                weighted_homophily=by_weight(training) if is_class else None,
             )
         )
     return GraphStatistics(
@@ -240,6 +250,20 @@ def test_weights_that_differ_between_an_edge_and_its_reverse_are_seen_though_the
     assert (found.symmetric_edges, found.symmetric_columns, found.symmetric) == (True, False, False)
     zeros = [0.0] * 500
     assert ingested(ListedGraph(40, edges, weight=[*zeros, *zeros[1:], -0.0]), IngestOptions()).symmetric_columns
+
+
+def test_homophily_by_weight_is_where_weights_are_at_least_0() -> None:
+    """And where one is infinite, the least is not known."""
+    graph = ListedGraph(
+        4, [(0, 1), (2, 3), (0, 2), (1, 1)], weight=[3.0, 2.0, 15.0, 99.0], label=[0, 0, 1, 1], num_classes=2
+    )
+    graph = replace(graph, split=[[1]] * 4)
+    (split,) = ingested(graph, IngestOptions()).splits
+    assert (split.homophily, split.weighted_homophily) == (pytest.approx(2 / 3), 0.25)
+    for bad in (-1.0, math.inf):
+        found = ingested(replace(graph, weight=[3.0, bad, 15.0, 99.0]), IngestOptions(allow_nonfinite=True))
+        assert found.splits[0].weighted_homophily is None
+        assert found.least_weight == (-1 if bad < 0 else None)
 
 
 def test_a_symmetric_source_that_does_not_say_so_is_stored_once(tmp_path: Path) -> None:
@@ -373,7 +397,8 @@ def test_no_field_takes_what_it_cannot_be(wrong: object, manifest_text: str) -> 
         for key in path[:-1]:
             at = at[key]
         old, at[path[-1]] = at[path[-1]], wrong
-        nullable = wrong is None and path[-1] in ("class_counts", "symmetric_columns", "training_target")
+        may_be_null = ("class_counts", "symmetric_columns", "training_target", "weighted_homophily")
+        nullable = wrong is None and path[-1] in may_be_null
         number = path == ("least_weight",) or (
             path[-1] in ("minimum", "maximum", "mean_norm", "max_norm") and path[0] == "feature"
         )
