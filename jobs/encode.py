@@ -50,6 +50,7 @@ def main() -> int | None:
         )
     num_bytes = sum(entry.num_bytes for entry in encoded.manifest.encodings[options.name].files.values())
     did = f"computed in {time.perf_counter() - started:.1f} s" if computed else "found, nothing to compute"
+    did += ", without the weights of edges" if graph.manifest.has_edge_weight else ""
     print(
         f"{options.name}: {did}; {num_bytes / 2**20:,.1f} MiB in snapshot {encoded.manifest.snapshot} of {config.url}"
     )

@@ -85,7 +85,7 @@ def _predict(config: PredictConfig) -> int:
         from graphmill.jobs.plan.predict_plan import plan_prediction
 
         return plan_prediction(config, subject, summary, workers, lambda served: prediction.split(served, workers))
-    print(subject.text, flush=True)
+    print(subject.text, *([subject.unread] if subject.unread else []), sep="\n", flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them
         print("these predictions are complete: nothing to do")

@@ -5,8 +5,8 @@ types stand one after another. A layer (basis decomposition of arXiv:1703.06103,
 
     L(H) = Drop(ReLU(Norm(H W + b + Σ_r mean_r(H) W_r))),      W_r = Σ_b a_rb V_b
 
-mean_r(H) of a node of the relation's target type is the mean of H over its in-neighbors by r, nodes of the source type; 0 where it has none, and
-for nodes of other types. W is the same for all types, whose input layers are their own.
+mean_r(H) of a node of the relation's target type is the mean of H over its in-neighbors by r, nodes of the source type, by the weights of edges where
+these have some; 0 where it has none, and for nodes of other types. W is the same for all types, whose input layers are their own.
 
 R-SAGE is these layers and a linear head. Before another model (`OverTypes`) they hear the relations apart, and the model, its local and its global part,
 then takes all nodes and the edges of all relations as one plain graph, or as one for each root where the batch has subgraphs of roots.
@@ -15,8 +15,8 @@ Shapes: n nodes of all types, D width, R relations, B bases.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import accumulate
 from math import sqrt
 from typing import Any
@@ -41,13 +41,13 @@ from graphmill.models.primitives.propagation import (
 class RelationLists:
     """The in-edges of one relation: `indices[indptr[i]:indptr[i + 1]]` are the sources of row i, among `num_sources` nodes of another type or the same."""
 
-    def __init__(self, indptr: Tensor, indices: Tensor, num_sources: int) -> None:
-        """Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
-        self._rows = check_lists(indptr, indices, None, "indptr", num_sources)
+    def __init__(self, indptr: Tensor, indices: Tensor, num_sources: int, weight: Tensor | None = None) -> None:
+        """`weight` [E], at least 0, counts each edge. Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
+        self._rows = check_lists(indptr, indices, weight, "indptr", num_sources)
         self._num_sources = num_sources
 
     def mean(self, x_sD: Tensor) -> Tensor:
-        """[rows, D]: the mean over each row's sources; 0 where it has none. Differentiable, without scatter."""
+        """[rows, D]: the (weighted) mean over each row's sources; 0 where it has none. Differentiable, without scatter."""
         return Propagate.apply(x_sD, self, "mean", False)
 
     def multiply(self, x_ND: Tensor, normalisation: str, transposed: bool) -> Tensor:
@@ -59,7 +59,7 @@ class RelationLists:
 
     @cached_property
     def _share(self) -> Tensor:
-        """[rows, 1]: 1 / degree."""
+        """[rows, 1]: 1 / degree, which is the sum of the weights."""
         return power_or_zero(edge_sums(self._rows), -1.0)
 
     @cached_property
@@ -79,6 +79,7 @@ class TypedGraphs:
     root_type: str
     root_index: Tensor  # int64 [r], positions among the nodes of their type
     subgraph: Mapping[str, Tensor] | None = None  # int64 [n_t]: the root whose subgraph a node is in
+    weight: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r], of the relations whose edges have weights
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -96,11 +97,13 @@ class TypedGraphs:
 
     @cached_property
     def lists(self) -> dict[Names, RelationLists]:
-        return {name: RelationLists(*csc, self.num_nodes[name[0]]) for name, csc in self.edges.items()}
+        sizes = self.num_nodes
+        return {name: RelationLists(*csc, sizes[name[0]], self.weight.get(name)) for name, csc in self.edges.items()}
 
     def as_plain(self, x_nD: Tensor) -> Graphs:
         """All nodes and edges as plain graphs, with these rows as features: one, or one for each root's subgraph.
 
+        Where some relations have weights, an edge of another one has the weight 1.
         A node's id is made of its type's place and its permanent id: another for each node of the graph, and the same in every batch.
         """
         first, device = self.first_row, x_nD.device
@@ -109,15 +112,18 @@ class TypedGraphs:
             row_E = torch.repeat_interleave(indptr.diff().long(), output_size=len(indices))
             ends.append(torch.stack([indices.long() + first[source], row_E + first[target]]))
         edge_index, count = torch.cat(ends, dim=1), len(self.node_id)
+        ones = {name: torch.ones(len(indices), device=device) for name, (_, indices) in self.edges.items()}
+        weight_E = torch.cat([*{**ones, **self.weight}.values()]) if self.weight else None
+        graphs = partial(Graphs, edge_coefficient=weight_E)
         node_id = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
         if self.subgraph is None:
             node_ptr = torch.tensor([0, len(x_nD)], device=device)
-            return Graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row, max_nodes=len(x_nD))
+            return graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row, max_nodes=len(x_nD))
         subgraph_n = torch.cat(list(self.subgraph.values()))
         order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as models want graphs
         place_n = torch.empty_like(order_n).scatter_(0, order_n, torch.arange(len(order_n), device=device))
         size = torch.bincount(subgraph_n, minlength=len(self.root_index))
-        return Graphs(
+        return graphs(
             node_ptr=torch.cat([size.new_zeros(1), size.cumsum(0)]),
             edge_index=place_n[edge_index],
             x=x_nD[order_n],

@@ -1,13 +1,16 @@
 """What a graph stores beside features and labels of nodes, and which of it a run reads."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 
 from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import counted
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import Inputs
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SourceInfo
+from graphmill.storage.format.typed_manifest import TypedManifest
 
 
 @dataclass(frozen=True)
@@ -19,23 +22,35 @@ class EdgeWeights:
     """None: one is not finite, or an older version ingested the graph."""
 
     def check(self) -> None:
-        """Raises ConfigError where one is below 0."""
-        if self.least is not None and self.least < 0:
+        """Raises ConfigError where one is below 0, or may be."""
+        if self.least is None or self.least < 0:
+            least = "not known" if self.least is None else f"{self.least:g}"
             raise ConfigError(
-                f"{self.graph}: edge_weight: expected weights of at least 0, by which sums over neighbors are divided, the least is "
-                f"{self.least:g}; set --data.edge_weight no, or ingest other weights"
+                f"{self.graph}: edge_weight: expected weights of at least 0, by which sums over neighbors are divided, the least is {least}; "
+                "set --data.edge_weight no, or ingest other weights"
             )
 
 
-def edge_weights(data: Manifest | SourceInfo) -> EdgeWeights | None:
-    """None: edges have no weights. Those of a source that is not read yet are taken to be at least 0."""
-    if not data.has_edge_weight:
-        return None
-    return EdgeWeights(data.name, data.measured.least_weight if isinstance(data, Manifest) else 0)
+def edge_weights(data: Manifest | TypedManifest | SourceInfo, config: RunConfig) -> EdgeWeights | None:
+    """None: edges have no weights. Of a typed graph those of the relation with the least. Those of a source that is not read yet are taken to be at least 0.
+
+    Raises ConfigError where the run asks for weights and there are none.
+    """
+    rows = data.relations.values() if isinstance(data, TypedManifest) else (data,)
+    weights = [
+        EdgeWeights(row.name, row.measured.least_weight if isinstance(row, Manifest) and row.num_edges else 0)
+        for row in rows
+        if row.has_edge_weight
+    ]
+    if not weights and config.data.edge_weight == "yes":
+        raise ConfigError(
+            f"{data.name}: edge_weight: expected weights of edges, the graph has none; leave out --data.edge_weight, or ingest a source that has them"
+        )
+    return min(weights, key=lambda one: -inf if one.least is None else one.least, default=None)
 
 
-def choose_weights(config: RunConfig, weights: EdgeWeights | None) -> bool:
-    """Whether the model reads the graph's weights. Raises ConfigError where they are asked for and cannot be read, or are negative."""
+def choose_weights(config: RunConfig, weights: EdgeWeights | None, *, is_typed: bool = False) -> bool:
+    """Whether the model or the sampler reads the graph's weights. Raises ConfigError where they are asked for and cannot be read, or are negative."""
     asked, sampler = config.data.edge_weight, config.sampler.options
     in_columns = "weight" in getattr(sampler, "edge_columns", ())
     if asked == "no" and in_columns:
@@ -44,7 +59,7 @@ def choose_weights(config: RunConfig, weights: EdgeWeights | None) -> bool:
         )
     if weights is None or asked == "no":
         return False
-    problem = _why_not(config, weights)
+    problem = _why_not(config, weights, is_typed)
     if problem is None:
         weights.check()
     elif asked == "yes" or in_columns:
@@ -53,10 +68,11 @@ def choose_weights(config: RunConfig, weights: EdgeWeights | None) -> bool:
     return problem is None and (asked == "yes" or in_columns or not draws)
 
 
-def _why_not(config: RunConfig, weights: EdgeWeights) -> str | None:
-    """Why this run's model cannot read them."""
+def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | None:
+    """Why this run can read them neither in the model nor, as PPR and Node2Subgraph do, in the sampler."""
     model, sampler = config.model, config.sampler
-    if not getattr(model.options, "reads_weights", model.is_foreign and config.data.edge_weight == "yes"):
+    reads = getattr(model.options, "reads_weights", model.is_foreign and config.data.edge_weight == "yes")
+    if not (reads or (is_typed and config.relational.reads_weights) or hasattr(sampler.options, "by_weight")):
         return f"expected a model that sums over neighbors (gcn, sage, gat, geco), got {model.name} with these options"
     if not hasattr(sampler.options, "edge_columns"):
         return f"expected a sampler with the field edge_columns, {sampler.name} has none"
@@ -80,13 +96,14 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
         "relations of edges": (bool(manifest.relations) and "feature" not in read, "--task links"),
         "times of edges": (manifest.has_edge_time and "time" not in read, "--sampler.time"),
         "times of nodes": (manifest.has_node_time and of_nodes and "time" not in read, "--sampler.time"),
-        f"{further} further split sets": (further > 0 and of_nodes and splits, "--data.split_set"),
+        counted(further, "further split set"): (further > 0 and of_nodes and splits, "--data.split_set"),
     }
-    return [f"{name} ({option})" if is_plain else name for name, (is_unread, option) in stored.items() if is_unread]
+    told = {name: f" ({option})" if is_plain or name == "edge weights" else "" for name, (_, option) in stored.items()}
+    return [name + told[name] for name, (is_unread, _) in stored.items() if is_unread]
 
 
-def unread(rows: Iterable[Manifest], config: RunConfig, inputs: Inputs) -> str:
-    """What the parts of a graph store and this run does not read, in one line; empty: nothing."""
+def unread(manifest: Manifest | TypedManifest, config: RunConfig, inputs: Inputs) -> str:
+    """What the graph, or a part of it, stores and this run does not read, in one line; empty: nothing."""
     sampler = config.sampler.options
     scheme = getattr(sampler, "scheme", "uniform")
     uses = {
@@ -95,7 +112,10 @@ def unread(rows: Iterable[Manifest], config: RunConfig, inputs: Inputs) -> str:
         "time": scheme == "last" or getattr(sampler, "time", "all") != "all",
     }
     read, told = [name for name, is_used in uses.items() if is_used], dict[str, list[str]]()
-    for row in rows:
+    for row in manifest.rows.values() if isinstance(manifest, TypedManifest) else (manifest,):
         for column in unread_columns(row, read, splits=config.links is None):
             told.setdefault(column, []).append("" if row.part is None else row.part.name)
-    return "; ".join(f"{column} of {', '.join(parts)}" if any(parts) else column for column, parts in told.items())
+    if inputs.encoding is not None and inputs.edge_weight:
+        told[f"edge weights in {inputs.encoding}, which is of the graph without them"] = []
+    columns = [f"{column} of {', '.join(parts)}" if any(parts) else column for column, parts in told.items()]
+    return f"stored and not read by this run: {'; '.join(columns)}" if columns else ""

@@ -329,7 +329,7 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
     expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
     known = facts if config.links is None else None
     resolved = resolve(
-        config, Facts(graph_inputs(source, config), {}, resources, expected_bytes, known, edge_weights(source))
+        config, Facts(graph_inputs(source, config), {}, resources, expected_bytes, known, edge_weights(source, config))
     )
     plan.place(resolved, graph.partitions)
     plan.add_chosen(resolved)

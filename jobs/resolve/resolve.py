@@ -223,6 +223,7 @@ class ResolvedRun:
             root_split=SPLITS[split],
             shuffle=shuffle,
             encodings=self._encodings,
+            by_weight=self.inputs.edge_weight,
             edge_columns=columns + tuple(name for name in self.edge_columns if name not in columns),
         )
 
@@ -277,7 +278,8 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         problem = check(config)
         if problem is not None:
             raise ConfigError(problem)
-    reads_weights = config.kind == "nodes" and choose_weights(config, facts.weights)
+    is_typed = bool(facts.inputs.node_dims)
+    reads_weights = config.kind == "nodes" and choose_weights(config, facts.weights, is_typed=is_typed)
     own = {group: told for group in ("model", "sampler", "task") if (told := origin(getattr(config, group)))}
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),

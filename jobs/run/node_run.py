@@ -90,9 +90,8 @@ def run_nodes(job: str, config: RunConfig) -> int:
         if (done := finished_summary(run_dir, resolved)) is not None:
             return end_finished(done, run_dir, config.run)
     print(f"graph {describe(graph)}{copied_from(manifest)}", flush=True)
-    rows = manifest.rows.values() if isinstance(manifest, TypedManifest) else [manifest]
-    if left := unread(rows, config, resolved.inputs):
-        print(f"stored and not read by this run: {left}", flush=True)
+    if left := unread(manifest, config, resolved.inputs):
+        print(left, flush=True)
     if resources is not None:  # else the cluster has a say
         resolved.print_choices()
     if evaluation.estimate is not None:
@@ -258,8 +257,8 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
         "split_set": config.data.split_set,
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
-    facts = graph_facts(manifest, config.data.split_set)
-    inputs, weights = graph_inputs(manifest, config), edge_weights(manifest)
+    facts = graph_facts(manifest, config.data.split_set, by_weight=config.data.edge_weight != "no")
+    inputs, weights = graph_inputs(manifest, config), edge_weights(manifest, config)
     return resolve(config, Facts(inputs, identity, resources, manifest.num_bytes, facts, weights))
 
 
@@ -272,10 +271,6 @@ def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | 
         raise ConfigError(
             f"{graph.url}: edge_features: expected a graph of one type, got a typed one; leave out --data.edge_features"
         )
-    if config.data.edge_weight == "yes":
-        raise ConfigError(
-            f"{graph.url}: edge_weight: expected a graph of one type, got a typed one; leave out --data.edge_weight"
-        )
     config, manifest, split_set = with_type(config, graph), graph.manifest, config.data.split_set
     predicted = predicted_nodes(graph, config)
     _check_targets(config, predicted)
@@ -286,6 +281,7 @@ def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | 
         resources,
         manifest.num_bytes,
         typed_facts(manifest, nodes, split_set),
+        edge_weights(manifest, config),
     )
     return resolve(config, facts)
 
@@ -310,7 +306,7 @@ def _resolve_links(
         DATA: manifest.measured.graph_digest[:16],
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
-    inputs, weights = graph_inputs(manifest, config), edge_weights(manifest)
+    inputs, weights = graph_inputs(manifest, config), edge_weights(manifest, config)
     facts = Facts(inputs, identity, resources, manifest.num_bytes, weights=weights)
     return resolve(replace(config, task=chosen), facts)
 

@@ -30,7 +30,7 @@ from graphmill.jobs.config.config import saved_tree
 from graphmill.jobs.config.predict_options import PredictConfig
 from graphmill.jobs.config.reader import UsageError
 from graphmill.jobs.config.registry import GRAPH_PARALLEL, Inputs, sharding
-from graphmill.jobs.config.stored_columns import edge_weights
+from graphmill.jobs.config.stored_columns import edge_weights, unread
 from graphmill.jobs.data.prepare_graph import store_encoding
 from graphmill.jobs.records.finished_run import FinishedRun
 from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
@@ -92,6 +92,7 @@ class Subject:
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
     table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
+    unread: str = ""  # what is stored and not read, in a line
     source_ids: SourceIds | GraphIds | None = None  # of nodes whose ids are strings, of graphs that have some
 
     @property
@@ -135,12 +136,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             "ingest it with a split, be it one that names no node"
         )
     is_whole = spreads_graph(trained, options.parallel)
-    if isinstance(graph, TypedGraph):
-        inputs = typed_inputs(graph.manifest, manifest, config)
-        inputs = replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
-    else:
-        inputs = _of_graph(trained, manifest)
-    shape = replace(trained, inputs=inputs)
+    shape = replace(trained, inputs=_of_graph(trained, graph))
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
     samplers = with_unsplit(shape.evaluation)
     build_model = _checked(run, graph.url, shape.build_model)
@@ -160,6 +156,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         source_ids=source_ids(predicted_nodes(graph, config)),
         text=f"graph {describe(graph)}"
         + (f"; {manifest.num_nodes:,} of the type {manifest.name}" if trained.is_typed else ""),
+        unread=unread(graph.manifest, config, trained.inputs),
         samplers=samplers,
         build_model=build_model,
         task=_node_task(trained),
@@ -225,11 +222,15 @@ def _served(
     return {"serve": serve, "here": here, "look": look}
 
 
-def _of_graph(trained: ResolvedRun, manifest: Manifest) -> Inputs:
-    """The run's inputs with the widths of this graph's features, which its weights have to fit."""
-    inputs, weights = graph_inputs(manifest, trained.config), edge_weights(manifest)
+def _of_graph(trained: ResolvedRun, graph: NodeGraph) -> Inputs:
+    """The run's inputs with the widths of this graph's features, which the run's weights have to fit."""
+    config, weights = trained.config, edge_weights(graph.manifest, trained.config)
     if trained.inputs.edge_weight and weights is not None:
         weights.check()
+    if isinstance(graph, TypedGraph):
+        inputs = typed_inputs(graph.manifest, predicted_nodes(graph, config).manifest, config)
+        return replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
+    inputs = graph_inputs(graph.manifest, config)
     return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
 
 
@@ -250,7 +251,7 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
             f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, which is of no one time, and the run's model reads "
             "ages (--sampler.recency_dim); train without them"
         )
-    shape = replace(trained, inputs=_of_graph(trained, manifest))
+    shape = replace(trained, inputs=_of_graph(trained, graph))
     encodings = () if trained.encoding is None else (trained.encoding.name,)
     around = RandomPartitionOptions(num_chunks=1, shuffle=False, encodings=encodings, edge_columns=trained.edge_columns)
 
@@ -263,6 +264,7 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
         content_hash=manifest.content_hash,
         source_ids=source_ids(graph),
         text=f"graph {manifest.name}: links from {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
+        unread=unread(manifest, trained.config, trained.inputs),
         samplers={UNSPLIT: TopLinkOptions(around, options.top_k, _relation(options, manifest))},
         build_model=_checked(run, graph.url, shape.build_model),
         task=link_task(manifest, links),

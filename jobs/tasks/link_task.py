@@ -31,10 +31,6 @@ def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
             f"{data.name}: edge_features: expected numbers, an edge of a knowledge graph has a relation, which the decoder of links reads; leave out "
             "--data.edge_features"
         )
-    if config.data.edge_weight == "yes" and not data.has_edge_weight:
-        raise ConfigError(
-            f"{data.name}: edge_weight: expected weights of edges, the graph has none; leave out --data.edge_weight, or ingest a source that has them"
-        )
     return Inputs(
         node=Features(dim=data.feature_dim + beside_features(config)),
         edge=Features(dim=data.edge_feature_dim if config.data.edge_features else 0),

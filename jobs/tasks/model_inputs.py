@@ -161,6 +161,7 @@ def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
         root_type=batch.root_type,
         root_index=batch.root_index,
         subgraph=subgraph or None,
+        weight={name: edges.edge_weight for name, edges in batch.edges.items() if edges.edge_weight is not None},
     )
 
 

@@ -14,9 +14,11 @@ from graphmill.jobs.config.config import config_tree, read_config
 from graphmill.jobs.config.registry import PLACEHOLDERS
 from graphmill.jobs.config.stored_columns import EdgeWeights
 from graphmill.jobs.resolve.resolve import Facts, resolve
+from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.job_in_process import run_job
+from tests.runs import node_run
 
 NODES, EDGES = 600, 4500
 SMALL = ["--model.num_layers", 2, "--model.width", 32, "--fit.learning_rate", 0.02, "--fit.patience", "none"]
@@ -77,7 +79,8 @@ SAMPLERS = {
     "induced": ["--sampler", "neighbor", "--sampler.fanouts", 3, 3, "--sampler.edges", "induced"],
     "saint": ["--sampler", "saint", "--sampler.num_walks", 50, "--sampler.num_presamples", 5],
     "ppr": ["--sampler", "ppr"],
-    "node2subgraph": ["--sampler", "node2subgraph"],
+    # Draws by weights of 1 are others than draws without: of whole layers there are none.
+    "node2subgraph": ["--sampler", "node2subgraph", "--sampler.max_hops", 1, "--sampler.max_nodes", NODES],
 }
 
 
@@ -178,6 +181,18 @@ def test_which_models_read_them():
         choices(replace(found, least=None), model="gcn", data={"edge_weight": "yes"})
     with pytest.raises(ConfigError, match="got tokengt"):
         choices(found, model="tokengt", data={"edge_weight": "yes"})
+
+
+def test_automatic_choices_read_weights(graphs):
+    """Edges join the classes at random, their weights one class alone."""
+    for name, words, told in (
+        ("none", [], "neighbors are not alike"),
+        ("telling", [], "neighbors are alike: homophily 1.00"),
+        ("telling", ["--data.edge_weight", "no"], "neighbors are not alike"),
+    ):
+        run = node_run(open_graph(graphs[name]), "--model", "geco", *words)
+        assert any(told in choice for choice in run.choices), (name, run.choices)
+    assert "(100.0% of their weight)" in run_job(inspect_graph.main, [graphs["telling"]]).stdout
 
 
 def test_what_a_graph_stores_and_a_run_does_not_read_is_named(tmp_path):

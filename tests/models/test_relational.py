@@ -131,6 +131,30 @@ def test_no_edges_and_nodes_that_hear_nothing() -> None:
     ).all()
 
 
+def test_an_edge_of_weight_w_counts_as_w_parallel_edges() -> None:
+    """In a relation's mean, and in the plain graph, where edges of relations without weights have 1."""
+    count = {relation: [1 + i % 3 for i in range(11)] for relation in (WRITES, CITES)}
+    edges = {relation: pairs(relation) for relation in RELATIONS}
+    repeated = {
+        relation: [pair for pair, k in zip(some, count.get(relation, [1] * 11), strict=True) for _ in range(k)]
+        for relation, some in edges.items()
+    }
+    by_target = {relation: sorted(range(11), key=lambda i, r=relation: edges[r][i][1]) for relation in count}
+    weight = {relation: torch.tensor([count[relation][i] for i in by_target[relation]]).float() for relation in count}
+    graphs, parallel = replace(typed(), weight=weight), typed(repeated)
+    torch.manual_seed(0)
+    model = RSAGE(CONFIG).double().eval()
+    torch.testing.assert_close(model(graphs), model(parallel))
+    assert not torch.allclose(model(graphs), model(typed()))
+    rows = torch.randn(14, 2, dtype=torch.float64)
+    found = graphs.as_plain(rows).adjacency.propagate(rows, "sum")
+    torch.testing.assert_close(found, parallel.as_plain(rows).adjacency.propagate(rows, "sum"))
+    assert typed().as_plain(rows).edge_coefficient is None
+    whose = {name: torch.zeros(size, dtype=torch.int64) for name, size in SIZES.items()}
+    alone = replace(graphs, subgraph=whose, root_index=torch.tensor([0])).as_plain(rows)
+    torch.testing.assert_close(alone.adjacency.propagate(rows, "sum"), found)
+
+
 def test_all_types_as_one_plain_graph() -> None:
     graphs = typed()
     rows = torch.arange(14).double().unsqueeze(1)
