@@ -27,7 +27,7 @@ def npz_graph(path: str | Path) -> ArrayGraph:
     """The graph of one `.npz` file.
 
     `edges` [num_edges, 2] holds each undirected edge once (ingestion adds the reverse); `edge_index` [2, num_edges] is taken as it
-    is. `edge_time` [num_edges] and `node_time` [num_nodes] are times. Sparse features are `x_indptr`, `x_indices`, `x_data` (absent: ones) and `x_shape`. Splits are `train_idx` … or masks
+    is. `edge_weight` [num_edges] are weights, `edge_time` [num_edges] and `node_time` [num_nodes] times. Sparse features are `x_indptr`, `x_indices`, `x_data` (absent: ones) and `x_shape`. Splits are `train_idx` … or masks
     `train_masks` …, one set or several.
 
     Errors: DataError for a file that is missing, no archive, pickled, or lacks edges or nodes, and for shapes that disagree.
@@ -57,6 +57,7 @@ def _graph(arrays: NpzMembers) -> ArrayGraph:
         num_nodes=num_nodes,
         src=src,
         dst=dst,
+        edge_weight=_first(arrays, ("edge_weight", "edge_weights"), path, dims=(1,)),
         edge_time=_first(arrays, ("edge_time",), path, dims=(1,)),
         node_time=_first(arrays, ("node_time",), path, dims=(1,)),
         feature=feature,

@@ -26,8 +26,8 @@ def dgl_graph(
 ) -> ArrayGraph:
     """The graph of a homogeneous `dgl.DGLGraph`, edges as they are.
 
-    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight`, `edge_feature` and `edge_time` entries of
-    `edata` and `node_time` one of `ndata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask, as far as they are there.
+    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight` (None: `weight`, if it is there), `edge_feature`
+    and `edge_time` entries of `edata` and `node_time` one of `ndata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask, as far as they are there.
 
     Errors: DataError for a heterogeneous graph, a named edge entry that is absent, shapes that disagree.
     """
@@ -35,6 +35,7 @@ def dgl_graph(
         raise DataError(
             f"{name}: expected a homogeneous DGL graph, got node types {list(graph.ntypes)}; take typed_dgl_graph for it"
         )
+    edge_weight = edge_weight or ("weight" if "weight" in graph.edata else None)
     named = [("edata", entry) for entry in (edge_weight, edge_feature, edge_time)] + [("ndata", node_time)]
     for frame, entry in named:
         if entry is not None and entry not in getattr(graph, frame):
@@ -67,6 +68,8 @@ def typed_dgl_graph(
 
     Errors: DataError for a named entry that no type or relation has, shapes that disagree.
     """
+    if edge_weight is None and any("weight" in graph.edges[kind].data for kind in graph.canonical_etypes):
+        edge_weight = "weight"
     nodes = {}
     for node_type in graph.ntypes:
         num_nodes, where = int(graph.num_nodes(node_type)), f"{name}: {node_type}"

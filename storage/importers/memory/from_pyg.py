@@ -22,7 +22,7 @@ def pyg_graph(
 ) -> ArrayGraph:
     """The graph of a homogeneous `torch_geometric.data.Data`, or of a `TemporalData`: its events are edges from `src` to `dst` with the times `t` and the features `msg`.
 
-    Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, times of edges (`edge_time`) and of nodes (`node_time`), or of either in `time`,
+    Read are `edge_index`, `x`, `y`, `edge_weight` (or `weight` of edges, as `from_networkx` calls it), `edge_attr`, times of edges (`edge_time`) and of nodes (`node_time`), or of either in `time`,
     as PyG has them, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
     [num_nodes, num_split_sets]) or, in their place, `split_idx` with rows under train, valid and test (OGB's form); any of the
     three may be missing. The edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes` defaults to `data.num_classes`, where that is set.
@@ -111,10 +111,13 @@ def _with_time(columns: dict[str, Any], store, entry: str, name: str) -> dict[st
 def _edge_columns(store, name: str) -> dict[str, Any]:
     src, dst = edge_rows(_array(store.edge_index, "edge_index", name), name)
     feature = _optional(getattr(store, "edge_attr", None), "edge_attr", name)
+    weight = getattr(store, "edge_weight", None)
+    if weight is None and (of_networkx := getattr(store, "weight", None)) is not None and len(of_networkx) == len(src):
+        weight = of_networkx
     return {
         "src": src,
         "dst": dst,
-        "edge_weight": _optional(getattr(store, "edge_weight", None), "edge_weight", name),
+        "edge_weight": _optional(weight, "edge_weight", name),
         "edge_feature": feature[:, None] if feature is not None and feature.ndim == 1 else feature,
         "edge_time": _optional(getattr(store, "edge_time", None), "edge_time", name),
     }
