@@ -2,12 +2,13 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.storage.splits.split_options import SplitOptions
 
 if TYPE_CHECKING:
     from graphmill.storage.replicas.copy_cache import CopyCache
@@ -438,6 +439,7 @@ class MoleculeIngestOptions:
     """Longest wait for the next finished chunk."""
     scratch: str | None = None
     """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
+    split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
         check_options(

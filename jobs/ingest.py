@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -39,6 +40,7 @@ from graphmill.storage.importers.public.data_sets import DATA_SETS
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, ENDINGS_SAID, EdgeListOptions
 from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions
 from graphmill.storage.molecules.smiles_options import SmilesOptions
+from graphmill.storage.splits.split_options import SplitOptions
 from graphmill.storage.synthetic.mag_like import SyntheticMagOptions
 from graphmill.storage.synthetic.products_like import SyntheticOptions
 
@@ -119,6 +121,7 @@ class IngestSetConfig:
     """Publish a new snapshot of the set at the url; the old ones stay."""
     scratch: str | None = None
     """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
+    split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
         check_options(self, at_least(self, 1, "shard_rows"))
@@ -409,11 +412,13 @@ def ingest_public_set(config: IngestSetConfig, report: "Progress") -> "tuple[int
     from graphmill.storage.graph_sets.graph_set import open_graphs
     from graphmill.storage.graph_sets.graph_set_source import shards
     from graphmill.storage.graph_sets.graph_set_writer import write_graphs
+    from graphmill.storage.graph_sets.resplit import resplit
 
     row = DATA_SETS[config.source]
     source = row.read(config.root)
-    batches = shards(source, config.shard_rows, report)
-    manifest = write_graphs(config.url, source.info, batches, overwrite=config.overwrite, scratch=config.scratch)
+    batches = partial(shards, source, config.shard_rows, report)
+    info, drawn = resplit(source.info, batches, config.split) if config.split else (source.info, batches())
+    manifest = write_graphs(config.url, info, drawn, overwrite=config.overwrite, scratch=config.scratch)
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     train = " ".join(
         ["train on it: graphmill train_graphs --data", config.url, *([row.options] if row.options else [])]

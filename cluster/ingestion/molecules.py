@@ -12,9 +12,11 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -25,9 +27,17 @@ from graphmill.storage.filesystem.fsync import remove_if_empty
 from graphmill.storage.filesystem.urls import is_local, split_url
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, Reject
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+from graphmill.storage.graph_sets.resplit import fill_parts, resplit
 from graphmill.storage.molecules.featurised_chunks import list_pieces, read_piece, remove_damaged, write_piece
-from graphmill.storage.molecules.molecule_source import MoleculeRows, MoleculeSource
-from graphmill.storage.molecules.smiles_features import ATOMS, BONDS, INDEX_DTYPE, Featuriser, chemistry_versions
+from graphmill.storage.molecules.molecule_source import HASHED, MoleculeRows, MoleculeSource
+from graphmill.storage.molecules.smiles_features import (
+    ATOMS,
+    BONDS,
+    INDEX_DTYPE,
+    Featuriser,
+    chemistry_versions,
+    murcko_scaffold,
+)
 from graphmill.storage.snapshots.garbage import remove_files
 from graphmill.storage.snapshots.journal import Lease
 from graphmill.storage.snapshots.snapshot_writer import check_destination
@@ -37,6 +47,8 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
 _PIECES_VERSION = 1
+_CHUNK_ROWS = 10_000  # of a pass over the source
+_SMALL_SET = 1000  # molecules: of more, the hash leaves no part empty by chance (1 in 10^45)
 _STOP_S = (
     10.0  # longest wait for chunks that an error left on their way to be done, and for those that hang to be killed
 )
@@ -102,23 +114,37 @@ def _ingest_pieces(
     pieces.remove_damaged()
     _featurise_missing(pieces, options, session, report)
     rejects: list[Reject] = []
-    return write_graphs(
-        url,
-        GraphSetInfo(
-            name=info.name,
-            node=ATOMS,
-            edge=BONDS,
-            index_dtype=INDEX_DTYPE,
-            target_names=info.target_names,
-            split_names=info.split_names,
-            id_kind=info.id_kind,
-            provenance={**info.provenance, **versions, "features": "ogb.utils.mol.smiles2graph"},
-        ),
-        pieces.shards(options.shard_rows // options.chunk_rows, rejects, report),
-        rejects,
-        overwrite=options.overwrite,
-        scratch=options.scratch,
+    stored = GraphSetInfo(
+        name=info.name,
+        node=ATOMS,
+        edge=BONDS,
+        index_dtype=INDEX_DTYPE,
+        target_names=info.target_names,
+        split_names=info.split_names,
+        id_kind=info.id_kind,
+        provenance={**info.provenance, **versions, "features": "ogb.utils.mol.smiles2graph"},
     )
+
+    def shards() -> Iterator[pa.RecordBatch]:
+        rejects.clear()
+        return pieces.shards(options.shard_rows // options.chunk_rows, rejects, report)
+
+    batches = shards()
+    if options.split:
+        stored, batches = resplit(stored, shards, options.split, partial(_groups, source, murcko_scaffold))
+    elif info.provenance.get("split") == HASHED and (info.num_rows or _SMALL_SET) < _SMALL_SET:
+        stored, batches = fill_parts(stored, shards, partial(_groups, source, str.strip))
+    return write_graphs(url, stored, batches, rejects, overwrite=options.overwrite, scratch=options.scratch)
+
+
+def _groups(source: MoleculeSource, key: Callable[[str], str], row: np.ndarray) -> np.ndarray:
+    """int64 [n]: the same number for rows of the source (int64 [n]) with the same key of their SMILES."""
+    numbers: dict[str, int] = {}
+    rows, groups = [], list[int]()
+    for chunk in source.chunks(_CHUNK_ROWS):
+        rows.append(chunk.row)
+        groups += [numbers.setdefault(key(smiles), len(numbers)) for smiles in chunk.smiles]
+    return np.array(groups, np.int64)[np.searchsorted(np.concatenate(rows), row)]
 
 
 class _Pieces:

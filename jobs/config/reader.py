@@ -248,6 +248,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         return build(made, tree, f"{name}.")
     if origin is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
+        if len(items) == 1 and isinstance(items[0], str) and arguments[0] in (int, float):
+            items = items[0].split(",")
         if arguments[-1] is Ellipsis:
             return () if items == ["none"] else tuple(convert(item, arguments[0], name) for item in items)
         if len(items) != len(arguments):

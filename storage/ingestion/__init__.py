@@ -1,1 +1,1 @@
-"""From a source of nodes and edges to a stored graph, within a memory budget. Imports: storage.partitioning, .snapshots, .statistics and what they import."""
+"""From a source of nodes and edges to a stored graph, within a memory budget. Imports: storage.partitioning, .snapshots, .splits, .statistics and what they import."""

@@ -99,6 +99,7 @@ def _written(source: GraphSource, options: IngestOptions, writer: SnapshotWriter
         "seed": str(options.seed),
         **edges.provenance,
         **_links_told(source, options),
+        **({"split": str(options.split)} if options.split else {}),
     }
     return Manifest(
         name=source.info.name,

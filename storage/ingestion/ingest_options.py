@@ -5,30 +5,12 @@ from typing import Literal, get_args
 
 from graphmill.core.option_checks import at_least, check_options
 from graphmill.storage.format.dtypes import FeatureDtype
+from graphmill.storage.splits.split_options import TWO_SHARES, SplitOptions, are_shares
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
 # A partition has up to 5 mapped files, and a process can have 65,530 mappings (Linux's vm.max_map_count), its libraries included.
 MAX_PARTITIONS = 10_000
-
-
-@dataclass(frozen=True)
-class SplitOptions:
-    """A split of the nodes that takes the place of the source's own."""
-
-    by_time: tuple[float, ...] = ()
-    """Two shares, 0.8 0.9: the first 80 % of the nodes by time train, those up to 90 % validate, the last test; all of one time are in one
-    split. Where nodes have labels, they are those with one, and the others are in none."""
-
-    def __post_init__(self) -> None:
-        check_options(self, {"by_time": (not self.by_time or _are_shares(self.by_time), _SHARES)})
-
-
-_SHARES = "two shares between 0 and 1, in ascending order (0.8 0.9)"
-
-
-def _are_shares(by_time: tuple[float, ...]) -> bool:
-    return len(by_time) == 2 and 0 < by_time[0] < by_time[1] < 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +30,10 @@ class LinkSplitOptions:
         rows = {name: (0 <= getattr(self, name) < 1, "0 or more and less than 1") for name in ("valid", "test")}
         rows |= {"test": (self.test >= 0 and self.valid + self.test < 1, "with valid less than 1")}
         drawn = self.valid + self.test > 0
-        by_time = (not self.by_time or (_are_shares(self.by_time) and not drawn), f"{_SHARES}, without valid and test")
+        by_time = (
+            not self.by_time or (are_shares(self.by_time) and not drawn),
+            f"{TWO_SHARES}, without valid and test",
+        )
         check_options(self, rows | {"by_time": by_time})
 
     @property

@@ -22,6 +22,7 @@ from graphmill.storage.ingestion.numbering import Numbering
 from graphmill.storage.ingestion.string_ids import StringFile
 from graphmill.storage.ingestion.time_splits import split_of_times, times_at
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
+from graphmill.storage.splits.drawn_split import draw_split
 from graphmill.storage.statistics.graph_measures import FeatureMeasure, NodeColumns
 
 
@@ -40,7 +41,7 @@ class NodeSpool:
         )
         self._label: np.ndarray | None = None
         self._split = np.zeros((num_nodes, info.num_split_sets), np.int8)
-        if options.split.by_time and not info.has_node_time:
+        if options.split.time_shares and not info.has_node_time:
             raise DataError(
                 f"{info.name}: split by_time: expected nodes with times, the source has none; set --edge-list.node-times"
             )
@@ -69,8 +70,8 @@ class NodeSpool:
                 f"{info.name}: class_names: expected {self.num_classes or 'no'} different names, one for each class, got {len(names)}, "
                 f"{len(set(names))} of them different; correct them"
             )
-        if self._time is not None and options.split.by_time:
-            self._split = self._split_by_time(self._time)
+        if options.split:
+            self._split = self._drawn_split()[:, None]
 
     def _take(self, chunk: NodeChunk, row: int) -> int:
         info = self.info
@@ -145,13 +146,20 @@ class NodeSpool:
                 raise DataError(f"{info.name}: node rows {row}…: expected strictly ascending original ids")
         return stop
 
-    def _split_by_time(self, time: np.ndarray) -> np.ndarray:
-        """int8 [num_nodes, 1], in place of the source's."""
-        chosen = np.ones(len(time), bool)
+    def _drawn_split(self) -> np.ndarray:
+        """int8 [num_nodes], in place of the source's."""
+        options, time = self.options.split, self._time
+        chosen = np.ones(self.info.num_nodes, bool)
         if self._label is not None:
             chosen = self.columns.is_labelled(slice(None))
-        ends = times_at(lambda: iter([time[chosen]]), self.options.split.by_time)
-        return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)[:, None]
+        if time is not None and options.time_shares:
+            ends = times_at(lambda: iter([time[chosen]]), options.time_shares)
+            return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)
+        is_fine = options.by == "random" or (options.by == "label" and self.label_kind == "class")
+        if not is_fine:
+            wanted = "nodes of one class each" if options.by == "label" else "molecules"
+            raise ConfigError(f"{self.info.name}: split by {options.by}: expected {wanted}; set --split.by random")
+        return draw_split(self.info.name, options, chosen, self._label if options.by == "label" else None)
 
     def _label_kind(self) -> tuple[str | None, int | None]:
         """("class", number of classes), ("answers", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""

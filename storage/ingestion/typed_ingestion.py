@@ -5,7 +5,15 @@ from dataclasses import dataclass, replace
 
 from graphmill.core.errors import ConfigError
 from graphmill.storage.format.manifest import GraphPart, Manifest
-from graphmill.storage.format.source import EdgeChunk, EdgeSource, Progress, Relation, SourceInfo, TypedSource
+from graphmill.storage.format.source import (
+    EdgeChunk,
+    EdgeSource,
+    NodeSource,
+    Progress,
+    Relation,
+    SourceInfo,
+    TypedSource,
+)
 from graphmill.storage.format.typed_manifest import TypedManifest, check_names
 from graphmill.storage.ingestion.edge_ingestion import EdgeIngestion
 from graphmill.storage.ingestion.ingest import check_sizes, ingestion_writer
@@ -67,6 +75,11 @@ class _Reversed:
             yield replace(chunk, src=chunk.dst, dst=chunk.src)
 
 
+def _is_split(nodes: NodeSource, options: IngestOptions) -> bool:
+    """Whether the options draw a split of these nodes: of those with times, or with labels."""
+    return nodes.info.has_node_time if options.split.time_shares else nodes.info.has_label
+
+
 def _check(source: TypedSource, options: IngestOptions) -> None:
     """Everything that can be refused before data is read."""
     name, types = source.name, source.nodes
@@ -94,9 +107,10 @@ def _check(source: TypedSource, options: IngestOptions) -> None:
         raise ConfigError(
             f"{name}: num_classes: expected one type with labels, found {', '.join(labelled) or 'none'}; leave --num-classes out"
         )
-    if options.split.by_time and not any(nodes.info.has_node_time for nodes in types.values()):
+    if options.split and not any(_is_split(nodes, options) for nodes in types.values()):
+        wanted = "times" if options.split.time_shares else "labels"
         raise ConfigError(
-            f"{name}: split by_time: expected a type whose nodes have times, found none; leave --split out"
+            f"{name}: split {options.split}: expected a type whose nodes have {wanted}, found none; leave --split out"
         )
     for each, edges in source.relations.items():
         if each.source != each.target and (edges.info.undirected_once or edges.info.symmetric):
@@ -120,7 +134,7 @@ def _written(
         scratch = writer.scratch / node_type
         scratch.mkdir()
         of_type = options if nodes.info.has_label else replace(options, num_classes=None)
-        of_type = of_type if nodes.info.has_node_time else replace(of_type, split=SplitOptions())
+        of_type = of_type if _is_split(nodes, options) else replace(of_type, split=SplitOptions())
         spool = spools[node_type] = NodeSpool(nodes, of_type, scratch, progress)
         numbering = numberings[node_type] = Numbering.of(assigned.pop(node_type), options.num_partitions)
         spool.write(numbering, writer, node_type)
@@ -152,6 +166,7 @@ def _written(
         **source.provenance,
         "partitioner": options.partitioner,
         "seed": str(options.seed),
+        **({"split": str(options.split)} if options.split else {}),
         **{key: " or ".join(sorted(values)) for key, values in done.items()},
         **({"reverse_edges_added": "true"} if options.undirected else {}),  # as relations of their own, too
     }

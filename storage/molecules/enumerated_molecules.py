@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from graphmill.core.errors import ConfigError, MissingDependencyError
-from graphmill.storage.molecules.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
+from graphmill.storage.molecules.molecule_source import HASHED, THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
 
 # {a} and {b} take a group; each stands behind an atom that has a hydrogen to spare. Rings 1 and 2 are the core's, 3 the group's.
 _CORES = """
@@ -53,7 +53,7 @@ class EnumeratedMolecules:
             target_names=("logp",),
             split_names=THREE_PARTS,
             num_rows=len(self._smiles),
-            provenance={"source": "enumerated", "source_sha256": digest, "split": "sha256 of the SMILES, 80/10/10"},
+            provenance={"source": "enumerated", "source_sha256": digest, "split": HASHED},
         )
 
     def chunks(self, rows: int) -> Iterator[MoleculeRows]:

@@ -24,7 +24,7 @@ from graphmill.storage.importers.columns.column_roles import NULLS, is_number
 from graphmill.storage.importers.files.npz_members import open_npz
 from graphmill.storage.importers.tables.table import ColumnarFile
 from graphmill.storage.importers.tables.table_files import TableFile, table_files
-from graphmill.storage.molecules.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
+from graphmill.storage.molecules.molecule_source import HASHED, THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
 from graphmill.storage.molecules.smiles_columns import column_roles
 from graphmill.storage.molecules.smiles_options import TABLE_ENDINGS, SmilesOptions
 
@@ -121,7 +121,7 @@ class SmilesTable:
         elif self._options.split_column is not None:
             split = f"column {self._options.split_column}"
         else:
-            split = "sha256 of the SMILES, 80/10/10" if roles.targets else "none, as there are no targets"
+            split = HASHED if roles.targets else "none, as there are no targets"
         self.info = MoleculeInfo(
             name=name or Path(split_url(path)[1]).name.split(".")[0],
             identity=repr((digest, sorted(asdict(self._options).items()), roles.targets, roles.id, split)),

@@ -132,6 +132,16 @@ class Featuriser:
         return "RDKit cannot read it"
 
 
+def murcko_scaffold(smiles: str) -> str:
+    """RDKit's SMILES of the Murcko scaffold, without chirality; empty of what has no ring, or is no molecule. Raises MissingDependencyError."""
+    chem, logs, _ = _import_chemistry()
+    from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+
+    with logs():
+        molecule = chem.MolFromSmiles(smiles)
+        return "" if molecule is None else MurckoScaffoldSmiles(mol=molecule)
+
+
 def chemistry_versions() -> dict[str, str]:
     """Versions of what makes the features, for a graph's provenance. Raises MissingDependencyError."""
     try:

@@ -1,0 +1,1 @@
+"""Splits that ingestion draws: their options, and who trains, validates and tests. Imports: storage.format, core."""

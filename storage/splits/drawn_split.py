@@ -1,0 +1,73 @@
+"""Splits with given shares: drawn at random, drawn from each class, or of whole groups such as scaffolds."""
+
+from math import ceil
+
+import numpy as np
+
+from graphmill.core.counter_random import derive_key, hash_counters
+from graphmill.core.errors import DataError
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.splits.split_options import SplitOptions
+
+_SPLIT = 0x73706C74  # "splt": keeps these draws apart from others of the seed
+
+
+def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.ndarray | None) -> np.ndarray:
+    """int8 [n], SPLIT_*: the rows that are `chosen` (bool [n]) by the options' shares, the others in none.
+
+    `label`: integers [n], the classes of a split by label, the groups of one by scaffold. A function of the seed and a row's place.
+    Raises DataError where there are fewer than two rows, or groups, to divide.
+    """
+    rows, key = np.flatnonzero(chosen), derive_key(options.seed, _SPLIT)
+    group = np.zeros(len(rows), np.int64) if label is None else np.unique(label[rows], return_inverse=True)[1]
+    whole = options.by == "scaffold"
+    if len(np.unique(group) if whole else rows) < 2:
+        what = "scaffolds" if whole else "rows with a label or target"
+        raise DataError(f"{name}: split shares: expected two {what} at least, got {len(rows)} rows; leave --split out")
+    codes = np.zeros(len(chosen), np.int8)
+    sizes = part_sizes(len(rows), options.shares)
+    codes[rows] = _whole_groups(group, sizes, key) if whole else _of_each_class(group, sizes, hash_counters(key, rows))
+    return codes
+
+
+def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
+    """How many of `count` rows train, validate and test: shares of the latter are rounded up, as scikit-learn does, while one row trains."""
+    valid = min(ceil(shares[1] * count), count - 1)
+    test = min(ceil(shares[2] * count), count - 1 - valid) if len(shares) > 2 else 0
+    return [count - valid - test, valid, test]
+
+
+def _of_each_class(group: np.ndarray, sizes: list[int], order: np.ndarray) -> np.ndarray:
+    count = np.bincount(group)
+    kept = _stratified(count, sizes[0] + sizes[1])
+    train = _stratified(kept, sizes[0])
+    by_group = np.lexsort((order, group))
+    place = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)  # within its class
+    sorted_group, codes = group[by_group], np.empty(len(group), np.int8)
+    later = np.where(place < kept[sorted_group], SPLIT_VALID, SPLIT_TEST)
+    codes[by_group] = np.where(place < train[sorted_group], SPLIT_TRAIN, later)
+    return codes
+
+
+def _stratified(count: np.ndarray, size: int) -> np.ndarray:
+    """How many of each class are among `size` of all: its share, the largest remainders rounded up, as scikit-learn has it."""
+    share = count * (size / count.sum())
+    taken = np.floor(share).astype(np.int64)
+    taken[np.argsort(taken - share, kind="stable")[: size - taken.sum()]] += 1
+    return taken
+
+
+def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
+    """The largest group first, each into the first part that has room, else into the one that lacks most; no part that should have rows stays empty."""
+    count = np.bincount(group)
+    order = np.lexsort((hash_counters(key, np.arange(len(count))), -count))
+    part_of, room = np.empty(len(count), np.int8), list(sizes)
+    for each in order:
+        part_of[each] = part = next((i for i in range(3) if count[each] <= room[i]), int(np.argmax(room)))
+        room[part] -= count[each]
+    for part in [i for i in (1, 2) if sizes[i] and i not in part_of]:
+        givers = [i for i in range(3) if np.count_nonzero(part_of == i) > (i < part)]
+        if givers:  # the smallest group of the part with most of them
+            giver = max(givers, key=lambda i: np.count_nonzero(part_of == i))
+            part_of[[each for each in order if part_of[each] == giver][-1]] = part
+    return (SPLIT_TRAIN + part_of[group]).astype(np.int8)

@@ -1,0 +1,52 @@
+"""Options of a split that ingestion draws; needs Python alone, so that `ingest --help` is instant."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from graphmill.core.option_checks import check_options
+
+TWO_SHARES = "two shares between 0 and 1, in ascending order (0.8 0.9)"
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """A split, of nodes or of the graphs of a set, that takes the place of the source's own."""
+
+    by_time: tuple[float, ...] = ()
+    """Two shares, 0.8 0.9: the first 80 % of the nodes by time train, those up to 90 % validate, the last test; all of one time are in one
+    split. Where nodes have labels, they are those with one, and the others are in none."""
+    shares: tuple[float, ...] = ()
+    """Shares that train, validate and test, 1 in all: 0.8 0.1 0.1, or 0.8 0.2 without a test part. Of all that has a label or a target; parts have the sizes that
+    scikit-learn's train_test_split gives, and one at least validates."""
+    by: Literal["random", "label", "scaffold", "time"] = "random"
+    """random: drawn by --split.seed; label: drawn so from each class; scaffold: molecules of one Murcko scaffold are in one part, the largest groups train;
+    time: as by_time."""
+    seed: int = 0
+    """What is drawn is a function of it and of a row's place in the source."""
+
+    def __post_init__(self) -> None:
+        shares = self.shares
+        fine = len(shares) in (2, 3) and min(shares) > 0 and abs(sum(shares) - 1) < 1e-9
+        expected = "two or three shares above 0 that add up to 1 (0.8 0.1 0.1), without by_time"
+        by_time = (not self.by_time or are_shares(self.by_time), TWO_SHARES)
+        rows = {"by_time": by_time, "shares": (not shares or (fine and not self.by_time), expected)}
+        check_options(self, rows | {"by": (self.by == "random" or bool(shares), "--split.shares beside it")})
+
+    @property
+    def time_shares(self) -> tuple[float, ...]:
+        """Of a split by time: the shares up to which nodes train and validate; else empty."""
+        drawn = (self.shares[0], round(sum(self.shares[:2]), 12)) if self.by == "time" else ()
+        return self.by_time or drawn
+
+    def __bool__(self) -> bool:
+        return bool(self.by_time or self.shares)
+
+    def __str__(self) -> str:
+        shares = " ".join(map(str, self.shares or self.by_time))
+        return f"{shares} by {'time' if self.by_time else self.by}" + (
+            "" if self.time_shares else f", seed {self.seed}"
+        )
+
+
+def are_shares(by_time: tuple[float, ...]) -> bool:
+    return len(by_time) == 2 and 0 < by_time[0] < by_time[1] < 1
