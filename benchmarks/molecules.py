@@ -145,12 +145,12 @@ def main() -> None:
     config = parse(BenchMoleculesConfig, __doc__)
     from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
     from graphmill.storage.molecules.smiles import SmilesTable
-    from graphmill.storage.molecules.smiles_options import SmilesOptions
+    from graphmill.storage.molecules.smiles_options import AUTO, SmilesOptions
 
     check_results(config.out)
     source: MoleculeSource = EnumeratedMolecules(config.molecules)
     if config.table is not None:
-        source = SmilesTable(config.table, SmilesOptions(targets=config.targets))
+        source = SmilesTable(config.table, SmilesOptions(targets=config.targets or (AUTO,)))
     with tempfile.TemporaryDirectory(prefix="graphmill-bench-") as folder:
         rates = time_featurisation(source, config) | time_ingestion(source, config, Path(folder))
         rates |= time_batches(str(Path(folder) / f"by{config.workers[0]}"), config)

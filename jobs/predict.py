@@ -4,6 +4,7 @@
     python jobs/predict.py runs/my-run s3://bucket/predictions --workers 8     the same, elsewhere and faster
     python jobs/predict.py runs/my-run predictions --split test --embeddings   one split, with the states before the model's head
     python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
+    python jobs/predict.py runs/my-run predictions --graph new.csv              a table of SMILES, or edges with --edge-list.features x.npy
     python jobs/predict.py runs/links predictions --top_k 10                    of a run on links: the best new links of every node
     python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes spread over the workers
 
@@ -63,11 +64,13 @@ def _predict(config: PredictConfig) -> int:
     from graphmill.jobs.cli.progress import progress
     from graphmill.jobs.machine.this_machine import known_workers, local_session
     from graphmill.jobs.records.finished_run import read_run
+    from graphmill.jobs.run.predicted_file import store_file
     from graphmill.jobs.run.prediction_subject import graph_set_subject, node_subject
     from graphmill.storage.filesystem.urls import absolute_url
     from graphmill.storage.predictions import PredictionFolder
 
     finished = read_run(config.run)
+    config = store_file(finished, config)
     subject = (graph_set_subject if finished.is_graph_set else node_subject)(finished, config)
     launcher = "ray" if config.launcher == "auto" and subject.is_of_ray else config.launcher
     asked = WorkerOptions(_asked_workers(config, finished, subject), config.device, launcher=launcher)

@@ -1,5 +1,6 @@
 """A folder of predictions in Parquet: first pieces as batches arrive, then parts in order of id. An interrupted run continues from its pieces.
 
+    _data                    the graph or set of a file of the user's that is predicted
     _settings.json           the settings that make these predictions; written first: a later run must have the same
     _pieces/<name>.parquet   some batches' rows, ascending in id, one row group for each part they touch; gone at the end
     part-00000.parquet …     the rows of consecutive ranges of ids, ascending
@@ -27,7 +28,7 @@ from graphmill.storage.filesystem.object_stores import list_names, list_sizes, p
 from graphmill.storage.filesystem.outputs import check_output, names_there, remove_ours
 from graphmill.storage.filesystem.urls import split_url
 
-SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
+SETTINGS, SUMMARY, PIECES, DATA = "_settings.json", "_summary.json", "_pieces", "_data"
 _PIECE = re.compile(
     r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}"
 )  # whole, or what a killed write leaves
@@ -44,10 +45,7 @@ class PredictionFolder:
 
         Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
         """
-        filesystem, _ = self._open()
-        if isinstance(filesystem, MemoryFileSystem):
-            raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
-        check_output(self.url, "predictions", _strangers, advice="choose another folder")
+        self.check_place()
         stored = self._read_json(SETTINGS)
         if stored is None:
             return None
@@ -68,6 +66,12 @@ class PredictionFolder:
         if len(self.part_names()) < parts:  # one was lost since: it is made again
             return None
         return summary
+
+    def check_place(self) -> None:
+        """Raises ConfigError where the folder holds no predictions but something else, or cannot be used."""
+        if isinstance(self._open()[0], MemoryFileSystem):
+            raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
+        check_output(self.url, "predictions", _strangers, advice="choose another folder")
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Makes the folder and writes the settings. Call `check` first."""
@@ -180,7 +184,7 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
 def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
     """None in a folder that has settings: a prediction writes, and removes, names of its own alone."""
     names = names_there(filesystem, path)
-    return [] if SETTINGS in names else names
+    return [] if SETTINGS in names else [name for name in names if name != DATA]
 
 
 def _short(value: Any) -> str:

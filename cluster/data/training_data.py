@@ -156,11 +156,14 @@ class StoredNodes:
         return OpenNodes(router, stamps, traffic)
 
 
+EVERY = "*"
+
+
 @dataclass(frozen=True)
 class GraphSplitOptions:
     """Batches of one split's graphs."""
 
-    split: str | None  # None: of the graphs in no split
+    split: str | None  # None: of the graphs in no split; EVERY: of all, whatever their split
     batch: GraphBatchOptions
 
 
@@ -177,7 +180,10 @@ class OpenGraphs:
         self.store, self._columns, self._labels, self._stamps = store, columns, labels, stamps
 
     def sampler(self, options: GraphSplitOptions, num_ranks: int) -> Sampler:
-        graphs = self.store.unsplit() if options.split is None else self.store.split(options.split)
+        if options.split == EVERY:
+            graphs = np.arange(len(self.store))
+        else:
+            graphs = self.store.unsplit() if options.split is None else self.store.split(options.split)
         return GraphBatchSampler(self.store, options.batch, num_ranks, graphs)
 
     def collate(self, minibatch: GraphBatch) -> TorchGraphBatch:

@@ -5,6 +5,10 @@ from typing import Literal
 
 from graphmill.cluster.options import SessionOptions
 from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
+from graphmill.storage.molecules.smiles_options import SmilesOptions
+
+FILE_OPTIONS = {"reverse_edges": "auto", "edge_list": EdgeListOptions(), "table": SmilesOptions()}  # of a file alone
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,10 @@ class PredictConfig:
     out: str
     """The folder of predictions: a path or an fsspec URL that all workers see. Absent, empty, or of the same command before."""
     graph: str | None = None
-    """Where the graph or set lies; the default is where the run had it."""
+    """Where the graph or set lies; the default is where the run had it. Also a file, as ingest reads it, of edges or of SMILES: it is stored in OUT/_data first,
+    and needs no labels, targets or splits."""
+    reverse_edges: Literal["auto", "add", "keep"] = "auto"
+    """Of a file of edges, as in ingest."""
     other_graph: bool = False
     """Predict a graph or set that is not the one of the training."""
     split: str = "all"
@@ -52,6 +59,8 @@ class PredictConfig:
     """Longest wait for the next finished piece of Ray's workers."""
     plan: bool = False
     """Print what the prediction would use, and what would be refused; start and write nothing."""
+    edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
+    table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:

@@ -45,8 +45,9 @@ def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGr
     if graphs.path is None:
         source, name = EnumeratedMolecules(graphs.molecules), f"molecules-{graphs.molecules}"
     else:
-        targets = () if target_name is None else (target_name,)
-        source = SmilesTable(graphs.path, SmilesOptions(targets=targets))
+        source = SmilesTable(
+            graphs.path, SmilesOptions() if target_name is None else SmilesOptions(targets=(target_name,))
+        )
         name = Path(graphs.path).name.partition(".")[0]
     target = Path(graphs.folder) / name
     if not has_graph(str(target)):

@@ -114,6 +114,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             "graph": graph.url,
             "graph_hash": manifest.content_hash,
             "snapshot": manifest.snapshot,
+            **({"symmetric": manifest.symmetric} if isinstance(manifest, Manifest) else {}),
             **({} if config.links is None else {"predicted": "links"}),
             **({"node_type": nodes.name} if resolved.is_typed else {}),
         }

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from graphmill.cluster.checkpoints.checkpoint import parse_weights
 from graphmill.cluster.checkpoints.checkpoint_store import BEST
 from graphmill.cluster.data.training_data import (
+    EVERY,
     GraphData,
     GraphSplitOptions,
     StoredNodes,
@@ -54,6 +55,7 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_NAMES
 from graphmill.storage.graph import SourceIds, StoredGraph, source_ids
 from graphmill.storage.graph_sets.graph_set import GraphIds, graph_ids, open_graphs
+from graphmill.storage.molecules.molecule_source import HASHED
 from graphmill.storage.typed_graph import TypedGraph, open_any_graph
 
 _TASKS: dict[str, type] = {
@@ -129,25 +131,29 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             f"{graph.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
         )
     as_trained = replace(manifest, num_classes=num_classes)
-    split_set = config.data.split_set
-    if split_set >= manifest.num_split_sets:
+    split_set, has_splits = config.data.split_set, manifest.num_split_sets > 0
+    if has_splits and split_set >= manifest.num_split_sets:
         raise ConfigError(
             f"{graph.url}: expected split set {split_set}, as the run had it, got a graph with {manifest.num_split_sets}; "
-            "ingest it with a split, be it one that names no node"
+            "ingest it without splits"
         )
     is_whole = spreads_graph(trained, options.parallel)
     shape = replace(trained, inputs=_of_graph(trained, graph))
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
-    samplers = with_unsplit(shape.evaluation)
+    # All nodes of a graph without splits are a training sampler's roots.
+    own = {UNSPLIT: replace(shape.evaluation["train"], split_set=0)}
+    samplers = with_unsplit(shape.evaluation) if has_splits else own
     build_model = _checked(run, graph.url, shape.build_model)
     memory = shard_memory(as_trained, shape, training=False) if is_whole else None
 
     def members(router: Router | TypedRouter) -> Callable[[str], np.ndarray]:
         nodes = router.nodes[manifest.name] if isinstance(router, TypedRouter) else router
+        if not has_splits:
+            return lambda _: nodes.list_chunk(key=0, chunk=0, num_chunks=1).original_id
         return lambda name: nodes.list_split(split_set, SPLIT_NAMES.index(name)).original_id
 
     def shared(nodes: TrainingData) -> TrainingData:
-        return nodes if memory is None else WholeGraphData(nodes, samplers["train"], memory)
+        return nodes if memory is None else WholeGraphData(nodes, samplers[UNSPLIT], memory)
 
     served = _served(graph, trained, options, members, shared)
     return Subject(
@@ -366,11 +372,14 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
                 f"{store.url}: expected the run's classes 0 to {task.num_classes - 1}, got {most:g}; ingest it without targets"
             )
     batches = trained.evaluation["test"]
-    splits: list[str | None] = [*store.split_names, None]
+    samplers = {name: GraphSplitOptions(name, batches) for name in store.split_names}
+    samplers[UNSPLIT] = GraphSplitOptions(None, batches)
+    if manifest.content_hash != run.data_hash and manifest.provenance.get("split") == HASHED:
+        samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # nobody has split them, and the run has seen none
 
     def members(name: str) -> np.ndarray:
-        graphs = store.unsplit() if name == UNSPLIT else store.split(name)
-        return predicted_ids(store, graphs)
+        graphs = np.arange(len(store)) if len(samplers) == 1 else store.unsplit()
+        return predicted_ids(store, graphs if name == UNSPLIT else store.split(name))
 
     @contextmanager
     def serve() -> Iterator[Served]:
@@ -383,7 +392,7 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         url=store.url,
         content_hash=manifest.content_hash,
         text=f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes at {store.url}",
-        samplers={UNSPLIT if split is None else split: GraphSplitOptions(split, batches) for split in splits},
+        samplers=samplers,
         build_model=_checked(run, store.url, replace(trained, inputs=set_inputs(manifest, task.out_dim)).build_model),
         task=task,
         target_names=target_names,

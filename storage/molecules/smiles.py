@@ -26,7 +26,7 @@ from graphmill.storage.importers.tables.table import ColumnarFile
 from graphmill.storage.importers.tables.table_files import TableFile, table_files
 from graphmill.storage.molecules.molecule_source import HASHED, THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
 from graphmill.storage.molecules.smiles_columns import column_roles
-from graphmill.storage.molecules.smiles_options import TABLE_ENDINGS, SmilesOptions
+from graphmill.storage.molecules.smiles_options import AUTO, TABLE_ENDINGS, SmilesOptions
 
 _ALIASES = {"val": "valid", "validation": "valid", "dev": "valid"}
 _MAX_TARGET = float(np.finfo(np.float32).max)
@@ -110,7 +110,7 @@ class SmilesTable:
         names = header if self._has_header else [str(column) for column in range(len(header))]
         self._smiles = self._column(names, self._options.smiles)
         self._split = None if self._options.split_column is None else self._column(names, self._options.split_column)
-        for target in self._options.targets:
+        for target in self._options.targets if self._options.targets != (AUTO,) else ():
             self._column(names, target)
         used = (self._options.smiles, self._options.split_column)
         roles = column_roles(path, names, used, self._options, (fields for _, fields in self._rows()))

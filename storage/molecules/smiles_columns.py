@@ -91,15 +91,17 @@ def column_roles(
 
     Raises ConfigError where several columns may be targets, DataError where the id that is asked for is not distinct in every row.
     """
-    others = [name for name in names if name not in used and name not in options.targets]
+    is_open = options.targets == (AUTO,)
+    targets = () if is_open else options.targets
+    others = [name for name in names if name not in used and name not in targets]
     asked = None if options.id == AUTO else options.id
     if asked is not None and asked not in others:
         raise ConfigError(f"{path}: id: expected a column of {', '.join(others)[:200]}, got {asked!r}; set --table.id")
-    looked_at = [asked] if asked is not None and options.targets else others
+    looked_at = [asked] if asked is not None and not is_open else others
     columns = {
         name: _Column(name, named=name == asked or (options.header and _ID_NAME.fullmatch(name) is not None))
         for name in looked_at
-        if options.id is not None or not options.targets
+        if options.id is not None or is_open
     }
     _look(columns, names, rows)
     if asked is not None:
@@ -108,10 +110,9 @@ def column_roles(
     else:
         named_first = sorted(columns.values(), key=lambda column: not column.is_named_id)
         chosen = next((column for column in named_first if options.id is not None and column.is_id), None)
-    targets = options.targets
-    if not targets:
+    if is_open:
         targets = tuple(column.name for column in columns.values() if column.has_number and not column.is_named_id)
-    if len(targets) > 1 and not options.targets:
+    if len(targets) > 1 and is_open:
         raise ConfigError(
             f"{path}: expected the names of the target columns, which may be any of {', '.join(targets)[:200]}; set --table.targets"
         )

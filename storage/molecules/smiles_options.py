@@ -15,9 +15,9 @@ class SmilesOptions:
 
     smiles: str = "smiles"
     """Column of the SMILES; CXSMILES, with an extension |…| after a space, are read too. Without header, `0` is the first column."""
-    targets: tuple[str, ...] = ()
-    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. Default: the one column of numbers
-    that is left, if it is one; without targets the molecules are for prediction only."""
+    targets: tuple[str, ...] = (AUTO,)
+    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. auto: the one column of numbers
+    that is left, if it is one; none: none, and without targets the molecules are for prediction only."""
     id: str | None = AUTO
     """Column of ids, which come back in predictions; auto: the first other column named as an id (`id`, `cid`, `mol_id`, `name` …) that has another
     text or whole number in every row, else the first with another text; none: rows are named by their numbers."""

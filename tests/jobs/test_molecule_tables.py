@@ -84,6 +84,34 @@ def test_unseen_molecules_come_back_by_their_ids_and_in_no_split(trained, tmp_pa
     assert table.column_names == ["id", "row", "split", "prediction_small", "prediction_big"]
 
 
+@pytest.mark.parametrize("has_targets", [False, True])
+def test_a_table_is_predicted_as_it_is_and_no_row_of_it_was_trained_on(trained, tmp_path, has_targets):
+    """Other columns of numbers are no targets; the run's own are scored, and no split is made up."""
+    rows = [f"N{n},{text},{n / 7},{n}" for n, text in enumerate(smiles(30))]
+    header = "name,smiles,small,big" if has_targets else "name,smiles,weight,volume"
+    (tmp_path / "new.csv").write_text("\n".join([header, *rows, "bad,C1CC,1,2"]) + "\n")
+    said = job(predict.main, trained / "run", "out", "--graph", "new.csv", cwd=tmp_path)
+    told = "targets small, big; id name; unused none" if has_targets else "targets none; id name; unused weight, volume"
+    assert f"\ncolumns: {told}\nrejected: 1 rows, listed in " in said
+    assert ("none mae" in said) == has_targets
+    table = predictions_of(tmp_path / "out")
+    assert table["id"].to_pylist() == [f"N{n}" for n in range(30)]
+    assert table["split"].null_count == 30
+    assert ("target_small" in table.column_names) == has_targets
+    words = ["--table.targets", "small", "big"] if has_targets else ["--table.targets", "none"]
+    job(ingest.main, "smiles:new.csv", "new", *words, cwd=tmp_path)
+    job(predict.main, trained / "run", "stored", "--graph", "new", "--other-graph", cwd=tmp_path)
+    assert predictions_of(tmp_path / "stored").equals(table)
+
+
+def test_a_split_that_a_table_names_comes_back(trained, tmp_path):
+    rows = [f"{text},{n},{n},{'test' if n % 2 else ''}" for n, text in enumerate(smiles(20))]
+    (tmp_path / "new.csv").write_text("\n".join(["smiles,small,big,part", *rows]) + "\n")
+    words = ["--graph", "new.csv", "--table.split_column", "part"]
+    job(predict.main, trained / "run", "out", *words, cwd=tmp_path)
+    assert predictions_of(tmp_path / "out")["split"].to_pylist() == [None, "test"] * 10
+
+
 def test_the_same_molecules_have_the_same_predictions_in_any_order(trained, tmp_path):
     """Ids are a key: a shuffled table gives each of them what it had."""
     named = [(f"id{n}", text) for n, text in enumerate(smiles(30))]

@@ -1,0 +1,69 @@
+"""A user's file that is to be predicted, an edge list or a table of SMILES: it is stored below the folder of predictions first."""
+
+from dataclasses import replace
+
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.cli.progress import progress
+from graphmill.jobs.config.predict_options import FILE_OPTIONS, PredictConfig
+from graphmill.jobs.ingest import (
+    IngestConfig,
+    IngestMoleculesConfig,
+    ingest_graph,
+    ingest_set,
+    ingest_typed_graph,
+    is_typed,
+)
+from graphmill.jobs.records.finished_run import FinishedRun
+from graphmill.storage.filesystem.urls import absolute_url
+from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS
+from graphmill.storage.molecules.smiles import SmilesTable
+from graphmill.storage.molecules.smiles_options import AUTO, TABLE_ENDINGS, SmilesOptions
+from graphmill.storage.predictions import DATA, PredictionFolder
+from graphmill.storage.snapshots.snapshots import has_graph
+from graphmill.storage.typed_graph import open_any_graph
+
+_ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz", ".yaml", ".yml")
+
+
+def store_file(run: FinishedRun, config: PredictConfig) -> PredictConfig:
+    """With the file that `graph` names as a stored graph or set; unchanged where it names none. Raises what ingestion raises of the file."""
+    path = config.graph
+    if path is None or not path.endswith(_ENDINGS) or has_graph(path):
+        given = [name for name, default in FILE_OPTIONS.items() if getattr(config, name) != default]
+        if given:
+            raise ConfigError(f"{given[0]}: expected a file as --graph, got {path or 'no --graph'}; leave it out")
+        return config
+    if config.plan:
+        raise ConfigError(f"{path}: --plan writes nothing, and a file is stored first; ingest it, and plan with that")
+    PredictionFolder(absolute_url(config.out)).check_place()
+    url = f"{absolute_url(config.out)}/{DATA}"
+    with progress(f"storing {path}") as bar:
+
+        def report(stage: str, done: int, total: int | None) -> None:
+            bar.update(done, None if total is None else max(done, total), stage)
+
+        if run.is_graph_set:
+            table = _with_targets(path, config.table, tuple(run.state.identity["targets"]))
+            source = IngestMoleculesConfig(
+                source=f"smiles:{path}", url=url, overwrite=True, table=table, ray=config.ray
+            )
+            _, _, written, more = ingest_set(source, report)
+        else:
+            graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=config.edge_list)
+            graph = replace(graph, reverse_edges=config.reverse_edges)
+            _, _, written, more = (ingest_typed_graph if is_typed(path) else ingest_graph)(graph, report)
+            if run.summary.get("symmetric") and not getattr(open_any_graph(url).manifest, "symmetric", True):
+                more = "the run's graph has every edge's reverse, this one has not: --reverse-edges add stores them"
+    print(f"{path}: {written}\n{more}", flush=True)
+    return replace(config, graph=url, other_graph=True)
+
+
+def _with_targets(path: str, table: SmilesOptions, targets: tuple[str, ...]) -> SmilesOptions:
+    """With the run's targets where nobody says others, if the table has them; else with none: nothing is guessed to be one."""
+    if table.targets != (AUTO,):
+        return table
+    try:
+        SmilesTable(path, named := replace(table, targets=targets))
+    except ConfigError:
+        return replace(table, targets=())
+    return named

@@ -1,0 +1,98 @@
+"""Predictions of what a run has not seen: a new graph without labels and splits, a file of edges, a table of SMILES."""
+
+import json
+
+import numpy as np
+import pytest
+
+from graphmill.jobs import ingest, predict, train_nodes
+from tests.job_in_process import run_job
+from tests.predictions import predictions_of
+
+NODES = 120
+SMALL = ["--model.num_layers", "2", "--model.width", "8", "--fit.epochs", "2", "--fit.warmup_epochs", "0"]
+# A prediction of these depends on no other root of its batch.
+SAMPLERS = {
+    "whole": ["--model", "gcn", "--sampler", "random-partition", "--sampler.num_chunks", "1"],
+    "neighbor": [
+        "--model",
+        "sage",
+        "--sampler",
+        "neighbor",
+        "--sampler.fanouts",
+        "-1",
+        "-1",
+        "--evaluation",
+        "sampled",
+    ],
+}
+FILES = ["--edge-list.features", "x.npy"]
+
+
+def job(main, *words, cwd):
+    done = run_job(main, [str(word) for word in words], cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of a graph whose edges are given once, and the same graph stored with and without labels and splits."""
+    folder, rng = tmp_path_factory.mktemp("unseen"), np.random.default_rng(0)
+    edges = {(int(min(pair)), int(max(pair))) for pair in rng.integers(0, NODES, (300, 2)) if pair[0] != pair[1]}
+    (folder / "edges.csv").write_text("\n".join(["src,dst", *(f"{a},{b}" for a, b in sorted(edges))]) + "\n")
+    label = rng.integers(0, 3, NODES)
+    np.save(folder / "x.npy", (np.eye(3)[label] + rng.normal(size=(NODES, 3))).astype(np.float32))
+    np.save(folder / "y.npy", label)
+    learned = ["--edge-list.labels", "y.npy", "--split.shares", "0.5,0.25,0.25", "--split.by", "label"]
+    both = ["--reverse-edges", "add", "--partitions", "2"]
+    job(ingest.main, "edges.csv", "graph", *FILES, *both, *learned, cwd=folder)
+    job(ingest.main, "edges.csv", "bare", *FILES, *both, cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize("sampler", ["whole", pytest.param("neighbor", marks=pytest.mark.long)])
+def test_a_new_graph_needs_neither_labels_nor_splits(folder, sampler):
+    run = f"run-{sampler}"
+    words = ["--data", "graph", *SMALL, *SAMPLERS[sampler], "--run.dir", run]
+    job(train_nodes.main, *words, "--workers.launcher", "process", cwd=folder)
+    job(predict.main, run, f"{run}/own", cwd=folder)
+    own = predictions_of(folder / run / "own")
+    assert own["split"].to_pylist().count("valid") == 30
+    said = job(predict.main, run, f"{run}/bare", "--graph", "bare", "--other-graph", cwd=folder)
+    assert f"{NODES} predictions in 1 file(s)" in said
+    files = [run, f"{run}/file", "--graph", "edges.csv", *FILES]
+    said = job(predict.main, *files, "--reverse-edges", "add", cwd=folder)
+    assert "edges.csv: edges:edges: 120 nodes" in said
+    assert "these predictions are complete" in job(predict.main, *files, "--reverse-edges", "add", cwd=folder)
+    assert sorted(path.name for path in (folder / run / "file").iterdir()) == [
+        *("_data", "_settings.json", "_summary.json", "part-00000.parquet")
+    ]
+    for name in ("bare", "file"):
+        table = predictions_of(folder / run / name)
+        assert table.column_names == ["id", "split", "prediction", "logits"]
+        assert table["split"].null_count == NODES
+        assert table["id"].to_pylist() == own["id"].to_pylist()
+        ours, theirs = (np.stack(each["logits"].to_numpy()) for each in (table, own))
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert json.loads((folder / run / "bare" / "_summary.json").read_text())["scores"] == {}
+
+
+def test_what_does_not_fit_a_file_is_said_in_one_line(folder):
+    run = "run-whole"
+    said = job(predict.main, run, "one-way", "--graph", "edges.csv", *FILES, cwd=folder)
+    assert "the run's graph has every edge's reverse, this one has not: --reverse-edges add stores them" in said
+    (folder / "notes").mkdir(exist_ok=True)
+    (folder / "notes" / "mine.txt").write_text("")
+    for words, message in (
+        (["out", "--split", "test", "--graph", "bare", "--other-graph"], "split: expected all, none, got 'test'"),
+        (["out", "--edge-list.features", "x.npy"], "edge_list: expected a file as --graph, got no --graph"),
+        (["out", "--graph", "edges.csv", *FILES, "--plan"], "--plan writes nothing, and a file is stored first"),
+        (["notes", "--graph", "edges.csv", *FILES], "expected predictions or nothing there, found other files"),
+    ):
+        done = run_job(predict.main, [run, *words], folder)
+        assert done.returncode == 1, message
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not (folder / "out").exists()
+    assert [path.name for path in (folder / "notes").iterdir()] == ["mine.txt"]
