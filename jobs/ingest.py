@@ -457,7 +457,9 @@ def rejected(graphs: "StoredGraphs") -> str:
     if not graphs.manifest.num_rejected:
         return "rejected: none"
     file = graphs.manifest.files[REJECTS_NAME].path
-    lines = [f"rejected: {graphs.manifest.num_rejected:,} rows, listed in {graphs.url}/{file}; the first:"]
+    parts = graphs.manifest.provenance.get("rejected")
+    of = f" ({parts})" if parts else ""
+    lines = [f"rejected: {graphs.manifest.num_rejected:,} rows{of}, listed in {graphs.url}/{file}; the first:"]
     lines += [f"  line {each.line}: {each.reason}: {each.text[:60]}" for each in graphs.rejects()[:_REASONS_SHOWN]]
     return "\n".join(lines)
 

@@ -134,7 +134,10 @@ def _ingest_pieces(
         stored, batches = resplit(stored, shards, options.split, partial(_groups, source, murcko_scaffold))
     elif info.provenance.get("split") == HASHED and (info.num_rows or _SMALL_SET) < _SMALL_SET:
         stored, batches = fill_parts(stored, shards, partial(_groups, source, str.strip))
-    return write_graphs(url, stored, batches, rejects, overwrite=options.overwrite, scratch=options.scratch)
+    # Of a split that nobody has published, what a part has lost is of no interest.
+    official = not options.split and info.provenance.get("split") != HASHED
+    told = rejects if official else (replace(each, split=0) for each in rejects)
+    return write_graphs(url, stored, batches, told, overwrite=options.overwrite, scratch=options.scratch)
 
 
 def _groups(source: MoleculeSource, key: Callable[[str], str], row: np.ndarray) -> np.ndarray:

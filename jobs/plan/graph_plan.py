@@ -7,7 +7,7 @@ import numpy as np
 from graphmill.cluster.data.training_data import GraphData
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.runs.run_url import RunUrl
-from graphmill.cluster.tasks import Classification
+from graphmill.cluster.tasks import Classification, Regression
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import GraphFacts
 from graphmill.jobs.data.prepare_molecules import find_molecules, how_to_make
@@ -25,6 +25,7 @@ from graphmill.jobs.tasks.graph_task import (
     split_targets,
     target_columns,
 )
+from graphmill.jobs.tasks.split_lacks import set_lacks
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 from graphmill.storage.molecules.molecule_source import MoleculeInfo
@@ -81,6 +82,8 @@ def _add_batches(
         store.manifest.labelled or "", "with a target"
     )
     plan.add("splits", f"{', '.join(counts)} {what}; scored: {', '.join(splits)}")
+    if lacks := set_lacks(store, () if isinstance(task, Regression) else columns):
+        plan.add("lacks", "; ".join(lacks))
     scored = {name: samplers[name] for name in splits}
     tries = Tries(data.open(), resolved.build_model())
     add_training(plan, resolved, tries, samplers["train"], scored, task, predicted(store.manifest))

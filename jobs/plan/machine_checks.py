@@ -228,8 +228,9 @@ def check_store(url: str) -> Iterator[Finding]:
 
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
+    from graphmill.jobs.tasks.split_lacks import graph_lacks, set_lacks
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
-    from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph import StoredGraph, open_graph
     from graphmill.storage.graph_sets.graph_set import holds_many_graphs, open_graphs
 
     try:
@@ -251,6 +252,12 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
         yield Finding("graph", "fail", str(error))
         return
     yield Finding("graph", "ok", f"{url}: {described}")
+    if isinstance(stored, StoredGraph):
+        lacks = graph_lacks(stored.manifest, 0)
+    else:
+        lacks = set_lacks(stored, range(len(stored.target_names)))
+    if lacks:
+        yield Finding("splits", "warn", f"{url} lacks: {'; '.join(lacks)}")
 
 
 def _gib(num_bytes: float) -> str:

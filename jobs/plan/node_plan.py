@@ -30,6 +30,7 @@ from graphmill.jobs.run.node_run import check_run, resolve_nodes, shard_memory
 from graphmill.jobs.run.training_run import check_resume
 from graphmill.jobs.tasks.link_task import graph_inputs
 from graphmill.jobs.tasks.node_task import node_task
+from graphmill.jobs.tasks.split_lacks import graph_lacks
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
 from graphmill.samplers.access.typed_router import whole_router
 from graphmill.samplers.drawing.protocol import Sampler
@@ -77,6 +78,9 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
     if isinstance(graph, StoredGraph):
         plan.add_table(resolved, graph.manifest.num_nodes)
     plan.add_chosen(resolved)
+    lacks = graph_lacks(predicted_nodes(graph, resolved.config).manifest, config.data.split_set)
+    if config.links is None and lacks:
+        plan.add("lacks", "; ".join(lacks))
     if config.baseline.models:
         count = config.baseline.configurations
         plan.add(

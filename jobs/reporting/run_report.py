@@ -41,10 +41,14 @@ _RATES = {
 def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, other: RunRecord | None = None) -> str:
     """The page. `partitions`: of the run's graph, where they are known; `other`: a run to compare with."""
     summary = run.summary or {}
-    job, given = summary.get("job"), summary.get("warnings")
-    warnings = [str(text) for text in given] if isinstance(given, list) else []
+    job = summary.get("job")
+    warnings, lacks = (
+        [str(text) for text in given] if isinstance(given := summary.get(name), list) else []
+        for name in ("warnings", "lacks")
+    )
     if summary.get("beats_baselines") is False and not warnings:
         warnings = ["the model does not beat all baselines"]
+    warnings += lacks
     by_name = {_score_label(run, "this run"): run.scores, **_baselines(run)}
     splits = [s for s in ("train", "valid", "test") if any(is_number(scores.get(s)) for scores in by_name.values())]
     loose = {name: value for name, value in run.config.items() if not isinstance(value, Mapping)}

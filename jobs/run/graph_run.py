@@ -11,7 +11,7 @@ from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions
 from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.ray.placement import Resources, cluster_resources
 from graphmill.cluster.ray.session import ray_session
-from graphmill.cluster.tasks import Classification, Task
+from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.cluster.training.one_process import ProcessLauncher
 from graphmill.cluster.training.train_session import Launcher
 from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
@@ -34,6 +34,7 @@ from graphmill.jobs.run.training_run import (
     train_and_score,
 )
 from graphmill.jobs.tasks.graph_task import graph_task, predicted, scored_splits, set_inputs, target_columns
+from graphmill.jobs.tasks.split_lacks import set_lacks
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 from graphmill.storage.replicas.file_stamps import take_stamps
 
@@ -72,6 +73,9 @@ def run_graphs(job: str, config: RunConfig) -> int:
         ),
         flush=True,
     )
+    lacks = set_lacks(store, () if isinstance(task, Regression) else columns)
+    if lacks:
+        print(f"splits lack: {'; '.join(lacks)}", flush=True)
     told = {None: "mean, composition only", "nodes": "shares of the classes, features only"}
     print(f"fitting the baselines ({told.get(manifest.labelled, 'equal scores')})", flush=True)
     alone, before = resolved.workers.launcher == "process", resolved.workers
@@ -96,6 +100,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
             "graphs": store.url,
             "graphs_hash": manifest.content_hash,
             "snapshot": manifest.snapshot,
+            **({"lacks": lacks} if lacks else {}),
             **({"predicted": predicted(manifest)} if manifest.labelled else {}),
             "task": dict(vars(task)),
         }

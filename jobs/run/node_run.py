@@ -53,6 +53,7 @@ from graphmill.jobs.run.training_run import (
 )
 from graphmill.jobs.tasks.link_task import check_links, graph_inputs, link_identity, ranking
 from graphmill.jobs.tasks.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
+from graphmill.jobs.tasks.split_lacks import graph_lacks
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
@@ -92,6 +93,9 @@ def run_nodes(job: str, config: RunConfig) -> int:
     print(f"graph {describe(graph)}{copied_from(manifest)}", flush=True)
     if left := unread(manifest, config, resolved.inputs):
         print(left, flush=True)
+    lacks = graph_lacks(nodes, config.data.split_set) if config.links is None else []
+    if lacks:
+        print(f"splits lack: {'; '.join(lacks)}", flush=True)
     if resources is not None:  # else the cluster has a say
         resolved.print_choices()
     if evaluation.estimate is not None:
@@ -114,6 +118,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             "graph": graph.url,
             "graph_hash": manifest.content_hash,
             "snapshot": manifest.snapshot,
+            **({"lacks": lacks} if lacks else {}),
             **({"symmetric": manifest.symmetric} if isinstance(manifest, Manifest) else {}),
             **({} if config.links is None else {"predicted": "links"}),
             **({"node_type": nodes.name} if resolved.is_typed else {}),

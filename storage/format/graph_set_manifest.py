@@ -97,6 +97,7 @@ class Reject:
     line: int  # of the source's file, from 1
     text: str
     reason: str
+    split: int = 0  # code of the part that it would be in; 0: in none, or not known
 
 
 def shard_file(shard: int) -> str:

@@ -1,8 +1,9 @@
 """Writes many small graphs as a snapshot of shards; it appears whole or not at all."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -98,7 +99,15 @@ def _write(
             table.writerow(("line", "text", "reason"))
             table.writerows((reject.line, reject.text, reject.reason) for reject in refused)
         writer.add(REJECTS_NAME)
-    statistics = measure.result()
+    statistics, lost = measure.result(), Counter(reject.split for reject in refused)
+    parts = zip(info.split_names, statistics.parts[1:], strict=True)
+    told = [
+        f"{name} {lost[code]:,} of {lost[code] + part.num_graphs:,}"
+        for code, (name, part) in enumerate(parts, 1)
+        if lost[code]
+    ]
+    if told:
+        info = replace(info, provenance={**info.provenance, "rejected": ", ".join(told)})
     return GraphSetManifest(
         **vars(info),
         num_graphs=offsets[-1],

@@ -147,7 +147,8 @@ class SmilesTable:
             for number, fields in itertools.islice(reader, rows):
                 parsed = self._parse(fields, count)
                 if isinstance(parsed, str):
-                    rejects.append(Reject(number, ",".join(fields), parsed))
+                    code = 0 if self._row_code is None else int(self._row_code[count : count + 1].sum())
+                    rejects.append(Reject(number, ",".join(fields), parsed, code))
                 else:
                     own = None if self._id is None else fields[self._id].strip()
                     values.append((count, number, *parsed, own))

@@ -58,7 +58,7 @@ class Featuriser:
                 reason = self._append(smiles, atoms, bonds, ends)
                 if reason is not None:
                     del atoms[marks[0] :], bonds[marks[1] :], ends[marks[2] :]
-                    rejects.append(Reject(int(rows.line[position]), smiles, reason))
+                    rejects.append(Reject(int(rows.line[position]), smiles, reason, int(rows.split[position])))
                     continue
                 kept.append(position)
                 num_nodes.append((len(atoms) - marks[0]) // ATOMS.dim)
