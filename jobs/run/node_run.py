@@ -119,7 +119,6 @@ def run_nodes(job: str, config: RunConfig) -> int:
             "graph_hash": manifest.content_hash,
             "snapshot": manifest.snapshot,
             **({"lacks": lacks} if lacks else {}),
-            **({"symmetric": manifest.symmetric} if isinstance(manifest, Manifest) else {}),
             **({} if config.links is None else {"predicted": "links"}),
             **({"node_type": nodes.name} if resolved.is_typed else {}),
         }

@@ -1,20 +1,16 @@
-"""A user's file that is to be predicted, an edge list or a table of SMILES: it is stored below the folder of predictions first."""
+"""A user's file that is to be predicted, of edges or of SMILES: it is stored below the folder of predictions first, and read as the run's own was."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.cli.progress import progress
 from graphmill.jobs.config.predict_options import FILE_OPTIONS, PredictConfig
-from graphmill.jobs.ingest import (
-    IngestConfig,
-    IngestMoleculesConfig,
-    ingest_graph,
-    ingest_set,
-    ingest_typed_graph,
-    is_typed,
-)
+from graphmill.jobs.ingest import IngestConfig, IngestMoleculesConfig, ingest_graph, ingest_set
 from graphmill.jobs.records.finished_run import FinishedRun
 from graphmill.storage.filesystem.urls import absolute_url
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS
 from graphmill.storage.molecules.smiles import SmilesTable
 from graphmill.storage.molecules.smiles_options import AUTO, TABLE_ENDINGS, SmilesOptions
@@ -22,21 +18,22 @@ from graphmill.storage.predictions import DATA, PredictionFolder
 from graphmill.storage.snapshots.snapshots import has_graph
 from graphmill.storage.typed_graph import open_any_graph
 
-_ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz", ".yaml", ".yml")
+_ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz")
 
 
 def store_file(run: FinishedRun, config: PredictConfig) -> PredictConfig:
     """With the file that `graph` names as a stored graph or set; unchanged where it names none. Raises what ingestion raises of the file."""
-    path = config.graph
-    if path is None or not path.endswith(_ENDINGS) or has_graph(path):
+    path, edges = config.graph, config.edge_list
+    if path is None or has_graph(path) or not _is_file(path):
         given = [name for name, default in FILE_OPTIONS.items() if getattr(config, name) != default]
         if given:
             raise ConfigError(f"{given[0]}: expected a file as --graph, got {path or 'no --graph'}; leave it out")
         return config
     if config.plan:
         raise ConfigError(f"{path}: --plan writes nothing, and a file is stored first; ingest it, and plan with that")
-    PredictionFolder(absolute_url(config.out)).check_place()
-    url = f"{absolute_url(config.out)}/{DATA}"
+    folder = PredictionFolder(absolute_url(config.out))
+    folder.check_place()
+    url = f"{folder.url}/{DATA}"
     with progress(f"storing {path}") as bar:
 
         def report(stage: str, done: int, total: int | None) -> None:
@@ -49,13 +46,24 @@ def store_file(run: FinishedRun, config: PredictConfig) -> PredictConfig:
             )
             _, _, written, more = ingest_set(source, report)
         else:
-            graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=config.edge_list)
-            graph = replace(graph, reverse_edges=config.reverse_edges)
-            _, _, written, more = (ingest_typed_graph if is_typed(path) else ingest_graph)(graph, report)
-            if run.summary.get("symmetric") and not getattr(open_any_graph(url).manifest, "symmetric", True):
+            own = open_any_graph(run.data_url, run.snapshot).manifest
+            learnt = isinstance(own, Manifest) and (own.feature_columns or own.class_names)
+            if learnt and edges.features_as is None:
+                edges = replace(edges, features_as=run.data_url)
+            graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=edges)
+            _, _, written, more = ingest_graph(replace(graph, reverse_edges=config.reverse_edges), report)
+            if isinstance(own, Manifest) and own.symmetric and not open_graph(url).manifest.symmetric:
                 more = "the run's graph has every edge's reverse, this one has not: --reverse-edges add stores them"
-    print(f"{path}: {written}\n{more}", flush=True)
+    print(f"{written}\n{more}", flush=True)
     return replace(config, graph=url, other_graph=True)
+
+
+def _is_file(path: str) -> bool:
+    """Whether it is a table, a glob, or a folder of part files."""
+    parts = (each.name for each in Path(path).glob("*"))
+    return (
+        path.endswith(_ENDINGS) or any(mark in path for mark in "*?[") or any(one.endswith(_ENDINGS) for one in parts)
+    )
 
 
 def _with_targets(path: str, table: SmilesOptions, targets: tuple[str, ...]) -> SmilesOptions:

@@ -19,7 +19,7 @@ def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
     if split is None or split.class_counts is None:
         return []
     rows = {name: (split.class_counts[code], split.num_labelled[code]) for name, code in SPLITS.items()}
-    return _lacks(rows, "nodes")
+    return _lacks(rows, "nodes", manifest.class_names)
 
 
 def set_lacks(store: StoredGraphs, columns: Sequence[int]) -> list[str]:
@@ -41,19 +41,20 @@ def set_lacks(store: StoredGraphs, columns: Sequence[int]) -> list[str]:
                 name: (np.bincount(own.astype(int), minlength=width).tolist(), len(own)) for name, own in values.items()
             }
             target = f"{store.target_names[column]}: " if len(columns) > 1 else ""
-            lacks += [target + each for each in _lacks(rows, labelled or "graphs")]
+            lacks += [target + each for each in _lacks(rows, labelled or "graphs", store.class_names)]
     return lacks if len(lacks) <= _SHOWN else [*lacks[:_SHOWN], f"{len(lacks) - _SHOWN} more of this kind"]
 
 
-def _lacks(rows: Mapping[str, tuple[Sequence[int], int]], unit: str) -> list[str]:
-    """`rows`: by split, counts by class and of all that have a label."""
+def _lacks(rows: Mapping[str, tuple[Sequence[int], int]], unit: str, class_names: Sequence[str]) -> list[str]:
+    """`rows`: by split, counts by class and of all that have a label. `class_names`: empty where numbers name the classes."""
     lacks, (trained, num_trained) = [], rows["train"]
+    names = class_names or list(map(str, range(len(trained))))
     for name, (counts, total) in rows.items():
         there = [each for each, count in enumerate(counts) if count]
-        unseen = [f"{each} ({counts[each]:,} of {total:,})" for each in there if not trained[each]]
+        unseen = [f"{names[each]} ({counts[each]:,} of {total:,})" for each in there if not trained[each]]
         if unseen:
             shown = ", ".join(unseen[:_SHOWN]) + (" …" if len(unseen) > _SHOWN else "")
             lacks.append(f"{name} has classes that none of {num_trained:,} training {unit} has: {shown}")
         if len(there) == 1 and len(counts) > 1 and counts[there[0]] == total:
-            lacks.append(f"{name} has one class of {len(counts):,}: {there[0]} ({total:,} of {total:,} {unit})")
+            lacks.append(f"{name} has one class of {len(counts):,}: {names[there[0]]} ({total:,} of {total:,} {unit})")
     return lacks

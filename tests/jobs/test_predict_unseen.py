@@ -63,7 +63,7 @@ def test_a_new_graph_needs_neither_labels_nor_splits(folder, sampler):
     assert f"{NODES} predictions in 1 file(s)" in said
     files = [run, f"{run}/file", "--graph", "edges.csv", *FILES]
     said = job(predict.main, *files, "--reverse-edges", "add", cwd=folder)
-    assert "edges.csv: edges:edges: 120 nodes" in said
+    assert "edges:edges: 120 nodes" in said
     assert "these predictions are complete" in job(predict.main, *files, "--reverse-edges", "add", cwd=folder)
     assert sorted(path.name for path in (folder / run / "file").iterdir()) == [
         *("_data", "_settings.json", "_summary.json", "part-00000.parquet")
@@ -76,6 +76,34 @@ def test_a_new_graph_needs_neither_labels_nor_splits(folder, sampler):
         ours, theirs = (np.stack(each["logits"].to_numpy()) for each in (table, own))
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert json.loads((folder / run / "bare" / "_summary.json").read_text())["scores"] == {}
+
+
+def test_tables_are_read_as_those_of_the_run(folder):
+    """Words become the features that they were in training, whatever words a new table has; ids of text come back."""
+    rng, colours = np.random.default_rng(1), ["red", "green", "blue"]
+    rows = [(f"n{node}", colours[node % 3], f"{rng.normal():.3f}", "abc"[node % 3]) for node in range(60)]
+    edges = "\n".join(["src,dst", *(f"n{a},n{b}" for a, b in rng.integers(0, 60, (150, 2)))]) + "\n"
+    few = [row for row in rows if row[1] != "red"]
+    (folder / "known.csv").write_text(edges)
+    (folder / "new.csv").write_text("src,dst\nn1,n2\nn4,n1\n")
+    for name, header, some in (("known", "id,colour,size,label", rows), ("new", "id,colour,size", few)):
+        lines = [",".join(row[: len(header.split(","))]) for row in some]
+        (folder / f"{name}_nodes.csv").write_text("\n".join([header, *lines]) + "\n")
+    shares = ["--split.shares", 0.6, 0.2, 0.2]
+    job(ingest.main, "known.csv", "known", "--edge-list.nodes", "known_nodes.csv", *shares, cwd=folder)
+    words = ["--data", "known", *SMALL, *SAMPLERS["whole"], "--run.dir", "run-words", "--workers.launcher", "process"]
+    job(train_nodes.main, *words, cwd=folder)
+    job(predict.main, "run-words", "new", "--graph", "new.csv", "--edge-list.nodes", "new_nodes.csv", cwd=folder)
+    assert predictions_of(folder / "new")["id"].to_pylist() == [row[0] for row in few]
+    own = [f"--edge-list.{name}" for name in ("nodes", "features-as")]
+    job(ingest.main, "known.csv", "again", own[0], "known_nodes.csv", own[1], "known", cwd=folder)
+    job(predict.main, "run-words", "out-again", "--graph", "again", "--other-graph", cwd=folder)
+    (folder / "known_nodes.csv").write_text((folder / "known_nodes.csv").read_text().replace(",label", ",note"))
+    given = ["--edge-list.nodes", "known_nodes.csv", "--edge-list.feature_columns", "colour", "size"]
+    job(predict.main, "run-words", "out-file", "--graph", "known.csv", *given, cwd=folder)
+    stored, file = (predictions_of(folder / name) for name in ("out-again", "out-file"))
+    assert file["split"].null_count == 60
+    np.testing.assert_allclose(*(np.stack(each["logits"].to_numpy()) for each in (file, stored)), atol=1e-5)
 
 
 def test_what_does_not_fit_a_file_is_said_in_one_line(folder):
