@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -125,19 +125,18 @@ def _ingest_pieces(
         provenance={**info.provenance, **versions, "features": "ogb.utils.mol.smiles2graph"},
     )
 
-    def shards() -> Iterator[pa.RecordBatch]:
+    def shards() -> Iterable[pa.RecordBatch]:
         rejects.clear()
         return pieces.shards(options.shard_rows // options.chunk_rows, rejects, report)
 
-    batches = shards()
+    is_hashed, written = info.provenance.get("split") == HASHED, (stored, shards())
     if options.split:
-        stored, batches = resplit(stored, shards, options.split, partial(_groups, source, murcko_scaffold))
-    elif info.provenance.get("split") == HASHED and (info.num_rows or _SMALL_SET) < _SMALL_SET:
-        stored, batches = fill_parts(stored, shards, partial(_groups, source, str.strip))
-    # Of a split that nobody has published, what a part has lost is of no interest.
-    official = not options.split and info.provenance.get("split") != HASHED
-    told = rejects if official else (replace(each, split=0) for each in rejects)
-    return write_graphs(url, stored, batches, told, overwrite=options.overwrite, scratch=options.scratch)
+        written = resplit(stored, shards, options.split, partial(_groups, source, murcko_scaffold))
+    elif is_hashed and (info.num_rows or _SMALL_SET) < _SMALL_SET:
+        written = fill_parts(stored, shards, partial(_groups, source, str.strip))
+    # What a part has lost that nobody has published is of no interest.
+    told = (replace(each, split=0) for each in rejects) if options.split or is_hashed else rejects
+    return write_graphs(url, *written, told, overwrite=options.overwrite, scratch=options.scratch)
 
 
 def _groups(source: MoleculeSource, key: Callable[[str], str], row: np.ndarray) -> np.ndarray:

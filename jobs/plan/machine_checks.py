@@ -252,11 +252,7 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
         yield Finding("graph", "fail", str(error))
         return
     yield Finding("graph", "ok", f"{url}: {described}")
-    if isinstance(stored, StoredGraph):
-        lacks = graph_lacks(stored.manifest, 0)
-    else:
-        lacks = set_lacks(stored, range(len(stored.target_names)))
-    if lacks:
+    if lacks := graph_lacks(stored.manifest, 0) if isinstance(stored, StoredGraph) else set_lacks(stored):
         yield Finding("splits", "warn", f"{url} lacks: {'; '.join(lacks)}")
 
 

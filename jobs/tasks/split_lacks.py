@@ -1,6 +1,7 @@
 """What splits lack, each in a few words with both counts: classes to train on, a second class to score, rows that were rejected."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,39 +23,35 @@ def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
     return _lacks(rows, "nodes", manifest.class_names)
 
 
-def set_lacks(store: StoredGraphs, columns: Sequence[int]) -> list[str]:
-    """Of a set, and of those of these targets that are classes; of labelled nodes or pairs, of their labels."""
+def set_lacks(store: StoredGraphs, columns: Sequence[int] | None = None) -> list[str]:
+    """Of a set, and of those of these targets (None: all) that are classes; of labelled nodes or pairs, of their labels."""
     text, labelled = store.manifest.provenance.get("rejected"), store.manifest.labelled
     lacks = [f"rejected rows: {text}"] if text else []
+    columns = range(len(store.target_names)) if columns is None else columns
     for column in [0] if labelled else columns:
         values = {name: split_targets(store, name, (column,))[:, 0] for name in store.split_names}
-        values = {name: own[~np.isnan(own)] for name, own in values.items()}
-        every = np.concatenate([np.empty(0), *values.values()])
+        known = {name: own[~np.isnan(own)] for name, own in values.items()}
+        every = np.concatenate([np.empty(0), *known.values()])
         if (
             len(every)
             and not (every % 1).any()
             and 0 <= every.min() <= every.max() < _MOST_CLASSES
-            and "train" in values
+            and "train" in known
         ):
-            width = int(every.max()) + 1
-            rows = {
-                name: (np.bincount(own.astype(int), minlength=width).tolist(), len(own)) for name, own in values.items()
-            }
-            target = f"{store.target_names[column]}: " if len(columns) > 1 else ""
+            width, target = int(every.max()) + 1, f"{store.target_names[column]}: " if len(columns) > 1 else ""
+            rows = {name: (np.bincount(own.astype(int), minlength=width), len(own)) for name, own in known.items()}
             lacks += [target + each for each in _lacks(rows, labelled or "graphs", store.class_names)]
     return lacks if len(lacks) <= _SHOWN else [*lacks[:_SHOWN], f"{len(lacks) - _SHOWN} more of this kind"]
 
 
-def _lacks(rows: Mapping[str, tuple[Sequence[int], int]], unit: str, class_names: Sequence[str]) -> list[str]:
-    """`rows`: by split, counts by class and of all that have a label. `class_names`: empty where numbers name the classes."""
+def _lacks(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str]) -> list[str]:
+    """`rows`: by split, counts by class and of all that have a label. `names`: of the classes; empty: numbers name them."""
     lacks, (trained, num_trained) = [], rows["train"]
-    names = class_names or list(map(str, range(len(trained))))
     for name, (counts, total) in rows.items():
-        there = [each for each, count in enumerate(counts) if count]
-        unseen = [f"{names[each]} ({counts[each]:,} of {total:,})" for each in there if not trained[each]]
-        if unseen:
+        of_class = {i: f"{names[i] if names else i} ({n:,} of {total:,}" for i, n in enumerate(counts) if n}
+        if unseen := [told + ")" for i, told in of_class.items() if not trained[i]]:
             shown = ", ".join(unseen[:_SHOWN]) + (" …" if len(unseen) > _SHOWN else "")
             lacks.append(f"{name} has classes that none of {num_trained:,} training {unit} has: {shown}")
-        if len(there) == 1 and len(counts) > 1 and counts[there[0]] == total:
-            lacks.append(f"{name} has one class of {len(counts):,}: {names[there[0]]} ({total:,} of {total:,} {unit})")
+        if len(of_class) == 1 < len(counts) and sum(counts) == total:
+            lacks.append(f"{name} has one class of {len(counts):,}: {', '.join(of_class.values())} {unit})")
     return lacks

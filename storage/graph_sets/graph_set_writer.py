@@ -100,12 +100,8 @@ def _write(
             table.writerows((reject.line, reject.text, reject.reason) for reject in refused)
         writer.add(REJECTS_NAME)
     statistics, lost = measure.result(), Counter(reject.split for reject in refused)
-    parts = zip(info.split_names, statistics.parts[1:], strict=True)
-    told = [
-        f"{name} {lost[code]:,} of {lost[code] + part.num_graphs:,}"
-        for code, (name, part) in enumerate(parts, 1)
-        if lost[code]
-    ]
+    sizes = [part.num_graphs + lost[code] for code, part in enumerate(statistics.parts)]
+    told = [f"{name} {lost[i]:,} of {sizes[i]:,}" for i, name in enumerate(info.split_names, 1) if lost[i]]
     if told:
         info = replace(info, provenance={**info.provenance, "rejected": ", ".join(told)})
     return GraphSetManifest(

@@ -15,17 +15,15 @@ _SPLIT = 0x73706C74  # "splt": keeps these draws apart from others of the seed
 def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.ndarray | None) -> np.ndarray:
     """int8 [n], SPLIT_*: the rows that are `chosen` (bool [n]) by the options' shares, the others in none.
 
-    `label`: integers [n], the classes of a split by label, the groups of one by scaffold. A function of the seed and a row's place.
-    Raises DataError where there are fewer than two rows, or groups, to divide.
+    `label`: [n], the classes of a split by label, the groups of one by scaffold. A function of the seed and a row's place. Raises DataError where there are
+    fewer than two rows, or groups, to divide.
     """
-    rows, key = np.flatnonzero(chosen), derive_key(options.seed, _SPLIT)
+    rows, key, whole = np.flatnonzero(chosen), derive_key(options.seed, _SPLIT), options.by == "scaffold"
     group = np.zeros(len(rows), np.int64) if label is None else np.unique(label[rows], return_inverse=True)[1]
-    whole = options.by == "scaffold"
     if len(np.unique(group) if whole else rows) < 2:
         what = "scaffolds" if whole else "rows with a label or target"
         raise DataError(f"{name}: split shares: expected two {what} at least, got {len(rows)} rows; leave --split out")
-    codes = np.zeros(len(chosen), np.int8)
-    sizes = part_sizes(len(rows), options.shares)
+    codes, sizes = np.zeros(len(chosen), np.int8), part_sizes(len(rows), options.shares)
     codes[rows] = _whole_groups(group, sizes, key) if whole else _of_each_class(group, sizes, hash_counters(key, rows))
     return codes
 
@@ -40,12 +38,10 @@ def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
 def _of_each_class(group: np.ndarray, sizes: list[int], order: np.ndarray) -> np.ndarray:
     count = np.bincount(group)
     kept = _stratified(count, sizes[0] + sizes[1])
-    train = _stratified(kept, sizes[0])
-    by_group = np.lexsort((order, group))
+    ends = np.stack([_stratified(kept, sizes[0]), kept])  # of each class, how many train, and train or validate
+    by_group, codes = np.lexsort((order, group)), np.empty(len(group), np.int8)
     place = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)  # within its class
-    sorted_group, codes = group[by_group], np.empty(len(group), np.int8)
-    later = np.where(place < kept[sorted_group], SPLIT_VALID, SPLIT_TEST)
-    codes[by_group] = np.where(place < train[sorted_group], SPLIT_TRAIN, later)
+    codes[by_group] = SPLIT_TRAIN + (place >= ends[:, group[by_group]]).sum(axis=0)
     return codes
 
 
@@ -60,14 +56,17 @@ def _stratified(count: np.ndarray, size: int) -> np.ndarray:
 def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
     """The largest group first, each into the first part that has room, else into the one that lacks most; no part that should have rows stays empty."""
     count = np.bincount(group)
-    order = np.lexsort((hash_counters(key, np.arange(len(count))), -count))
-    part_of, room = np.empty(len(count), np.int8), list(sizes)
-    for each in order:
-        part_of[each] = part = next((i for i in range(3) if count[each] <= room[i]), int(np.argmax(room)))
+    groups_of: list[list[int]] = [[], [], []]
+    room = list(sizes)
+    for each in np.lexsort((hash_counters(key, np.arange(len(count))), -count)).tolist():
+        part = next((i for i in range(3) if count[each] <= room[i]), int(np.argmax(room)))
+        groups_of[part].append(each)
         room[part] -= count[each]
-    for part in [i for i in (1, 2) if sizes[i] and i not in part_of]:
-        givers = [i for i in range(3) if np.count_nonzero(part_of == i) > (i < part)]
-        if givers:  # the smallest group of the part with most of them
-            giver = max(givers, key=lambda i: np.count_nonzero(part_of == i))
-            part_of[[each for each in order if part_of[each] == giver][-1]] = part
-    return (SPLIT_TRAIN + part_of[group]).astype(np.int8)
+    for part in (1, 2):
+        givers = [of_part for i, of_part in enumerate(groups_of) if len(of_part) > (i < part)]
+        if sizes[part] and not groups_of[part] and givers:  # the smallest of the part with most of them
+            groups_of[part].append(max(givers, key=len).pop())
+    codes = np.empty(len(count), np.int8)
+    for code, of_part in zip((SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST), groups_of, strict=True):
+        codes[of_part] = code
+    return codes[group]

@@ -44,9 +44,9 @@ def test_a_set_is_split_by_its_classes(tmp_path):
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ({"by": "scaffold"}, "expected molecules, got another set"),
-        ({"by": "time"}, "expected a graph whose nodes have times"),
-        ({"by": "label"}, "expected one target of classes"),
+        ({"by": "scaffold"}, "or scaffold for molecules; set --split.by"),
+        ({"by": "time"}, "split 0.5 0.5 by time: expected random, label"),
+        ({"by": "label"}, "split 0.5 0.5 by label, seed 0: expected random, label for one target of classes"),
     ],
 )
 def test_splits_that_a_set_cannot_have(split, message):
