@@ -1,5 +1,6 @@
 """PyG and DGL objects; DGL's importer also on a stand-in with the few methods that it calls."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,7 +55,9 @@ def test_masks_of_some_parts_alone(data, left):
         data[f"{part}_mask"] = None
         del columns[f"{part}_mask"]
     idx = {part: torch.tensor(MASKS[part]).nonzero().squeeze(1) for part in left}
-    for graph in (pyg_graph(data), pyg_graph(data, split_idx=idx), dgl_graph(_stand_in(ndata=columns))):
+    columnless = _stand_in(ndata={}, edata={})
+    graphs = (pyg_graph(data), pyg_graph(data, split_idx=idx), dgl_graph(_stand_in(ndata=columns, edata={})))
+    for graph in (*graphs, dgl_graph(columnless, split_idx=idx)):
         assert next(graph.nodes(10)).split.tolist() == expected
 
 
@@ -63,8 +66,71 @@ def test_pyg_split_idx_in_place_of_masks(data):
     assert pyg_graph(data).info.num_split_sets == 0
     idx = {"train": torch.tensor([0]), "valid": torch.tensor([1]), "test": torch.tensor([2])}
     _check(pyg_graph(data, split_idx=idx))
-    with pytest.raises(DataError, match=r"split_idx: expected some of train, valid and test, got \['training'\]"):
+    with pytest.raises(DataError, match=r"split_idx: expected some of train, valid .* and test, got \['training'\]"):
         pyg_graph(data, split_idx={"training": torch.tensor([0])})
+
+
+def _data_set(*items, **methods):
+    """A data set of PyG that holds these graphs."""
+    InMemoryDataset = pytest.importorskip("torch_geometric.data").InMemoryDataset
+    made = type("MadeDataset", (InMemoryDataset,), methods)()
+    made.data, made.slices = made.collate(list(items))
+    return made
+
+
+def test_a_data_set_in_place_of_its_only_graph(data):
+    idx = {part: torch.tensor(MASKS[part]).nonzero().squeeze(1) for part in MASKS}
+    for given in ([data], _data_set(data)):
+        _check(pyg_graph(given))
+    with pytest.raises(
+        DataError, match=r"expected one graph, got MadeDataset of 2; .* store them all with ingest_graphs"
+    ):
+        pyg_graph(_data_set(data, data))
+    del data.train_mask, data.val_mask, data.test_mask
+    _check(pyg_graph(_data_set(data, get_idx_split=lambda _: idx)))  # as OGB's sets have it
+    _check(dgl_graph([_stand_in()]))
+    with pytest.raises(DataError, match="expected a DGL graph, got Data"):
+        dgl_graph(data)
+
+
+@pytest.mark.parametrize("valid", ["val_idx", "valid_idx"])
+def test_pyg_rows_of_a_split(data, valid):
+    """Beside masks that say the same, or without; of data that say two things none is chosen."""
+    masks = {name: data[name] for name in ("train_mask", "val_mask", "test_mask")}
+    data.train_idx, data[valid], data.test_idx = torch.tensor([0]), [1], np.array([2])
+    _check(pyg_graph(data))
+    for name in masks:
+        del data[name]
+    _check(pyg_graph(data))
+    del data.test_idx
+    assert next(pyg_graph(data).nodes(10)).split.tolist() == [[1], [2], [0], [0]]
+    data.train_mask = masks["val_mask"]
+    with pytest.raises(DataError, match=r"train_mask … and train_idx … name other nodes; give those .* as split_idx"):
+        pyg_graph(data)
+    assert next(pyg_graph(data, split_idx={"test": [3]}).nodes(10)).split.tolist() == [[0], [0], [0], [3]]
+
+
+def test_what_is_not_read_is_named(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pyg_graph(data)
+    data.pos, data.edge_type = torch.ones(4, 3), torch.zeros(4)
+    with pytest.warns(UserWarning, match="^pyg: not read: edge_type, pos$"):
+        _check(pyg_graph(data))
+    with pytest.warns(UserWarning, match="^dgl: not read: feat, weight$"):
+        dgl_graph(_stand_in())
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_floats_of_any_length(data, kind):
+    data.x, data.y, data.edge_weight = data.x.to(kind), data.y.float(), torch.arange(4).to(kind)
+    _check(pyg_graph(data, num_classes=3))
+    assert next(pyg_graph(data).edges(10)).weight.tolist() == [0, 1, 2, 3]
+    data.y = torch.tensor([0.5, 1, 2, 0])
+    with pytest.raises(
+        DataError, match=r"labels must be classes, .* got 0.5, 1 such; for real numbers .* no num_classes"
+    ):
+        pyg_graph(data, num_classes=3)
 
 
 def test_pyg_several_sets_edge_columns_and_regression(data):
@@ -182,7 +248,7 @@ def test_pyg_temporal_data(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"src": np.array([0.9, 1.9])}, "src: expected rows of nodes as whole numbers, got float64"),
+        ({"src": np.array([0.9, 1.9])}, "src: expected rows of nodes as whole numbers, got 0.9, 2 such of float64"),
         ({"split": np.eye(3, dtype=bool)}, "split must be whole numbers of shape .* got bool"),
         ({"split": np.array([1, 2, 3])}, r"split must be whole numbers of shape .* got int64 \[3\]"),
     ],

@@ -105,6 +105,11 @@ def test_splits_by_rows_in_place_of_masks(hetero_data, tmp_path: Path) -> None:
     rows = {"paper": {"train": np.array([3]), "valid": np.array([0]), "test": np.array([1])}}
     lists = ingested(typed_pyg_graph(hetero_data, split_idx=rows), tmp_path)
     assert [lists.nodes["paper"][node][2] for node in range(4)] == [(2,), (3,), (0,), (1,)]
+    by_part = {part: {"paper": of} for part, of in rows["paper"].items()}  # as OGB gives them
+    assert ingested(typed_pyg_graph(hetero_data, split_idx=by_part), tmp_path / "by_part").nodes == lists.nodes
+    for wrong in ({"papers": rows["paper"]}, {"train": {"papers": [3]}}):
+        with pytest.raises(DataError, match=r"split_idx: expected types of paper, author, got \['papers'\]"):
+            typed_pyg_graph(hetero_data, split_idx=wrong)
 
 
 def heterograph(data):

@@ -1,1 +1,1 @@
-"""Graphs in memory: arrays, PyG's Data, DGL's graphs. Imports: storage.ingestion, storage.format, core."""
+"""Graphs in memory: arrays, PyG's Data, DGL's graphs. Imports: storage.ingestion, storage.format, storage.filesystem, core."""

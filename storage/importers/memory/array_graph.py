@@ -23,6 +23,7 @@ from graphmill.storage.format.source import (
     SourceInfo,
 )
 from graphmill.storage.format.stored_links import Links
+from graphmill.storage.importers.memory.as_array import NUMBERS, TIMES, as_array
 from graphmill.storage.ingestion.string_ids import StringIds
 
 # What numpy raises of a damaged .npy file.
@@ -38,11 +39,14 @@ _MOST_CLASSES = 1000  # that floats are
 
 @dataclass(frozen=True)
 class ArrayGraph:
-    """A graph as whole arrays. DataError where their lengths do not fit each other."""
+    """A graph as whole arrays: what is given of numpy, torch, lists, pandas, polars or Arrow is coerced by `as_array`.
+
+    DataError where lengths do not fit each other, and for what is no such column.
+    """
 
     name: str
     num_nodes: int
-    src: np.ndarray  # integer [num_edges]
+    src: np.ndarray  # integer [num_edges]; floats that are whole become so
     dst: np.ndarray  # integer [num_edges]
     edge_weight: np.ndarray | None = None  # [num_edges]
     edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
@@ -51,9 +55,11 @@ class ArrayGraph:
         str, ...
     ] = ()  # of a knowledge graph: names; `edge_feature` [num_edges, 1] has the number of each edge's
     node_time: np.ndarray | None = None  # [num_nodes], the same
-    feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy CSR array (made dense chunk by chunk)
+    feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy matrix in CSR form (made dense chunk by chunk)
     label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L], as given; then as `label_column` makes it
-    split: np.ndarray | None = None  # int8 [num_nodes, num_split_sets]
+    split: Any = (
+        None  # int8 [num_nodes, num_split_sets]; or rows under train, valid and test, as `rows_split` takes them
+    )
     num_classes: int | None = None
     class_names: tuple[str, ...] = ()  # of the classes, or of the several labels, in order
     undirected_once: bool = False
@@ -67,14 +73,9 @@ class ArrayGraph:
         return describe(self)
 
     def __post_init__(self) -> None:
-        if self.label is not None:
-            one = self.label.ndim == 1 or self.label.shape[1:] == (1,)
-            told = one and self.num_classes is not None and self.label_kind == "auto"
-            kind = "class" if told else self.label_kind
-            object.__setattr__(self, "label", label_column(self.label, self.name, kind))
-        for entry in ("edge_time", "node_time"):
+        for entry, what in (("src", "src"), ("dst", "dst"), *_COLUMNS.items()):
             if (given := getattr(self, entry)) is not None:
-                object.__setattr__(self, entry, time_column(given, f"{self.name}: {entry}"))
+                object.__setattr__(self, entry, self._coerced(entry, given, f"{self.name}: {what}"))
         rows = (
             ("features", self.feature),
             ("labels", self.label),
@@ -102,14 +103,30 @@ class ArrayGraph:
                 f"{self.name}: split must be whole numbers of shape [num_nodes, split sets], 1 train, 2 valid, 3 test, 0 none, got "
                 f"{self.split.dtype} {list(self.split.shape)}; of masks it is made by array_graph.split_column"
             )
-        for label, ends in (("src", self.src), ("dst", self.dst)):
-            if len(ends) and ends.dtype.kind not in "iu":
-                raise DataError(
-                    f"{self.name}: {label}: expected rows of nodes as whole numbers, got {ends.dtype}; convert them"
-                )
         for label, matrix in (("features", self.feature), ("edge features", self.edge_feature)):
             if matrix is not None and len(matrix.shape) != 2:
                 raise DataError(f"{self.name}: {label} must have two dimensions, got shape {tuple(matrix.shape)}")
+
+    def _coerced(self, entry: str, given: Any, what: str) -> Any:
+        """A column as it is stored."""
+        if entry in ("src", "dst"):
+            return whole_rows(given, what)
+        if entry == "split" and isinstance(given, Mapping):
+            return rows_split(given, self.num_nodes, self.name)
+        if entry == "feature" and hasattr(given, "tocsr"):
+            return given.tocsr()
+        array = as_array(given, what, TIMES if entry.endswith("time") else NUMBERS)
+        if entry.endswith("time"):
+            return time_column(array, what)
+        one = array.shape[1:] in ((), (1,))  # number of each
+        if entry == "label":
+            told = one and self.num_classes is not None and self.label_kind == "auto"
+            return label_column(array, self.name, "class" if told else self.label_kind)
+        if entry == "edge_weight" and not one:
+            raise DataError(f"{what}: expected one number of each edge, got shape {list(array.shape)}")
+        if entry == "edge_weight":
+            return array.reshape(-1)
+        return array[:, None] if entry == "edge_feature" and array.ndim == 1 else array
 
     @property
     def is_multilabel(self) -> bool:
@@ -154,6 +171,15 @@ class ArrayGraph:
 
 
 _NONE = np.empty(0, np.int64)
+_COLUMNS = {
+    "feature": "features",
+    "label": "labels",
+    "split": "split",
+    "edge_weight": "edge weights",
+    "edge_feature": "edge features",
+    "edge_time": "edge_time",
+    "node_time": "node_time",
+}
 
 
 def array_nodes(
@@ -204,13 +230,30 @@ def node_chunks(
         yield replace(NodeChunk(dense, *others), string_id=string_id)
 
 
-def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(src, dst) of an integer [2, num_edges] array. DataError for another shape or type."""
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or not np.issubdtype(edge_index.dtype, np.integer):
+def edge_rows(edge_index: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(src, dst) of an array [2, num_edges] of whole numbers. DataError for another shape or type."""
+    ends = as_array(edge_index, f"{name}: edge_index")
+    if ends.ndim != 2 or ends.shape[0] != 2:
+        raise DataError(f"{name}: edges must be integers of shape [2, num_edges], got {ends.dtype} {list(ends.shape)}")
+    src, dst = (whole_rows(end, f"{name}: edge_index") for end in ends)
+    return src, dst
+
+
+def whole_rows(rows: Any, what: str) -> np.ndarray:
+    """Rows of nodes: integers, or floats that are whole, as pandas writes them. DataError for others, and for missing ones."""
+    array = as_array(rows, what)
+    if array.dtype.kind in "iu":
+        return array
+    bad = np.ones(array.shape, bool) if array.dtype.kind == "b" else ~_whole(array)
+    if bad.any():
         raise DataError(
-            f"{name}: edges must be integers of shape [2, num_edges], got {edge_index.dtype} {list(edge_index.shape)}"
+            f"{what}: expected rows of nodes as whole numbers, got {array[bad][0]}, {int(bad.sum())} such of {array.dtype}; convert them"
         )
-    return edge_index[0], edge_index[1]
+    return array.astype(np.int64)
+
+
+def _whole(numbers: np.ndarray) -> np.ndarray:
+    return (np.floor(numbers) == numbers) & (np.abs(numbers) < 2.0**63)
 
 
 def time_column(time: np.ndarray, what: str) -> np.ndarray:
@@ -228,7 +271,7 @@ def time_column(time: np.ndarray, what: str) -> np.ndarray:
         converted = time.astype("datetime64[us]")
         bad, whole = np.isnat(converted), converted.astype(np.int64)
     elif time.dtype.kind == "f":
-        bad = ~((np.floor(time) == time) & (np.abs(time) < 2.0**63))
+        bad = ~_whole(time)
         whole = np.where(bad, 0, time).astype(np.int64)
     else:
         bad = time.astype(np.uint64, copy=False) >= 2**63 if time.dtype.kind == "u" else np.zeros(len(time), bool)
@@ -282,7 +325,7 @@ def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray
 def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
     """Whether floats are classes, as pandas writes whole numbers beside empty fields. Raises DataError where it cannot be told, or is said wrongly."""
     known = label[~np.isnan(label)]
-    whole = (np.floor(known) == known) & (known >= (-1 if kind == "class" else 0)) & (known < 2.0**63)
+    whole = _whole(known) & (known >= (-1 if kind == "class" else 0))
     if kind == "class" and not whole.all():
         raise DataError(
             f"{name}: labels must be classes, whole numbers from 0 (-1 or NaN: none), got {known[~whole][0]}, {int((~whole).sum())} such; "
@@ -311,23 +354,22 @@ def _answers(label: np.ndarray, name: str) -> np.ndarray:
     return known.astype(np.int8)
 
 
-def split_column(num_nodes: int, train: np.ndarray, valid: np.ndarray, test: np.ndarray, name: str) -> np.ndarray:
+def split_column(num_nodes: int, train: Any, valid: Any, test: Any, name: str) -> np.ndarray:
     """int8 [num_nodes]: the SPLIT_* codes of three parts, each a mask [num_nodes] or an array of rows.
 
     DataError for a row out of range, for a row in two parts (or twice in one), and for a mask of another length.
     """
     code = np.zeros(num_nodes, dtype=np.int8)
     for part_code, part in ((SPLIT_TRAIN, train), (SPLIT_VALID, valid), (SPLIT_TEST, test)):
-        part_name, rows = SPLIT_NAMES[part_code], np.asarray(part)
+        part_name = SPLIT_NAMES[part_code]
+        rows = as_array(part, f"{name}: {part_name} split")
         if rows.ndim != 1:
             raise DataError(f"{name}: {part_name} split must have one dimension, got shape {list(rows.shape)}")
         if rows.dtype == bool:
             if len(rows) != num_nodes:
                 raise DataError(f"{name}: {part_name} mask must have {num_nodes} entries, got {len(rows)}")
             rows = np.flatnonzero(rows)
-        elif not np.issubdtype(rows.dtype, np.integer) and len(rows):
-            raise DataError(f"{name}: {part_name} split must be a mask or row numbers, got {rows.dtype}")
-        rows = rows.astype(np.int64)
+        rows = whole_rows(rows, f"{name}: {part_name} split").astype(np.int64)
         outside = (rows < 0) | (rows >= num_nodes)
         if outside.any():
             raise DataError(f"{name}: {part_name} split rows must be 0 to {num_nodes - 1}, got {rows[outside][0]}")
@@ -344,7 +386,18 @@ def split_column(num_nodes: int, train: np.ndarray, valid: np.ndarray, test: np.
     return code
 
 
-def split_sets(num_nodes: int, parts: Sequence[Sequence[np.ndarray]], name: str) -> np.ndarray:
+def rows_split(split_idx: Mapping[str, Any], num_nodes: int, name: str) -> np.ndarray:
+    """int8 [num_nodes, 1] of rows (or masks) under train, valid (or val) and test, some of them or all, as OGB's `get_idx_split` gives them.
+
+    DataError for other names, and as `split_column`.
+    """
+    rows = {{"val": "valid"}.get(part, part): split_idx[part] for part in split_idx}
+    if not rows or len(rows) < len(split_idx) or not rows.keys() <= set(SPLIT_NAMES[1:]):
+        raise DataError(f"{name}: split_idx: expected some of train, valid (or val) and test, got {sorted(split_idx)}")
+    return split_sets(num_nodes, [[rows.get(part, _NONE)] for part in SPLIT_NAMES[1:]], name)
+
+
+def split_sets(num_nodes: int, parts: Sequence[Sequence[Any]], name: str) -> np.ndarray:
     """int8 [num_nodes, num_split_sets] of equally many train, valid and test parts. DataError as `split_column`."""
     train, valid, test = parts
     if not len(train) == len(valid) == len(test):
@@ -355,7 +408,7 @@ def split_sets(num_nodes: int, parts: Sequence[Sequence[np.ndarray]], name: str)
     return np.stack(columns, axis=1)
 
 
-def mask_split(masks: Sequence[np.ndarray | None], num_nodes: int, name: str) -> np.ndarray | None:
+def mask_split(masks: Sequence[Any], num_nodes: int, name: str) -> np.ndarray | None:
     """int8 [num_nodes, num_split_sets] of the masks for train, valid and test, as far as there are any; None if there are none.
 
     A single mask beside several sets of another part belongs to each set: some PyG data sets come so.
@@ -376,7 +429,7 @@ def mask_sets(masks: np.ndarray, num_nodes: int, name: str, *, transposed: bool 
 
     DataError for other shapes, for as many sets as nodes where both are allowed, and for numbers but 0 and 1.
     """
-    masks = np.asarray(masks)
+    masks = as_array(masks, name)
     if masks.dtype != bool:
         if masks.dtype.kind not in "iuf" or not np.isin(masks, (0, 1)).all():
             raise DataError(f"{name}: expected a mask of truth values, or of 0 and 1, got others of {masks.dtype}")

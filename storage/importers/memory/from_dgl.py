@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import Relation, TypedSource
-from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes, mask_split
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
+from graphmill.storage.importers.memory.graph_objects import only_graph, split_of, stored_split, tell_unread
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -21,16 +20,21 @@ def dgl_graph(
     edge_feature: str | None = None,
     edge_time: str | None = None,
     node_time: str | None = None,
+    split_idx: Mapping[str, Any] | None = None,
     num_classes: int | None = None,
     name: str = "dgl",
 ) -> ArrayGraph:
-    """The graph of a homogeneous `dgl.DGLGraph`, edges as they are.
+    """The graph of a homogeneous `dgl.DGLGraph`, or the only one of a list or data set, edges as they are.
 
-    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight` (None: `weight`, if it is there), `edge_feature`
-    and `edge_time` entries of `edata` and `node_time` one of `ndata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask, as far as they are there.
+    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight` (None: `weight`, if it is there), `edge_feature` and
+    `edge_time` entries of `edata` and `node_time` one of `ndata`, which must then exist; other entries are not read, which a warning says. Splits are
+    `ndata`'s train_mask, val_mask and test_mask, as far as they are there, or `split_idx` with rows under train, valid and test (OGB's form).
 
-    Errors: DataError for a heterogeneous graph, a named edge entry that is absent, shapes that disagree.
+    Errors: DataError for a heterogeneous graph, several graphs, a named edge entry that is absent, shapes that disagree.
     """
+    split_idx, graph = split_of(graph, split_idx), only_graph(graph, name)
+    if not hasattr(graph, "ndata"):
+        raise DataError(f"{name}: expected a DGL graph, got {type(graph).__name__}")
     if not getattr(graph, "is_homogeneous", True):
         raise DataError(
             f"{name}: expected a homogeneous DGL graph, got node types {list(graph.ntypes)}; take typed_dgl_graph for it"
@@ -44,8 +48,8 @@ def dgl_graph(
     return ArrayGraph(
         name=name,
         num_nodes=num_nodes,
-        **_edge_columns(graph.edges(), graph.edata, edge_weight, edge_feature, edge_time),
-        **_node_columns(graph.ndata, feature, label, node_time, num_nodes, name),
+        **_edge_columns(name, graph.edges(), graph.edata, edge_weight, edge_feature, edge_time),
+        **_node_columns(graph.ndata, feature, label, node_time, split_idx, num_nodes, name),
         num_classes=num_classes,
     )
 
@@ -74,14 +78,16 @@ def typed_dgl_graph(
     for node_type in graph.ntypes:
         num_nodes, where = int(graph.num_nodes(node_type)), f"{name}: {node_type}"
         data = graph.nodes[node_type].data
-        columns = _node_columns(data, feature, label, node_time if node_time in data else None, num_nodes, where)
+        time = node_time if node_time in data else None
+        columns = _node_columns(data, feature, label, time, None, num_nodes, where)
         nodes[node_type] = array_nodes(where, num_nodes, **columns)
     relations = {}
     for kind in graph.canonical_etypes:
         data = graph.edges[kind].data
         entries = (entry if entry in data else None for entry in (edge_weight, edge_feature, edge_time))
         each = Relation(*kind)
-        relations[each] = array_edges(f"{name}: {each}", **_edge_columns(graph.edges(etype=kind), data, *entries))
+        where = f"{name}: {each}"
+        relations[each] = array_edges(where, **_edge_columns(where, graph.edges(etype=kind), data, *entries))
     for entry in (edge_weight, edge_feature, edge_time):
         if entry is not None and not any(entry in graph.edges[kind].data for kind in graph.canonical_etypes):
             raise DataError(f"{name}: no relation's edge data has {entry!r}")
@@ -91,31 +97,27 @@ def typed_dgl_graph(
 
 
 def _edge_columns(
-    ends, data: Mapping[str, Any], edge_weight: str | None, edge_feature: str | None, edge_time: str | None
+    name: str, ends, data: Mapping[str, Any], edge_weight: str | None, edge_feature: str | None, edge_time: str | None
 ) -> dict[str, Any]:
-    src, dst = (_array(ids) for ids in ends)
-    weight = None if edge_weight is None else _array(data[edge_weight])
-    feature = None if edge_feature is None else _array(data[edge_feature])
-    return {
-        "src": src,
-        "dst": dst,
-        "edge_weight": weight[:, 0] if weight is not None and weight.ndim == 2 and weight.shape[1] == 1 else weight,
-        "edge_feature": feature[:, None] if feature is not None and feature.ndim == 1 else feature,
-        "edge_time": None if edge_time is None else _array(data[edge_time]),
-    }
+    names = {"edge_weight": edge_weight, "edge_feature": edge_feature, "edge_time": edge_time}
+    tell_unread(name, data, names.values())
+    columns = {column: None if entry is None else data[entry] for column, entry in names.items()}
+    return {"src": ends[0], "dst": ends[1], **columns}
 
 
 def _node_columns(
-    data: Mapping[str, Any], feature: str, label: str, node_time: str | None, num_nodes: int, name: str
+    data: Mapping[str, Any],
+    feature: str,
+    label: str,
+    node_time: str | None,
+    split_idx: Mapping[str, Any] | None,
+    num_nodes: int,
+    name: str,
 ) -> dict[str, Any]:
-    masks = [_array(data[mask]) if mask in data else None for mask in _MASKS]
+    tell_unread(name, data, (feature, label, node_time, *_MASKS))
     return {
-        "feature": _array(data[feature]) if feature in data else None,
-        "label": _array(data[label]) if label in data else None,
-        "split": mask_split(masks, num_nodes, name),
-        "node_time": None if node_time is None else _array(data[node_time]),
+        "feature": data.get(feature),
+        "label": data.get(label),
+        "split": stored_split(data.get, split_idx, num_nodes, name),
+        "node_time": None if node_time is None else data[node_time],
     }
-
-
-def _array(tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()

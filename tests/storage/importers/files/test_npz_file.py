@@ -90,7 +90,7 @@ def test_edge_index_is_taken_as_it_is(tmp_path):
     ("changes", "match"),
     [
         ({"edges": None}, "'edges' or 'edge_index'"),
-        ({"edges": np.zeros((2, 2))}, "integers"),
+        ({"edges": np.full((2, 2), 0.5)}, "edge_index: expected rows of nodes as whole numbers, got 0.5"),
         ({"y": np.zeros(3, int)}, "labels must have one row per node: 4 nodes, got 3"),
         ({"x_shape": np.array([5, 3])}, "features and nodes disagree"),
         ({"x_indices": np.array([0, 1, 3])}, "x_indices must be 0 to 2"),

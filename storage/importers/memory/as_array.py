@@ -1,0 +1,72 @@
+"""The one coercion of what enters from Python: numpy, torch, lists, pandas, polars and Arrow become whole numpy arrays, or are refused in one line."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphmill.core.errors import DataError
+from graphmill.storage.filesystem.filesystem_errors import one_line
+
+NUMBERS, TIMES = "biuf", "iufM"  # kinds of dtypes: truth values and numbers; numbers and dates
+_REFUSALS = (TypeError, ValueError, RuntimeError, OverflowError, pa.ArrowException)
+
+
+def as_array(values: Any, what: str, kinds: str = NUMBERS) -> np.ndarray:
+    """A column or matrix of any library, rows in their order; what is missing there (None, null, pandas' NA and NaN) is NaN.
+
+    Arrays of numpy stay as they are, mapped ones unread. Short floats of torch (bfloat16, float16, float8) become float32; a table's columns, and lists
+    of equal length, become the columns of a matrix. DataError that begins with `what` for a sparse tensor, lists of different lengths, text and objects.
+    """
+    expected = "numbers or dates" if kinds == TIMES else "numbers"
+    try:
+        array = _converted(values)
+    except _REFUSALS as error:
+        raise DataError(f"{what}: expected {expected}, got {type(values).__name__}: {one_line(error)[:160]}") from None
+    if not array.ndim or (array.dtype.kind not in kinds and array.size):
+        raise DataError(f"{what}: expected {expected}, got {array.dtype} of {type(values).__name__}; convert them")
+    return array
+
+
+def _converted(values: Any) -> np.ndarray:
+    if hasattr(values, "detach"):
+        if str(getattr(values, "layout", "no layout")) != "torch.strided":
+            raise ValueError(f"a dense tensor is needed, not {getattr(values, 'layout', 'a sparse one')}")
+        values = values.detach().cpu()
+        return (values.float() if values.is_floating_point() and values.element_size() < 4 else values).numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.where(values.mask, np.nan, values.data) if values.mask.any() else values.data
+    if hasattr(values, "iloc"):  # of pandas
+        values = (pa.array if values.ndim == 1 else pa.Table.from_pandas)(values, **_FROM_PANDAS[values.ndim])
+    elif hasattr(values, "to_arrow"):  # of polars
+        values = values.to_arrow()
+    if isinstance(values, pa.Table | pa.RecordBatch):
+        return np.stack([_of_arrow(column) for column in values.columns], axis=1)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return _of_arrow(values)
+    if isinstance(values, list | tuple) and values and hasattr(values[0], "detach"):
+        values = [_converted(value) for value in values]
+    array = np.asarray(values)
+    if array.dtype != object:
+        return array
+    rows = _of_arrow(pa.array(array.ravel().tolist(), from_pandas=True))
+    return rows.reshape(array.shape + rows.shape[1:])
+
+
+_FROM_PANDAS: dict[int, dict[str, bool]] = {1: {"from_pandas": True}, 2: {"preserve_index": False}}
+
+
+def _of_arrow(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if hasattr(column.type, "value_type"):  # lists
+        lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+        if len(lengths) > 1 or lengths == [None]:
+            raise ValueError(f"lists of one length are needed, got lengths {', '.join(map(str, lengths[:3]))}")
+        return _of_arrow(pc.list_flatten(column)).reshape(len(column), *lengths or [0])
+    if pa.types.is_boolean(column.type) and column.null_count:
+        column = column.cast(pa.int8())
+    if pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)

@@ -1,0 +1,56 @@
+"""What the importers of PyG's and of DGL's objects share: the only graph of a data set, its split, and what is left unread."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from graphmill.core.errors import DataError
+from graphmill.storage.importers.memory.array_graph import mask_split, rows_split
+
+
+def only_graph(data: Any, name: str) -> Any:
+    """`data`, or the only graph of a list or data set. DataError where it has several, or none."""
+    if not is_set(data):
+        return data
+    if len(data) != 1:
+        raise DataError(
+            f"{name}: expected one graph, got {type(data).__name__} of {len(data)}; give one of them, or store them all with ingest_graphs"
+        )
+    return data[0]
+
+
+def is_set(data: Any) -> bool:
+    """Whether it is a list, or a data set of PyG, DGL, OGB or torch."""
+    return isinstance(data, list) or any(base.__name__.endswith("Dataset") for base in type(data).__mro__)
+
+
+def split_of(data: Any, split_idx: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`split_idx`, or what a data set's `get_idx_split` gives, as those of OGB do."""
+    return data.get_idx_split() if split_idx is None and hasattr(data, "get_idx_split") else split_idx
+
+
+def stored_split(
+    get: Callable[[str], Any], split_idx: Mapping[str, Any] | None, num_nodes: int, name: str
+) -> np.ndarray | None:
+    """int8 [num_nodes, num_split_sets] of `split_idx`; else of `get`'s masks train_mask, val_mask, test_mask or rows train_idx, val_idx, test_idx.
+
+    None if there are none. DataError as `rows_split` and `mask_split`, and for masks and rows that differ.
+    """
+    if split_idx is not None:
+        return rows_split(split_idx, num_nodes, name)
+    masks = mask_split([get(f"{part}_mask") for part in ("train", "val", "test")], num_nodes, name)
+    rows = {part: idx for part in ("train", "val", "valid", "test") if (idx := get(f"{part}_idx")) is not None}
+    if not rows:
+        return masks
+    named = rows_split(rows, num_nodes, name)
+    if masks is not None and not np.array_equal(masks, named):
+        raise DataError(f"{name}: train_mask … and train_idx … name other nodes; give those to be used as split_idx")
+    return named
+
+
+def tell_unread(name: str, entries: Iterable[str], read: Iterable[str | None]) -> None:
+    """Warns, in one line, of what an object holds and its importer does not read."""
+    if unread := sorted(entry for entry in set(entries) - set(read) if not entry.startswith("_")):
+        warnings.warn(f"{name}: not read: {', '.join(unread)}", stacklevel=4)
