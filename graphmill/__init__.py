@@ -15,6 +15,7 @@ _NAMES = {
     "open_graphs": "graphmill.storage.graph_sets.graph_set:open_graphs",
     "open_typed_graph": "graphmill.storage.typed_graph:open_typed_graph",
     "ingest": "graphmill.storage.ingestion.ingest:ingest",
+    "ingest_graphs": "graphmill.storage.importers.memory.graph_list:ingest_graphs",
     "ingest_typed": "graphmill.storage.ingestion.typed_ingestion:ingest_typed",
     "IngestOptions": "graphmill.storage.ingestion.ingest:IngestOptions",
     "ArrayGraph": "graphmill.storage.importers.memory.array_graph:ArrayGraph",

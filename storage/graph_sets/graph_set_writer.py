@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -56,16 +56,18 @@ def write_graphs(
     *,
     overwrite: bool = False,
     scratch: str | None = None,
+    found: Callable[[GraphSetInfo], GraphSetInfo] = lambda info: info,
 ) -> GraphSetManifest:
     """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard; holds one of them at a time.
 
-    `rejects` are read after all shards. `scratch`: a local directory for the files before they are at `url`, where that is remote.
+    `rejects` are read after all shards, and `found` then makes the info what they were found to be: its schemas and classes may be narrower. `scratch`: a local directory for the files before they are at `url`, where that is remote.
     Raises ConfigError where `url` cannot be used, DataError where there is no graph, ConflictError where another writer was first,
     FormatError where writing fails.
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
         try:
             manifest = _write(writer, info, shards, rejects)
+            manifest = replace(manifest, **vars(found(info)))
         except GraphmillError:
             raise
         except OSError as error:  # a full disk, for example

@@ -1,0 +1,168 @@
+"""A list, iterator or data set of PyG's or DGL's graphs as a stored set of many graphs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+
+from graphmill.core.errors import DataError
+from graphmill.storage.format.graph_set_manifest import NO_FEATURES, GraphSetManifest, RowSchema
+from graphmill.storage.format.source import SPLIT_NAMES
+from graphmill.storage.graph_sets.graph_set_source import GraphSetSource, RawGraph, shards
+from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+from graphmill.storage.importers.memory.array_graph import edge_rows, label_column, rows_split
+from graphmill.storage.importers.memory.as_array import as_array
+from graphmill.storage.importers.memory.graph_objects import split_of, tell_unread
+
+_CODES = {None: 0, "train": 1, "valid": 2, "val": 2, "test": 3}
+_MOST_CATEGORIES, _MOST_CLASSES = 100_000, 2**15 - 1
+_READ = ("edge_index", "x", "edge_attr", "y", "num_nodes", "feat", "label")
+
+
+def ingest_graphs(
+    graphs: Iterable[Any],
+    url: str,
+    *,
+    split: str | Mapping[str, Any] | None = None,
+    labelled: Literal["graphs", "nodes"] | None = None,
+    categories: Mapping[str, tuple[int, ...]] | None = None,
+    name: str = "graphs",
+    shard_rows: int = 20_000,
+    overwrite: bool = False,
+) -> GraphSetManifest:
+    """Writes graphs one after another under `url`, of which it holds `shard_rows` at a time.
+
+    Read are `edge_index`, `x`, `edge_attr` and `y` of PyG's `Data`; of a `DGLGraph` its edges, `feat` of nodes and of edges, and `label` of nodes; of a
+    pair (graph, label) that label in their place. Real numbers are features, whole ones categories: as many as the largest of each column says, or as
+    `categories` says of "node" and of "edge". `y` is targets of the graph ([T] or [1, T]; NaN: not known) or, with a row for each of several nodes,
+    their classes; `labelled` says it otherwise. The first graph tells the columns of all; a warning names what it holds besides.
+
+    `split`: the attribute of each graph that says train, valid, test or None; or rows under train, valid and test (OGB's form, of whose data sets it is the
+    default). Without it all graphs train.
+
+    Raises DataError, with the graph's number, for what is no graph or has other columns, and what `write_graphs` raises.
+    """
+    reading = _Reading(graphs, name, split, labelled, categories or {})
+    batches = shards(GraphSetSource(reading.info, reading.graphs), shard_rows, lambda *_: None)
+    return write_graphs(url, reading.info, batches, overwrite=overwrite, found=reading.found)
+
+
+class _Reading:
+    """Graphs one after another, with the columns of the first; what it has seen of their categories and classes."""
+
+    def __init__(
+        self, graphs: Iterable[Any], name: str, split: Any, labelled: str | None, categories: Mapping[str, Any]
+    ) -> None:
+        self._items = iter(graphs)
+        if (first := next(self._items, None)) is None:
+            raise DataError(f"{name}: expected at least one graph, got none")
+        self._first, self._categories, self._key = first, categories, split if isinstance(split, str) else None
+        self._code: np.ndarray | None = None
+        if self._key is None and (rows := split_of(graphs, split)) is not None:
+            ends = [int(as_array(part, f"{name}: split").max(initial=-1)) for part in rows.values()]
+            self._code = rows_split(rows, len(graphs) if isinstance(graphs, Sized) else max(ends) + 1, name)[:, 0]
+        columns, held = _columns(first, f"{name}: graph 0")
+        tell_unread(name, held, (*_READ, self._key))
+        y, num_nodes = columns["y"], columns["num_nodes"]
+        if labelled is None and y is not None:
+            labelled = "nodes" if y.shape in ((num_nodes,), (num_nodes, 1)) and num_nodes > 1 else "graphs"
+        num_targets = y.size if labelled == "graphs" and y is not None else 0
+        self._largest: dict[str, Any] = {"node": -1, "edge": -1, "class": -1}
+        self.info = GraphSetInfo(
+            name,
+            _schema(columns["node"], categories.get("node")),
+            _schema(columns["edge"], categories.get("edge")),
+            index_dtype="int32",
+            target_names=("y",) if num_targets == 1 else tuple(f"y{number}" for number in range(num_targets)),
+            split_names=SPLIT_NAMES[1:],
+            labelled="nodes" if labelled == "nodes" else None,
+            num_classes=_MOST_CLASSES if labelled == "nodes" else None,
+            provenance={"source": f"{type(first).__module__}.{type(first).__qualname__} from Python"},
+        )
+
+    def graphs(self) -> Iterator[RawGraph]:
+        number = 0
+        for number, item in enumerate(chain([self._first], self._items)):
+            yield self._raw(item, number, f"{self.info.name}: graph {number}")
+        if self._code is not None and len(self._code) > number + 1:
+            raise DataError(
+                f"{self.info.name}: expected graphs up to {len(self._code) - 1}, which the split names, got {number + 1}"
+            )
+
+    def _raw(self, item: Any, number: int, where: str) -> RawGraph:
+        columns, _ = _columns(item, where)
+        for kind in ("node", "edge"):
+            rows, schema = columns[kind], getattr(self.info, kind)
+            if _schema(rows, schema.categories) != schema:
+                raise DataError(
+                    f"{where}: {kind} features: expected {schema.dim} columns of {schema.dtype}, as the first graph has, got "
+                    + ("none" if rows is None else f"{list(rows.shape)} of {rows.dtype}")
+                )
+            if schema.categories and len(rows):
+                self._largest[kind] = np.maximum(self._largest[kind], rows.max(axis=0))
+        y, target, label = columns["y"], None, None
+        if self.info.labelled:
+            label = np.full(columns["num_nodes"], -1) if y is None else label_column(y, where)
+            if label.shape != (columns["num_nodes"],) or label.dtype.kind != "i":
+                raise DataError(
+                    f"{where}: expected y to be a class of each of {columns['num_nodes']} nodes, got {y.dtype} {list(y.shape)}; or say labelled='graphs'"
+                )
+            self._largest["class"] = max(self._largest["class"], label.max(initial=-1))
+        elif self.info.target_names:
+            target = np.full(len(self.info.target_names), np.nan) if y is None else y.reshape(-1)
+        elif y is not None:
+            raise DataError(f"{where}: expected no y, as the first graph has none, got shape {list(y.shape)}")
+        features = {"node_feature": columns["node"], "edge_feature": columns["edge"]}
+        code = self._split(item, number, where)
+        return RawGraph(code, columns["num_nodes"], columns["edge_index"], **features, target=target, node_label=label)
+
+    def _split(self, item: Any, number: int, where: str) -> int:
+        if self._key is None:
+            return 1 if self._code is None else int(self._code[number]) if number < len(self._code) else 0
+        part = getattr(item, self._key, None)
+        if part not in _CODES:
+            raise DataError(f"{where}: {self._key}: expected train, valid, test or None, got {part!r}")
+        return _CODES[part]
+
+    def found(self, info: GraphSetInfo) -> GraphSetInfo:
+        """With the numbers of categories and classes that all graphs have shown."""
+        for kind in ("node", "edge"):
+            schema = getattr(info, kind)
+            if schema.categories and not self._categories.get(kind):
+                sizes = np.broadcast_to(self._largest[kind] + 1, schema.dim)
+                info = replace(info, **{kind: replace(schema, categories=tuple(np.maximum(sizes, 1).tolist()))})
+        return replace(info, num_classes=int(max(self._largest["class"], 0)) + 1) if info.labelled else info
+
+
+def _schema(rows: np.ndarray | None, categories: tuple[int, ...] | None) -> RowSchema:
+    if rows is None:
+        return NO_FEATURES
+    if rows.dtype.kind not in "iu":
+        return RowSchema(rows.shape[1], "float32")
+    return RowSchema(rows.shape[1], "int32", tuple(categories or (_MOST_CATEGORIES,) * rows.shape[1]))
+
+
+def _columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]:
+    """(edge_index, num_nodes, and node, edge and y where there are any; the names of all that the graph holds). Raises DataError where it is no graph."""
+    graph, label = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+    if hasattr(graph, "ndata"):
+        held: Any = {**graph.edata, **graph.ndata}
+        ends, rows = graph.edges(), (graph.ndata.get("feat"), graph.edata.get("feat"))
+        y, num_nodes = graph.ndata.get("label"), graph.num_nodes()
+    elif getattr(graph, "edge_index", None) is not None:
+        held, ends, rows = getattr(graph, "keys", tuple)(), graph.edge_index, (graph.x, graph.edge_attr)
+        y, num_nodes = graph.y, graph.num_nodes
+    else:
+        raise DataError(f"{where}: expected PyG's Data with edge_index or a DGLGraph, got {type(graph).__name__}")
+    y = y if label is None else label
+    columns: dict[str, Any] = {"edge_index": np.stack(edge_rows(ends, where)), "num_nodes": int(num_nodes), "y": None}
+    for kind, given in zip(("node", "edge"), rows, strict=True):
+        array = None if given is None else as_array(given, f"{where}: {kind} features")
+        columns[kind] = array[:, None] if array is not None and array.ndim == 1 else array
+    if y is not None:
+        columns["y"] = as_array([y] if np.ndim(y) == 0 else y, f"{where}: y")
+    if label is not None:  # is of the graph
+        columns["y"] = columns["y"].reshape(1, -1)
+    return columns, held
