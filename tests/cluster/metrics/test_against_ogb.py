@@ -1,0 +1,123 @@
+"""Our scores of random predictions are those of OGB's evaluators and of scikit-learn: with ties, holes, tasks of one answer, over several parts."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from graphmill.cluster.metrics.class_scores import SplitScores
+from graphmill.cluster.metrics.graph_scores import AnswerCounts, BinaryScores, RegressionScores
+from graphmill.storage.molecules.ogb_import import import_ogb
+
+pytest.importorskip("ogb")
+sklearn = pytest.importorskip("sklearn.metrics")
+CPU = torch.device("cpu")
+SEEDS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+COUNTS = st.integers(1, 60)
+
+
+def _evaluator(kind, name, num_tasks):
+    evaluator = import_ogb(f"ogb.{kind}").Evaluator(name)
+    evaluator.num_tasks = num_tasks
+    return evaluator
+
+
+def _in_parts(make, prediction, target):
+    """The scores of rows that came in batches, and to two positions of a step."""
+    first, second = make(), make()
+    third = len(prediction) // 3
+    for scores, rows in ((first, slice(0, third)), (second, slice(third, 2 * third)), (second, slice(2 * third, None))):
+        scores.update(torch.tensor(prediction[rows]), torch.tensor(target[rows]))
+    first.add(second)
+    return first.compute()
+
+
+@given(SEEDS, COUNTS, st.integers(1, 4), st.sampled_from([0.0, 0.3]), st.booleans())
+def test_answers(random, count, num_tasks, unknown, ties):
+    """ROC-AUC and average precision: means over the tasks with both answers; F1 as scikit-learn has it."""
+    logit = random.normal(size=(count, num_tasks))
+    logit = np.round(logit) if ties else logit
+    target = random.integers(0, 2, (count, num_tasks)).astype(np.float64)
+    target[random.random(target.shape) < unknown] = np.nan
+    known = ~np.isnan(target)
+    assume(known.any())
+    ours = _in_parts(lambda: BinaryScores(CPU, num_tasks), logit, target)
+    if any({0.0, 1.0} <= set(column) for column in target.T.tolist()):
+        for kind, name, metric in (
+            ("graphproppred", "ogbg-moltox21", "rocauc"),
+            ("graphproppred", "ogbg-molpcba", "ap"),
+            ("nodeproppred", "ogbn-proteins", "rocauc"),
+        ):
+            theirs = _evaluator(kind, name, num_tasks).eval({"y_true": target, "y_pred": logit})
+            assert ours[metric] == pytest.approx(theirs[metric], rel=1e-12), name
+    else:
+        assert not {"rocauc", "ap"} & ours.keys()
+    assert ours["accuracy"] == pytest.approx(sklearn.accuracy_score(target[known], logit[known] > 0), rel=1e-12)
+    if known.all():
+        counts = _in_parts(lambda: AnswerCounts(CPU, num_tasks), logit, target)
+        for average in ("micro", "macro"):
+            theirs = sklearn.f1_score(target.astype(int), (logit > 0).astype(int), average=average, zero_division=0) if num_tasks > 1 else (
+                sklearn.f1_score(target[:, 0].astype(int), (logit[:, 0] > 0).astype(int), zero_division=0)
+            )  # fmt: skip
+            assert counts[f"{average}_f1"] == pytest.approx(theirs, rel=1e-12)
+
+
+@given(SEEDS, COUNTS, st.integers(2, 5), st.booleans())
+def test_classes(random, count, num_classes, ties):
+    logits = random.normal(size=(count, num_classes)).astype(np.float32)
+    logits = np.round(logits) if ties else logits
+    label = random.integers(0, num_classes, count)
+    ours = _in_parts(lambda: SplitScores(CPU, binary=num_classes == 2, num_classes=num_classes), logits, label)
+    said = logits.argmax(axis=1)
+    for kind, name in (
+        ("nodeproppred", "ogbn-arxiv"),
+        ("nodeproppred", "ogbn-products"),
+        ("graphproppred", "ogbg-ppa"),
+    ):
+        theirs = _evaluator(kind, name, 1).eval({"y_true": label[:, None], "y_pred": said[:, None]})
+        assert ours["accuracy"] == pytest.approx(theirs["acc"], rel=1e-12), name
+    assert ours["macro_f1"] == pytest.approx(sklearn.f1_score(label, said, average="macro"), rel=1e-12)
+    if set(label.tolist()) == set(range(num_classes)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            balanced = sklearn.balanced_accuracy_score(label, said)
+        assert ours["weighted_accuracy"] == pytest.approx(balanced, rel=1e-12)
+    if num_classes == 2 and 0 < label.sum() < count:
+        score = logits[:, 1].astype(np.float64) - logits[:, 0]
+        theirs = _evaluator("graphproppred", "ogbg-molhiv", 1).eval(
+            {"y_true": label[:, None], "y_pred": score[:, None]}
+        )
+        assert ours["rocauc"] == pytest.approx(theirs["rocauc"], abs=1e-12)
+
+
+@given(SEEDS, COUNTS, st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.sampled_from([0.0, 0.3]))
+def test_numbers(random, count, mean, scale, unknown):
+    """MAE and RMSE in the target's own unit, of standardised predictions."""
+    prediction, target = random.normal(size=(count, 1)), mean + scale * random.normal(size=(count, 1))
+    target[random.random(target.shape) < unknown] = np.nan
+    known = ~np.isnan(target)
+    assume(known.any())
+    ours = _in_parts(lambda: RegressionScores(CPU, [mean], [scale]), prediction, target)
+    said = mean + scale * prediction
+    theirs = import_ogb("ogb.lsc.pcqm4mv2").PCQM4Mv2Evaluator().eval({"y_true": target[known], "y_pred": said[known]})
+    assert ours["mae"] == pytest.approx(theirs["mae"], rel=1e-9)
+    theirs = _evaluator("graphproppred", "ogbg-mollipo", 1).eval({"y_true": target, "y_pred": said})
+    assert ours["rmse"] == pytest.approx(theirs["rmse"], rel=1e-9)
+    assert ours["count"] == known.sum()
+    assert not math.isnan(ours["loss"])
+
+
+@given(SEEDS, COUNTS)
+def test_several_numbers(random, count):
+    """Each target's own error is scikit-learn's; their mean is in deviations of the targets."""
+    prediction, target = random.normal(size=(count, 3)), random.normal(size=(count, 3)) * [1, 10, 1e6]
+    deviation = (1.0, 10.0, 1e6)
+    names = ("a", "b", "c")
+    ours = _in_parts(lambda: RegressionScores(CPU, [0.0] * 3, deviation, names, deviation), prediction, target)
+    theirs = sklearn.mean_absolute_error(target, prediction * deviation, multioutput="raw_values")
+    assert [ours[f"mae_{name}"] for name in names] == pytest.approx(theirs, rel=1e-9)
+    assert ours["mae"] == pytest.approx(np.mean(theirs / deviation), rel=1e-9)
