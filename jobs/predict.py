@@ -66,6 +66,7 @@ def _predict(config: PredictConfig) -> int:
     from graphmill.jobs.records.finished_run import read_run
     from graphmill.jobs.run.predicted_file import store_file
     from graphmill.jobs.run.prediction_subject import graph_set_subject, node_subject
+    from graphmill.jobs.run.submission import begin_submission
     from graphmill.storage.filesystem.urls import absolute_url
     from graphmill.storage.predictions import PredictionFolder
 
@@ -84,6 +85,7 @@ def _predict(config: PredictConfig) -> int:
     settings = prediction.settings(workers)
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
+    submission = begin_submission(config, finished)
     if config.plan:
         from graphmill.jobs.plan.predict_plan import plan_prediction
 
@@ -104,6 +106,8 @@ def _predict(config: PredictConfig) -> int:
                 spec, folder, settings, plan, crew, lambda stage, done, total: bar.update(done, total, stage)
             )
     _print_summary(config, finished, subject, summary)
+    if submission is not None:
+        print(*submission(folder.table(), summary["metric"]), sep="\n")
     return 0
 
 

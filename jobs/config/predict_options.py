@@ -57,6 +57,11 @@ class PredictConfig:
     """How often a worker that died is started again; none where they predict the whole graph together."""
     deadline_s: float = 600.0
     """Longest wait for the next finished piece of Ray's workers."""
+    submission: str | None = None
+    """Also write OGB's files into this folder: of pcqm4mv2 those of its leaderboard (y_pred_pcqm4m-v2_test-dev.npz, …), else y_true and y_pred of each
+    split, as OGB's Evaluator takes them."""
+    ogb_root: str = "data/ogb"
+    """With --submission: where PCQM4Mv2 lies, whose split_dict.pt has the official rows."""
     plan: bool = False
     """Print what the prediction would use, and what would be refused; start and write nothing."""
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)

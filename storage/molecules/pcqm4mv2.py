@@ -28,12 +28,7 @@ def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
     Raises DataError for files that are not there (the line says what to put where) or not of this layout. Nothing is downloaded,
     and `RELEASE_v1.txt`, without which `ogb` would ask, is not needed.
     """
-    folder = Path(root) if (Path(root) / "raw").is_dir() else Path(root) / "pcqm4m-v2"
-    missing = [name for name in ("raw/data.csv.gz", "split_dict.pt") if not (folder / name).is_file()]
-    if missing:
-        raise DataError(
-            f"PCQM4Mv2: {' and '.join(missing)} missing at {folder}; unpack {_URL} and put its folder pcqm4m-v2 there"
-        )
+    folder = _folder(root, "raw/data.csv.gz", "split_dict.pt")
     parts = read_split_dict(folder / "split_dict.pt")
     if holdout:
         if holdout >= len(parts["train"]):
@@ -45,6 +40,20 @@ def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
     split = RowSplit.of(parts, str(folder / "split_dict.pt"))
     options = SmilesOptions(smiles="smiles", targets=("homolumogap",), id=None)  # its ids are the rows
     return SmilesTable(str(folder / "raw" / "data.csv.gz"), options, split, name="pcqm4mv2")
+
+
+def official_split(root: str | Path) -> dict[str, np.ndarray]:
+    """Row numbers of the four parts, in the order of the leaderboard's files. Raises DataError as `pcqm4mv2`."""
+    return read_split_dict(_folder(root, "split_dict.pt") / "split_dict.pt")
+
+
+def _folder(root: str | Path, *files: str) -> Path:
+    folder = Path(root) if (Path(root) / "raw").is_dir() else Path(root) / "pcqm4m-v2"
+    if missing := [name for name in files if not (folder / name).is_file()]:
+        raise DataError(
+            f"PCQM4Mv2: {' and '.join(missing)} missing at {folder}; unpack {_URL} and put its folder pcqm4m-v2 there"
+        )
+    return folder
 
 
 def read_split_dict(path: Path) -> dict[str, np.ndarray]:
