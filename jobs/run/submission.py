@@ -71,18 +71,12 @@ def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: p
     for part, rows in named.items():
         there = np.isin(rows, ids)
         if lacking := np.isin(rows[~there], graphs.original_id).sum():
-            raise ConfigError(
-                f"--submission: expected predictions of all of {part}, {lacking:,} lack; leave out --split"
-            )
+            raise ConfigError(f"--submission: {part}: {lacking:,} official rows are not predicted; leave out --split")
         values = np.full(len(rows), mean, np.float32)
         values[there] = value[np.searchsorted(ids, rows[there])]
         rejected = len(rows) - there.sum()
-        note = (
-            f", {rejected:,} of them molecules that ingestion rejected: the training mean {mean:.4f}"
-            if rejected
-            else ""
-        )
-        yield f"y_pred_pcqm4m-v2_{part}.npz", {"y_pred": values}, note
+        note = f", {rejected:,} of them molecules that ingestion rejected: the training mean {mean:.4f}"
+        yield f"y_pred_pcqm4m-v2_{part}.npz", {"y_pred": values}, note if rejected else ""
 
 
 def _evaluated(table: pa.Table, metric: str) -> Iterator[_File]:

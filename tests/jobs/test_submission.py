@@ -137,7 +137,7 @@ def test_official_files_are_those_of_ogb_byte_for_byte(lsc, part, tmp_path, monk
     name = f"y_pred_pcqm4m-v2_{part}.npz"
     assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "ogb" / name).read_bytes()
     graphs.original_id = np.append(there, official[~np.isin(official, there)][:2])
-    with pytest.raises(ConfigError, match=rf"expected predictions of all of {part}, 2 lack; leave out --split"):
+    with pytest.raises(ConfigError, match=rf"{part}: 2 official rows are not predicted; leave out --split"):
         list(submission.begin_submission(config, run)(table, "mae"))
 
 

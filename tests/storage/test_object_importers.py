@@ -168,7 +168,7 @@ def test_pyg_number_of_classes(data, given):
         ),
         ({"val_mask": torch.zeros(4, 4, dtype=torch.bool)}, "valid mask: .* square cannot be told"),
         ({"val_mask": torch.tensor([0, 1, 2, 0])}, "expected a mask of truth values, or of 0 and 1"),
-        ({"edge_weight": torch.ones(3)}, "one row per edge: 4, got 3"),
+        ({"edge_weight": torch.ones(3)}, "one row per edge: 4 edges, got 3"),
         ({"x": torch.zeros(4, 2).to_sparse()}, "dense tensor"),
         ({"edge_index": None}, "edge_index"),
     ],

@@ -98,8 +98,8 @@ def test_times_of_arrays(tmp_path: Path) -> None:
         (np.array([1.0, np.nan, 3.0, np.inf]), "got nan, 2 such"),
         (np.array(["2020-01-01", "NaT", "2021-01-01", "2022-01-01"], "M8[D]"), "got NaT, 1 such"),
         (np.array([1, 2, 3, 2**63], np.uint64), "got 9223372036854775808, 1 such"),
-        (np.array(list("abcd")), "edge_time: expected numbers or dates, got <U1"),
-        (np.array([1, 2, 3]), "edge times must have one row per edge: 4, got 3"),
+        (np.array(list("abcd")), "edge times: expected numbers or dates, got <U1"),
+        (np.array([1, 2, 3]), "edge times must have one row per edge: 4 edges, got 3"),
     ],
 )
 def test_times_that_cannot_be(time: np.ndarray, message: str) -> None:

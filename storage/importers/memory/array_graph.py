@@ -23,7 +23,7 @@ from graphmill.storage.format.source import (
     SourceInfo,
 )
 from graphmill.storage.format.stored_links import Links
-from graphmill.storage.importers.memory.as_array import NUMBERS, TIMES, as_array
+from graphmill.storage.importers.memory.as_array import TIMES, as_array
 from graphmill.storage.ingestion.string_ids import StringIds
 
 # What numpy raises of a damaged .npy file.
@@ -73,39 +73,15 @@ class ArrayGraph:
         return describe(self)
 
     def __post_init__(self) -> None:
-        for entry, what in (("src", "src"), ("dst", "dst"), *_COLUMNS.items()):
-            if (given := getattr(self, entry)) is not None:
-                object.__setattr__(self, entry, self._coerced(entry, given, f"{self.name}: {what}"))
-        rows = (
-            ("features", self.feature),
-            ("labels", self.label),
-            ("splits", self.split),
-            ("node times", self.node_time),
-            ("ids", self.strings),
-        )
-        for label, column in rows:
-            count = None if column is None else column.shape[0] if hasattr(column, "shape") else len(column)
-            if count not in (None, self.num_nodes):
-                raise DataError(
-                    f"{self.name}: {label} must have one row per node: {self.num_nodes} nodes, got {count} rows"
-                )
-        columns = (
-            ("dst", self.dst),
-            ("edge weights", self.edge_weight),
-            ("edge features", self.edge_feature),
-            ("edge times", self.edge_time),
-        )
-        for label, values in columns:
-            if values is not None and len(values) != len(self.src):
-                raise DataError(f"{self.name}: {label} must have one row per edge: {len(self.src)}, got {len(values)}")
-        if self.split is not None and (self.split.ndim != 2 or self.split.dtype.kind not in "iu"):
-            raise DataError(
-                f"{self.name}: split must be whole numbers of shape [num_nodes, split sets], 1 train, 2 valid, 3 test, 0 none, got "
-                f"{self.split.dtype} {list(self.split.shape)}; of masks it is made by array_graph.split_column"
-            )
-        for label, matrix in (("features", self.feature), ("edge features", self.edge_feature)):
-            if matrix is not None and len(matrix.shape) != 2:
-                raise DataError(f"{self.name}: {label} must have two dimensions, got shape {tuple(matrix.shape)}")
+        for of, names in _COLUMNS.items():
+            for entry, what in names.items():
+                if (given := getattr(self, entry)) is None:
+                    continue
+                column = self._coerced(entry, given, f"{self.name}: {what}")
+                object.__setattr__(self, entry, column)
+                rows = column.shape[0] if hasattr(column, "shape") else len(column)
+                if rows != (count := len(self.src) if of == "edge" else self.num_nodes):
+                    raise DataError(f"{self.name}: {what} must have one row per {of}: {count} {of}s, got {rows} rows")
 
     def _coerced(self, entry: str, given: Any, what: str) -> Any:
         """A column as it is stored."""
@@ -113,20 +89,26 @@ class ArrayGraph:
             return whole_rows(given, what)
         if entry == "split" and isinstance(given, Mapping):
             return rows_split(given, self.num_nodes, self.name)
-        if entry == "feature" and hasattr(given, "tocsr"):
-            return given.tocsr()
-        array = as_array(given, what, TIMES if entry.endswith("time") else NUMBERS)
+        if entry == "strings" or (entry == "feature" and hasattr(given, "tocsr")):
+            return given if entry == "strings" else given.tocsr()
         if entry.endswith("time"):
-            return time_column(array, what)
+            return time_column(as_array(given, what, TIMES), what)
+        array = as_array(given, what)
         one = array.shape[1:] in ((), (1,))  # number of each
         if entry == "label":
             told = one and self.num_classes is not None and self.label_kind == "auto"
             return label_column(array, self.name, "class" if told else self.label_kind)
-        if entry == "edge_weight" and not one:
-            raise DataError(f"{what}: expected one number of each edge, got shape {list(array.shape)}")
-        if entry == "edge_weight":
-            return array.reshape(-1)
-        return array[:, None] if entry == "edge_feature" and array.ndim == 1 else array
+        if one and entry.startswith("edge"):
+            return array.reshape(-1) if entry == "edge_weight" else array.reshape(-1, 1)
+        if entry == "split" and (array.ndim != 2 or array.dtype.kind not in "iu"):
+            raise DataError(
+                f"{self.name}: split must be whole numbers of shape [num_nodes, split sets], 1 train, 2 valid, 3 test, 0 none, got "
+                f"{array.dtype} {list(array.shape)}; of masks it is made by array_graph.split_column"
+            )
+        if array.ndim != 2 or entry == "edge_weight":
+            dims = "one number of each edge" if entry == "edge_weight" else "two dimensions"
+            raise DataError(f"{what} must have {dims}, got shape {tuple(array.shape)}")
+        return array
 
     @property
     def is_multilabel(self) -> bool:
@@ -171,14 +153,9 @@ class ArrayGraph:
 
 
 _NONE = np.empty(0, np.int64)
-_COLUMNS = {
-    "feature": "features",
-    "label": "labels",
-    "split": "split",
-    "edge_weight": "edge weights",
-    "edge_feature": "edge features",
-    "edge_time": "edge_time",
-    "node_time": "node_time",
+_COLUMNS = {  # how messages call them; src before what is as long
+    "edge": {"src": "src", "dst": "dst"} | {f"edge_{name}": f"edge {name}s" for name in ("weight", "feature", "time")},
+    "node": {"feature": "features", "label": "labels", "split": "splits", "node_time": "node times", "strings": "ids"},
 }
 
 

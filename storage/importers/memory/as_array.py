@@ -38,7 +38,7 @@ def _converted(values: Any) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         values = np.where(values.mask, np.nan, values.data) if values.mask.any() else values.data
     if hasattr(values, "iloc"):  # of pandas
-        values = (pa.array if values.ndim == 1 else pa.Table.from_pandas)(values, **_FROM_PANDAS[values.ndim])
+        values = pa.array(values, from_pandas=True) if values.ndim == 1 else pa.Table.from_pandas(values, None, False)
     elif hasattr(values, "to_arrow"):  # of polars
         values = values.to_arrow()
     if isinstance(values, pa.Table | pa.RecordBatch):
@@ -54,9 +54,6 @@ def _converted(values: Any) -> np.ndarray:
     return rows.reshape(array.shape + rows.shape[1:])
 
 
-_FROM_PANDAS: dict[int, dict[str, bool]] = {1: {"from_pandas": True}, 2: {"preserve_index": False}}
-
-
 def _of_arrow(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -65,8 +62,7 @@ def _of_arrow(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
         if len(lengths) > 1 or lengths == [None]:
             raise ValueError(f"lists of one length are needed, got lengths {', '.join(map(str, lengths[:3]))}")
         return _of_arrow(pc.list_flatten(column)).reshape(len(column), *lengths or [0])
-    if pa.types.is_boolean(column.type) and column.null_count:
-        column = column.cast(pa.int8())
-    if pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
+    unlike = pa.types.is_decimal(column.type) or pa.types.is_null(column.type)
+    if unlike or (pa.types.is_boolean(column.type) and column.null_count):
         column = column.cast(pa.float64())
-    return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+    return np.asarray(column)

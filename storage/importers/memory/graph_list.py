@@ -60,6 +60,7 @@ class _Reading:
             raise DataError(f"{name}: expected at least one graph, got none")
         self._first, self._categories, self._key = first, categories, split if isinstance(split, str) else None
         self._code: np.ndarray | None = None
+        self._parts: set[str | None] = set()  # that graphs name
         if self._key is None and (rows := split_of(graphs, split)) is not None:
             ends = [int(as_array(part, f"{name}: split").max(initial=-1)) for part in rows.values()]
             self._code = rows_split(rows, len(graphs) if isinstance(graphs, Sized) else max(ends) + 1, name)[:, 0]
@@ -85,13 +86,16 @@ class _Reading:
     def graphs(self) -> Iterator[RawGraph]:
         number = 0
         for number, item in enumerate(chain([self._first], self._items)):
-            yield self._raw(item, number, f"{self.info.name}: graph {number}")
+            where = f"{self.info.name}: graph {number}"
+            yield replace(self._raw(item, where), split=self._split(item, number, where))
+        if self._parts == {None}:
+            raise DataError(f"{self.info.name}: expected graphs with {self._key}, by which they are split, got none")
         if self._code is not None and len(self._code) > number + 1:
             raise DataError(
                 f"{self.info.name}: expected graphs up to {len(self._code) - 1}, which the split names, got {number + 1}"
             )
 
-    def _raw(self, item: Any, number: int, where: str) -> RawGraph:
+    def _raw(self, item: Any, where: str) -> RawGraph:
         columns, _ = _columns(item, where)
         for kind in ("node", "edge"):
             rows, schema = columns[kind], getattr(self.info, kind)
@@ -114,16 +118,16 @@ class _Reading:
             target = np.full(len(self.info.target_names), np.nan) if y is None else y.reshape(-1)
         elif y is not None:
             raise DataError(f"{where}: expected no y, as the first graph has none, got shape {list(y.shape)}")
-        features = {"node_feature": columns["node"], "edge_feature": columns["edge"]}
-        code = self._split(item, number, where)
-        return RawGraph(code, columns["num_nodes"], columns["edge_index"], **features, target=target, node_label=label)
+        features = {"node_feature": columns["node"], "edge_feature": columns["edge"], "target": target}
+        return RawGraph(0, columns["num_nodes"], columns["edge_index"], **features, node_label=label)
 
     def _split(self, item: Any, number: int, where: str) -> int:
         if self._key is None:
             return 1 if self._code is None else int(self._code[number]) if number < len(self._code) else 0
-        part = getattr(item, self._key, None)
+        part = getattr(item[0] if isinstance(item, tuple) else item, self._key, None)
         if part not in _CODES:
             raise DataError(f"{where}: {self._key}: expected train, valid, test or None, got {part!r}")
+        self._parts.add(part)
         return _CODES[part]
 
     def found(self, info: GraphSetInfo) -> GraphSetInfo:

@@ -11,19 +11,14 @@ from graphmill.storage.importers.memory.array_graph import mask_split, rows_spli
 
 
 def only_graph(data: Any, name: str) -> Any:
-    """`data`, or the only graph of a list or data set. DataError where it has several, or none."""
-    if not is_set(data):
+    """`data`, or the only graph of a list or of a data set of PyG, DGL, OGB or torch. DataError where it has several, or none."""
+    if not isinstance(data, list) and not any(base.__name__.endswith("Dataset") for base in type(data).__mro__):
         return data
     if len(data) != 1:
         raise DataError(
             f"{name}: expected one graph, got {type(data).__name__} of {len(data)}; give one of them, or store them all with ingest_graphs"
         )
     return data[0]
-
-
-def is_set(data: Any) -> bool:
-    """Whether it is a list, or a data set of PyG, DGL, OGB or torch."""
-    return isinstance(data, list) or any(base.__name__.endswith("Dataset") for base in type(data).__mro__)
 
 
 def split_of(data: Any, split_idx: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -91,7 +91,7 @@ def test_columns_of_one_number_each():
     for name, values in _chunks(flat).items():
         np.testing.assert_array_equal(values, _chunks(column)[name], err_msg=name)
     assert flat.info.edge_feature_dim == 1
-    with pytest.raises(DataError, match=r"edge weights: expected one number of each edge, got shape \[2, 2\]"):
+    with pytest.raises(DataError, match=r"edge weights must have one number of each edge, got shape \(2, 2\)"):
         ArrayGraph("a", 2, [0, 1], [1, 0], edge_weight=np.ones((2, 2)))
 
 
@@ -149,11 +149,11 @@ def test_labels_that_are_all_missing_and_empty_columns():
         ("feature", [[np.datetime64("2020-01-01")]] * 2, "features: expected numbers, got datetime64"),
         ("label", [[0, 1], [1]], "labels: expected numbers, got list"),
         ("label", [2**70, 1], "labels: expected numbers, got list"),
-        ("split", ["train", "test"], "split: expected numbers, got <U5"),
+        ("split", ["train", "test"], "splits: expected numbers, got <U5"),
         ("split", {"train": [0], "holdout": [1]}, r"split_idx: expected some of train, .* got \['holdout', 'train'\]"),
         ("split", {"val": [0], "valid": [1]}, "split_idx: expected some of train"),
         ("split", {"train": [0.5]}, "train split: expected rows of nodes as whole numbers, got 0.5"),
-        ("edge_time", ["2020", "2021"], "edge_time: expected numbers or dates, got <U4"),
+        ("edge_time", ["2020", "2021"], "edge times: expected numbers or dates, got <U4"),
     ],
 )  # fmt: skip
 def test_what_is_refused(column, given, match):

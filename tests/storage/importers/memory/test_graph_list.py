@@ -35,7 +35,7 @@ def _dgl(data):
     graph = SimpleNamespace(
         ndata={"feat": data.x}, edata={"feat": data.edge_attr}, edges=lambda: tuple(data.edge_index)
     )
-    graph.num_nodes = lambda: data.num_nodes
+    graph.num_nodes, graph.part = (lambda: data.num_nodes), getattr(data, "part", None)
     return graph, data.y[0]
 
 
@@ -56,7 +56,8 @@ FORMS = {
     "data set": lambda graphs: (_Set([graph for graph in graphs if graph.__delattr__("part") is None]), _rows()),
     "data set of OGB": lambda graphs: (_OgbSet([graph for graph in graphs if graph.__delattr__("part") is None]), None),
     "iterator beside rows": lambda graphs: (iter(graphs), {**_rows(), "val": _rows()["valid"], "valid": None}),
-    "graphs of DGL": lambda graphs: (map(_dgl, graphs), _rows()),
+    "graphs of DGL": lambda graphs: (map(_dgl, graphs), "part"),
+    "graphs of DGL beside rows": lambda graphs: (list(map(_dgl, graphs)), _rows()),
 }
 
 
@@ -158,6 +159,7 @@ def _graphs(**second):
         ([_graph(0, y=None), _graph(1)], {}, "graph 1: expected no y, as the first graph has none"),
         (_graphs(), {"labelled": "nodes"}, r"graph 0: expected y to be a class of each of 2 nodes, got float32 \[1, 2\]; or say labelled"),
         (_graphs(part="training"), {"split": "part"}, "graph 1: part: expected train, valid, test or None, got 'training'"),
+        (_graphs(), {"split": "part"}, "expected graphs with part, by which they are split, got none"),
         (_graphs(), {"split": {"train": [0, 1, 2]}}, "train split rows must be 0 to 1, got 2"),
         (_graphs(), {"split": {"fit": [0]}}, "split_idx: expected some of train"),
     ],
@@ -175,7 +177,9 @@ def test_rows_of_a_split_that_an_iterator_does_not_reach(tmp_path):
 
 def test_what_is_not_read_is_named(tmp_path):
     with pytest.warns(UserWarning, match="^graphs: not read: pos, smiles$"):
-        gm.ingest_graphs([_graph(0, pos=torch.ones(2, 3), smiles="C", part=None)], str(tmp_path / "set"), split="part")
+        gm.ingest_graphs(
+            [_graph(0, pos=torch.ones(2, 3), smiles="C", part="test")], str(tmp_path / "set"), split="part"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gm.ingest_graphs([_graph(0)], str(tmp_path / "other"))
