@@ -23,7 +23,7 @@ from graphmill.storage.format.source import (
 )
 from graphmill.storage.format.stored_links import Links
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
-from graphmill.storage.ingestion.time_splits import split_of_times, times_at
+from graphmill.storage.splits.time_splits import split_of_times, times_at
 
 _CHUNK = 1 << 20  # edges whose times are read at once
 _MOST_KEYS = 1 << 63

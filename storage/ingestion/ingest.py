@@ -27,6 +27,7 @@ from graphmill.storage.ingestion.numbering import Numbering
 from graphmill.storage.partitioning.partitioners import assign_partitions
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter, write_snapshot
 from graphmill.storage.snapshots.snapshots import read_manifest
+from graphmill.storage.splits.drawn_split import SplitSource
 
 
 def ingest(
@@ -40,6 +41,8 @@ def ingest(
     """
     options = options or IngestOptions()
     check_sizes(source.info.name, source.info.num_nodes, options)
+    if options.split and isinstance(source, SplitSource):
+        source = source.with_split(options.split)
     source = without_held_out(source, options.links)
     with ingestion_writer(url, options) as writer:
         manifest = _written(source, options, writer, progress or (lambda *_: None))

@@ -20,9 +20,8 @@ from graphmill.storage.format.statistics import FeatureStatistics
 from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.ingestion.numbering import Numbering
 from graphmill.storage.ingestion.string_ids import StringFile
-from graphmill.storage.ingestion.time_splits import split_of_times, times_at
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
-from graphmill.storage.splits.drawn_split import draw_split
+from graphmill.storage.splits.drawn_split import split_of_nodes
 from graphmill.storage.statistics.graph_measures import FeatureMeasure, NodeColumns
 
 
@@ -71,7 +70,7 @@ class NodeSpool:
                 f"{len(set(names))} of them different; correct them"
             )
         if options.split:
-            self._split = self._drawn_split()[:, None]
+            self._split = split_of_nodes(info.name, options.split, num_nodes, self._label, self._time)[:, None]
 
     def _take(self, chunk: NodeChunk, row: int) -> int:
         info = self.info
@@ -145,21 +144,6 @@ class NodeSpool:
             if np.any(np.diff(window) <= 0):
                 raise DataError(f"{info.name}: node rows {row}…: expected strictly ascending original ids")
         return stop
-
-    def _drawn_split(self) -> np.ndarray:
-        """int8 [num_nodes], in place of the source's."""
-        options, time = self.options.split, self._time
-        chosen = np.ones(self.info.num_nodes, bool)
-        if self._label is not None:
-            chosen = self.columns.is_labelled(slice(None))
-        if time is not None and options.time_shares:
-            ends = times_at(lambda: iter([time[chosen]]), options.time_shares)
-            return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)
-        is_fine = options.by == "random" or (options.by == "label" and self.label_kind == "class")
-        if not is_fine:
-            wanted = "nodes of one class each" if options.by == "label" else "molecules"
-            raise ConfigError(f"{self.info.name}: split by {options.by}: expected {wanted}; set --split.by random")
-        return draw_split(self.info.name, options, chosen, self._label if options.by == "label" else None)
 
     def _label_kind(self) -> tuple[str | None, int | None]:
         """("class", number of classes), ("answers", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""

@@ -1,15 +1,26 @@
 """Splits with given shares: drawn at random, drawn from each class, or of whole groups such as scaffolds."""
 
 from math import ceil
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from graphmill.core.counter_random import derive_key, hash_counters
-from graphmill.core.errors import DataError
+from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from graphmill.storage.splits.split_options import SplitOptions
+from graphmill.storage.splits.time_splits import split_of_times, times_at
 
 _SPLIT = 0x73706C74  # "splt": keeps these draws apart from others of the seed
+
+
+@runtime_checkable
+class SplitSource(Protocol):
+    """Nodes whose features are learnt of their training rows: the split that ingestion draws is theirs as well."""
+
+    def with_split(self, split: SplitOptions) -> Any:
+        """The same source with this split in place of its own."""
+        ...
 
 
 def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.ndarray | None) -> np.ndarray:
@@ -26,6 +37,24 @@ def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.n
     codes, sizes = np.zeros(len(chosen), np.int8), part_sizes(len(rows), options.shares)
     codes[rows] = _whole_groups(group, sizes, key) if whole else _of_each_class(group, sizes, hash_counters(key, rows))
     return codes
+
+
+def split_of_nodes(
+    name: str, options: SplitOptions, num_nodes: int, label: np.ndarray | None, time: np.ndarray | None
+) -> np.ndarray:
+    """int8 [num_nodes]: the split of nodes that have a label, or of all where there are none. Raises ConfigError where the nodes have not what it is drawn by."""
+    chosen = np.ones(num_nodes, bool)
+    if label is not None:
+        rows = label.reshape(num_nodes, -1)
+        chosen = np.any(rows >= 0 if rows.dtype.kind == "i" else ~np.isnan(rows), axis=1)
+    if time is not None and options.time_shares:
+        ends = times_at(lambda: iter([time[chosen]]), options.time_shares)
+        return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)
+    is_class = label is not None and label.ndim == 1 and label.dtype == np.int64
+    if options.by != "random" and not (options.by == "label" and is_class):
+        wanted = "nodes of one class each" if options.by == "label" else "molecules"
+        raise ConfigError(f"{name}: split by {options.by}: expected {wanted}; set --split.by random")
+    return draw_split(name, options, chosen, label if options.by == "label" else None)
 
 
 def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
@@ -62,8 +91,8 @@ def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
         part = next((i for i in range(3) if count[each] <= room[i]), int(np.argmax(room)))
         groups_of[part].append(each)
         room[part] -= count[each]
-    for part in (1, 2):
-        givers = [of_part for i, of_part in enumerate(groups_of) if len(of_part) > (i < part)]
+    for part in range(3):  # the test part may give its last group
+        givers = [of_part for i, of_part in enumerate(groups_of) if len(of_part) > (i < 2 or part == 2)]
         if sizes[part] and not groups_of[part] and givers:  # the smallest of the part with most of them
             groups_of[part].append(max(givers, key=len).pop())
     codes = np.empty(len(count), np.int8)

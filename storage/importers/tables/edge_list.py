@@ -4,6 +4,7 @@ Edges are read in record batches and never held as a whole. The ids of nodes are
 """
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,8 @@ from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.importers.tables.node_columns import NodeFile
 from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
+from graphmill.storage.splits.drawn_split import split_of_nodes
+from graphmill.storage.splits.split_options import SplitOptions
 
 _NAMED_BY = {
     "features": "feature_columns",
@@ -153,6 +156,10 @@ class EdgeListGraph:
             if role != "features":
                 missing = 0 if role == "splits" else np.nan if column.dtype.kind == "f" else -1
                 columns[role] = column if order is None else reordered(column, order, missing)
+        if self._split_options:
+            time = columns.get("node_times")
+            drawn = split_of_nodes(self.path, self._split_options, self._num_nodes, columns.get("labels"), time)
+            columns["splits"] = drawn[:, None]
         if "features" in self._rows:
             features, order = self._rows["features"], orders["features"]
             matrix = (
@@ -181,6 +188,14 @@ class EdgeListGraph:
                 "nodes' ids with --edge-list.ids in place of --edge-list.compact-ids, or give these files a column of ids"
             )
         return bool(strings)
+
+    def with_split(self, split: SplitOptions) -> "EdgeListGraph":
+        """As `SplitSource` has it."""
+        drawn = copy(self)
+        drawn._split_options = split
+        for cached in ("_columns", "info"):
+            drawn.__dict__.pop(cached, None)
+        return drawn
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -211,6 +226,7 @@ class EdgeListGraph:
             },
         )
 
+    _split_options = SplitOptions()
     _learnt: tuple[FeatureColumn, ...] = ()
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:

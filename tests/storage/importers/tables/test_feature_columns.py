@@ -12,6 +12,8 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
 from graphmill.storage.importers.tables.typed_tables import typed_tables
 from graphmill.storage.ingestion.ingest import ingest
+from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.splits.split_options import SplitOptions
 from tests.job_in_process import run_job
 
 COLUMNS = {
@@ -215,3 +217,18 @@ def test_places_and_parts(tmp_path, where) -> None:
         match = r"b\.csv: expected the columns of .*a\.csv, src, dst, found dst, src"
     with pytest.raises(DataError, match=match):
         list(EdgeListGraph(tmp_path / "e").edges(9))
+
+
+def test_what_is_learnt_is_learnt_of_the_split_that_is_drawn(tmp_path) -> None:
+    """A mean over validation and test rows would tell the model of them."""
+    ages = [None, *range(1, 40)]
+    columns = {"user": [f"u{i}" for i in range(40)], "age": ages, "venue": ["a", "b"] * 20}
+    graph = read(tmp_path, nodes=write(tmp_path, columns), id_column="user", label_columns=("venue",))
+    options = IngestOptions(num_partitions=1, split=SplitOptions(shares=(0.5, 0.25, 0.25), by="label"))
+    manifest = ingest(graph, str(tmp_path / "graph"), options)
+    part = open_graph(str(tmp_path / "graph")).partition(0)
+    age, hole = part.feature.T
+    trains = (part.split[0] == 1) & (hole == 0)
+    assert (part.split[0] == 1).sum() == 20
+    assert manifest.feature_columns[0].mean == pytest.approx(age[trains].mean())
+    assert age[hole == 1].tolist() == [np.float32(manifest.feature_columns[0].mean)]
