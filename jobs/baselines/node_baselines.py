@@ -24,6 +24,7 @@ _PENALTIES = (1e-4, 1e-3, 1e-2)  # of the logistic regression's squared weights
 _PATIENCE = 6  # checks without a better validation score
 
 
+Seen = Callable[[torch.Tensor], torch.Tensor] | None
 Baselines = dict[str, dict[str, float] | None]  # scores by baseline and split
 
 
@@ -35,11 +36,11 @@ def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[]
     return begin(fit, "baselines").result
 
 
-def compute_baselines(router: Router, split_set: int, task: Task, seed: int) -> Baselines:
+def compute_baselines(router: Router, split_set: int, task: Task, seed: int, seen: Seen) -> Baselines:
     """Scores of "majority" and, None for a graph without features, "features_only" on the splits "valid" and "test".
 
     Both are fitted on the training nodes. Of the features-only models, logistic regression and a two-layer perceptron, the one that
-    validates best is taken.
+    validates best is taken. Both read what `seen` makes of rows for the model, each column brought to mean 0 and deviation 1; None: rows as they are.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     target = _target(router.fetch(nodes["train"], feature=False).label)
@@ -54,7 +55,7 @@ def compute_baselines(router: Router, split_set: int, task: Task, seed: int) -> 
         split: _score(router, nodes[split], lambda x: constant.expand(len(x), -1), plain, with_features=False)
         for split in ("valid", "test")
     }
-    features_only = _fit_features(router, nodes, plain, seed) if router.manifest.feature_dim else None
+    features_only = _fit_features(router, nodes, plain, seed, seen) if router.manifest.feature_dim else None
     return {"majority": majority, "features_only": features_only}
 
 
@@ -72,7 +73,7 @@ def _target(label: np.ndarray | None) -> torch.Tensor:
 
 
 def _fit_features(
-    router: Router, nodes: dict[str, np.ndarray], task: Classification | BinaryClassification, seed: int
+    router: Router, nodes: dict[str, np.ndarray], task: Classification | BinaryClassification, seed: int, seen: Seen
 ) -> dict[str, float]:
     torch.manual_seed(seed)
     stride = max(1, -(-len(nodes["train"]) // _MAX_TRAIN_ROWS))
@@ -81,13 +82,18 @@ def _fit_features(
     x, y = torch.tensor(rows.feature, dtype=torch.float32), _target(rows.label)
     known = y >= 0 if y.dim() == 1 else ~y.isnan().all(dim=1)
     x, y = x[known], y[known]
-    mean, scale = x.mean(dim=0), x.std(dim=0, correction=0).clamp_min(1e-6)
-    x = (x - mean) / scale
+    own = x if seen is None else seen(x)
+    mean, scale = own.mean(dim=0), own.std(dim=0, correction=0).clamp_min(1e-6)
+
+    def read(rows: torch.Tensor) -> torch.Tensor:
+        return rows if seen is None else (seen(rows) - mean) / scale
+
+    x = read(x)
 
     def score(network: nn.Module, split: str) -> float:
         network.eval()
         with torch.no_grad():
-            return _score(router, nodes[split], lambda rows: network((rows - mean) / scale), task)
+            return _score(router, nodes[split], lambda rows: network(read(rows)), task)
 
     candidates = [_fit_linear(x, y, task, penalty) for penalty in _PENALTIES]
     candidates.append(_fit_perceptron(x, y, task, lambda network: score(network, "valid")))

@@ -77,6 +77,9 @@ class NodeDataOptions:
     edge_weight: Literal["auto", "yes", "no"] = "auto"
     """An edge of weight w counts as w parallel edges in the model's sums over neighbors and walks. auto: where the graph has weights, the model reads them, and
     --sampler.scheme weight does not draw by them."""
+    standardise: Literal["auto", "yes", "no"] = "auto"
+    """Model and features-only baseline read columns of node features minus their mean, by their deviation, both of the training rows. auto: columns whose scale
+    is far from 1 (root mean square of the numbers that are not 0 above 10, or a hundredth of the others'; a mean 100 deviations from 0); yes: all columns."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
     """Of a graph that the run prepares itself."""
 

@@ -28,6 +28,7 @@ from graphmill.samplers.methods.registry import SAMPLERS, load
 from graphmill.storage.format.encoding_names import EncodingOptions
 
 Kind = Literal["nodes", "graphs"]
+StandardColumn = tuple[str, int, float, float]  # type of nodes (empty: of a plain graph), column, mean, deviation
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Inputs:
     """Of links in a knowledge graph, the inverse ones too; 0: links have no relations."""
     edge_weight: bool = False
     """Batches carry the weights of edges, which count in sums over neighbors."""
+    standard: tuple[StandardColumn, ...] = ()
+    """Columns of node features that the model reads standardised; its weights hold these numbers, too, and those count."""
 
 
 @dataclass(frozen=True)

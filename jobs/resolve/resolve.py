@@ -31,6 +31,7 @@ from graphmill.jobs.config.registry import (
     sharding,
     stored_encoding,
 )
+from graphmill.jobs.config.standard_columns import standard_choice
 from graphmill.jobs.config.stored_columns import EdgeWeights, choose_weights
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.jobs.tasks.link_samplers import scored_links, training_links
@@ -136,8 +137,11 @@ class ResolvedRun:
 
     def build_model(self) -> Any:
         """The module that the trainer takes."""
+        from graphmill.jobs.tasks.model_inputs import standardise
+
         config, links = self.config, self.config.links
         model = build_model(config.model, config.kind, self.inputs, config.relational)
+        standardise(model, self.inputs.standard)
         if links is None:
             return model
         from graphmill.jobs.tasks.link_model import LinkModel
@@ -295,6 +299,9 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     if reads_weights:
         identity["edge_weight"] = True
         chosen.append("--data.edge_weight yes: edges have weights")
+    if standard := facts.inputs.standard:
+        identity["standardised"] = len(standard)
+        chosen.append(f"--data.standardise yes: {standard_choice(standard)}")
     if config.kind == "nodes":
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
     encoding = stored_encoding(config.model.options) if config.kind == "nodes" else None

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from graphmill.cluster.checkpoints.checkpoint import DATA
 from graphmill.cluster.data.training_data import OpenNodes, StoredNodes, TrainingData
@@ -25,6 +26,7 @@ from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import graph_facts
 from graphmill.jobs.config.link_options import LinksOptions
 from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.config.standard_columns import standard_columns
 from graphmill.jobs.config.stored_columns import edge_weights, unread
 from graphmill.jobs.data.prepare_graph import prepare_any_graph, store_encoding
 from graphmill.jobs.machine.this_machine import local_session
@@ -52,6 +54,7 @@ from graphmill.jobs.run.training_run import (
     train_and_score,
 )
 from graphmill.jobs.tasks.link_task import check_links, graph_inputs, link_identity, ranking
+from graphmill.jobs.tasks.model_inputs import StandardColumns
 from graphmill.jobs.tasks.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
 from graphmill.jobs.tasks.split_lacks import graph_lacks
 from graphmill.samplers.access.router import Router
@@ -111,7 +114,9 @@ def run_nodes(job: str, config: RunConfig) -> int:
             if config.links is not None and isinstance(ready.router, Router):
                 return compute_link_baselines(ready.router, ready.resolved.evaluation["test"], task)
             rows = ready.router if isinstance(ready.router, Router) else ready.router.nodes[nodes.name]
-            return compute_baselines(rows, config.data.split_set, task, config.fit.seed) | classic
+            standard, name = StandardColumns(ready.resolved.inputs.standard), nodes.name if resolved.is_typed else ""
+            seen = None if config.data.standardise == "no" else partial(standard.rows, name=name)
+            return compute_baselines(rows, config.data.split_set, task, config.fit.seed, seen) | classic
 
         fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
         described = {
@@ -121,6 +126,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             **({"lacks": lacks} if lacks else {}),
             **({} if config.links is None else {"predicted": "links"}),
             **({"node_type": nodes.name} if resolved.is_typed else {}),
+            **({"standardised_columns": len(standard)} if (standard := resolved.inputs.standard) else {}),
         }
         summary = train_and_score(
             job,
@@ -264,6 +270,7 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
     }
     facts = graph_facts(manifest, config.data.split_set, by_weight=config.data.edge_weight != "no")
     inputs, weights = graph_inputs(manifest, config), edge_weights(manifest, config)
+    inputs = replace(inputs, standard=standard_columns([manifest], config.data))
     return resolve(config, Facts(inputs, identity, resources, manifest.num_bytes, facts, weights))
 
 
@@ -281,7 +288,7 @@ def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | 
     _check_targets(config, predicted)
     nodes = predicted.manifest
     facts = Facts(
-        typed_inputs(manifest, nodes, config),
+        replace(typed_inputs(manifest, nodes, config), standard=standard_columns(manifest.types.values(), config.data)),
         typed_identity(manifest, nodes.name, split_set),
         resources,
         manifest.num_bytes,
@@ -312,6 +319,7 @@ def _resolve_links(
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
     inputs, weights = graph_inputs(manifest, config), edge_weights(manifest, config)
+    inputs = replace(inputs, standard=standard_columns([manifest], config.data))
     facts = Facts(inputs, identity, resources, manifest.num_bytes, weights=weights)
     return resolve(replace(config, task=chosen), facts)
 

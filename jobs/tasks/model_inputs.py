@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.cluster.tasks import StepOutput
+from graphmill.jobs.config.registry import StandardColumn
 from graphmill.models.ends.pair_head import PairHead
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel.graph import ShardedGraph
@@ -63,7 +64,7 @@ def shard_graph(batch: TorchBatch) -> ShardedGraph:
 def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
     """A minibatch of roots: its subgraphs, or all of it as one graph; of a shard the sharded graph. `root_index` are the nodes to predict."""
     if batch.shard is not None:
-        return replace(shard_graph(batch), root_index=batch.root_index)
+        return replace(shard_graph(batch), x=batch.x, root_index=batch.root_index)
     num_nodes = len(batch.node_id)
     destination = torch.repeat_interleave(
         torch.arange(num_nodes, device=batch.node_id.device), batch.indptr.diff(), output_size=len(batch.indices)
@@ -163,6 +164,37 @@ def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
         subgraph=subgraph or None,
         weight={name: edges.edge_weight for name, edges in batch.edges.items() if edges.edge_weight is not None},
     )
+
+
+class StandardColumns(nn.Module):
+    """(x - mean) / deviation of columns of node features, in float64; one of deviation 0 becomes 0. Buffers hold the numbers: they travel with the weights."""
+
+    def __init__(self, columns: Sequence[StandardColumn]) -> None:
+        super().__init__()
+        for name in dict.fromkeys(name for name, *_ in columns):
+            index, *numbers = zip(*(own[1:] for own in columns if own[0] == name), strict=True)
+            self.register_buffer(f"columns {name}", torch.tensor(index))
+            self.register_buffer(f"numbers {name}", torch.tensor(numbers, dtype=torch.float64))
+
+    def rows(self, x_nF: Any, name: str = "") -> Any:
+        """Of a type of nodes, or of a plain graph."""
+        if (index := getattr(self, f"columns {name}", None)) is None:
+            return x_nF
+        mean_k, deviation_k = getattr(self, f"numbers {name}")
+        z_nk = (x_nF[:, index] - mean_k) / deviation_k.where(deviation_k > 0, torch.inf)
+        return x_nF.index_copy(1, index, z_nk.to(x_nF.dtype))
+
+    def forward(self, batch: Any) -> Any:
+        if not isinstance(batch, TypedBatch):
+            return replace(batch, x=self.rows(batch.x))
+        return replace(batch, nodes={key: replace(own, x=self.rows(own.x, key)) for key, own in batch.nodes.items()})
+
+
+def standardise(model: nn.Module, columns: Sequence[StandardColumn]) -> None:
+    """Makes the model read these columns of its batches standardised: training, scores, predictions and shards all come through its call."""
+    if columns:
+        model.standard = StandardColumns(columns)
+        model.register_forward_pre_hook(lambda called, batch: called.standard(*batch))
 
 
 def coefficients(batch: TorchBatch) -> Tensor | None:

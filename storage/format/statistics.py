@@ -13,7 +13,8 @@ from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import SPLIT_NAMES
 
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
-MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes none are kept
+MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes, or columns, none are kept
+_LARGEST = 1e39  # more than any float32
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class CountStatistics:
 
 
 @dataclass(frozen=True)
+class ColumnStatistics:
+    """A column of features: its finite values in some rows; zeros where there is none."""
+
+    mean: float
+    deviation: float  # divided by the count
+    nonzero: float  # share of the values that are not 0
+
+
+@dataclass(frozen=True)
 class FeatureStatistics:
     """Statistics of the stored values. Norms are L2 norms of the rows without a non-finite value, to 9 digits."""
 
@@ -44,6 +54,8 @@ class FeatureStatistics:
     mean_norm: float | None
     max_norm: float | None
     fingerprint: str  # 128 bits of all values and the rows that they are in; against accidents, not attacks
+    # Set of splits after set, in its training rows; in all rows where there is none, or no set. Empty: an older version measured, or they are too many.
+    columns: tuple[ColumnStatistics, ...] = ()
 
     @property
     def sparsity(self) -> float:
@@ -203,7 +215,7 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
         symmetric_edges=reader.flag("symmetric_edges"),
         symmetric_columns=None if reader.is_null("symmetric_columns") else reader.flag("symmetric_columns"),
         edge_fingerprint=reader.hexadecimal("edge_fingerprint", _FINGERPRINT),
-        feature=None if feature is None else _read_features(feature, num_nodes * feature_dim),
+        feature=None if feature is None else _read_features(feature, manifest),
         num_labelled=num_labelled,
         class_counts=None
         if reader.is_null("class_counts")
@@ -248,7 +260,13 @@ def _read_counts(reader: ManifestReader, num: int, total: int) -> CountStatistic
     return CountStatistics(num, total, reader.count("minimum", maximum), maximum, histogram)
 
 
-def _read_features(reader: ManifestReader, num_values: int) -> FeatureStatistics:
+def _read_features(reader: ManifestReader, manifest: GraphSizes) -> FeatureStatistics:
+    num_values, num_columns = (
+        manifest.feature_dim * rows for rows in (manifest.num_nodes, max(manifest.num_split_sets, 1))
+    )
+    columns, finite = reader.optional_inners("columns"), "a finite number"
+    if columns and len(columns) != num_columns:
+        reader.fail("columns", f"{num_columns} columns", f"{len(columns)} columns")
     if reader.count("num_values") != num_values:
         reader.fail("num_values", str(num_values), reader.count("num_values"))
     return FeatureStatistics(
@@ -261,6 +279,14 @@ def _read_features(reader: ManifestReader, num_values: int) -> FeatureStatistics
         mean_norm=reader.optional_number("mean_norm"),
         max_norm=reader.optional_number("max_norm"),
         fingerprint=reader.hexadecimal("fingerprint", _FINGERPRINT),
+        columns=tuple(
+            ColumnStatistics(
+                own.number("mean", finite, -_LARGEST, _LARGEST),
+                own.number("deviation", f"{finite} of at least 0", 0, _LARGEST),
+                own.number("nonzero", "a share", 0, 1),
+            )
+            for own in columns
+        ),
     )
 
 

@@ -4,6 +4,7 @@ Memory: 8 bytes for each time, 8 for each label of a node (4 for real numbers, 1
 strings as ids pass through files.
 """
 
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from graphmill.storage.filesystem.ingest_scratch import scratch_array
 from graphmill.storage.format.arrow_files import array_from_numpy, write_batch
 from graphmill.storage.format.feature_rows import FeatureRows, RowMeasure, smallest_rows
 from graphmill.storage.format.manifest import partition_dir
-from graphmill.storage.format.source import SPLIT_TEST, NodeChunk, NodeSource, Progress
-from graphmill.storage.format.statistics import FeatureStatistics
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, NodeChunk, NodeSource, Progress
+from graphmill.storage.format.statistics import MAX_CLASS_COUNTS, ColumnStatistics
 from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.ingestion.numbering import Numbering
 from graphmill.storage.ingestion.string_ids import StringFile
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
 from graphmill.storage.splits.drawn_split import split_of_nodes
-from graphmill.storage.statistics.graph_measures import FeatureMeasure, NodeColumns
+from graphmill.storage.statistics.graph_measures import FeatureMeasure, NodeColumns, measure_columns
+
+_BLOCK_NUMBERS = 1 << 20  # at a time, of which columns are measured
 
 
 class NodeSpool:
@@ -71,6 +74,7 @@ class NodeSpool:
             )
         if options.split:
             self._split = split_of_nodes(info.name, options.split, num_nodes, self._label, self._time)[:, None]
+        self.feature_statistics = self._feature_measure.result(self._measure_columns()) if info.feature_dim else None
 
     def _take(self, chunk: NodeChunk, row: int) -> int:
         info = self.info
@@ -205,9 +209,19 @@ class NodeSpool:
             spooled.dim, spooled.dtype, measured.most_nonzero, only_zero_or_one=measured.only_zero_or_one
         )
 
-    @property
-    def feature_statistics(self) -> FeatureStatistics | None:
-        return self._feature_measure.result() if self.info.feature_dim else None
+    def _measure_columns(self) -> tuple[ColumnStatistics, ...]:
+        """As `FeatureStatistics.columns`."""
+        feature, dim, trains = self._feature, self.info.feature_dim, self._split.T == SPLIT_TRAIN
+        if feature is None or 3 * dim * max(len(trains), 1) > MAX_CLASS_COUNTS:
+            return ()
+
+        def blocks(chosen: np.ndarray) -> Iterator[np.ndarray]:
+            step = max(1, _BLOCK_NUMBERS // dim)
+            for start in range(0, len(chosen), step):
+                yield self._spooled.decode(feature[start + np.flatnonzero(chosen[start : start + step])])
+
+        sets = [*trains] or [np.ones(len(feature), bool)]
+        return sum((measure_columns(blocks(rows if rows.any() else ~rows), dim) for rows in sets), ())
 
     def manifest_fields(self, numbering: Numbering) -> dict[str, Any]:
         """What the manifest says of these nodes."""

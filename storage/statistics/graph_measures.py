@@ -15,6 +15,7 @@ from graphmill.storage.external_sort.edge_buckets import Bucket, SortedLists, is
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TRAIN
 from graphmill.storage.format.statistics import (
     MAX_CLASS_COUNTS,
+    ColumnStatistics,
     CountStatistics,
     FeatureStatistics,
     GraphStatistics,
@@ -58,7 +59,7 @@ class FeatureMeasure:
         """Non-finite values, and rows with any."""
         return int(self._counts[2]), self._num_rows - int(self._counts[3])
 
-    def result(self) -> FeatureStatistics:
+    def result(self, columns: tuple[ColumnStatistics, ...]) -> FeatureStatistics:
         num_nonzero, num_other, num_nonfinite, num_rows = self._counts.tolist()
         some = self._ordered[0] <= self._ordered[1]
         least, largest = (_float_of(int(order)) if some else None for order in self._ordered)
@@ -72,6 +73,7 @@ class FeatureMeasure:
             mean_norm=_rounded(float(self._norms[0] + self._norms[1]) / num_rows) if num_rows else None,
             max_norm=_rounded(float(self._norms[2])) if num_rows else None,
             fingerprint=_hexadecimal(self._fingerprint),
+            columns=columns,
         )
 
 
@@ -358,6 +360,17 @@ class TargetMeasure:
             tuple(_target_statistics(int(count), sums) for count, sums in zip(*row, strict=True))
             for row in zip(self._counts, self._sums, strict=True)
         )
+
+
+def measure_columns(blocks: Iterable[np.ndarray], dim: int) -> tuple[ColumnStatistics, ...]:
+    """Of rows that come in blocks, float32 [k, dim] each."""
+    measure, nonzero = TargetMeasure(1, dim), np.zeros(dim)
+    for rows in blocks:
+        finite = np.isfinite(rows)
+        measure.add(np.where(finite, rows, np.nan), np.zeros(len(rows), np.int8))
+        nonzero += np.count_nonzero(finite & (rows != 0), axis=0)
+    counted = zip(measure.result()[0], nonzero.tolist(), strict=True)
+    return tuple(ColumnStatistics(own.mean or 0.0, own.std or 0.0, n / max(own.num_labelled, 1)) for own, n in counted)
 
 
 def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:

@@ -6,7 +6,7 @@ import math
 import statistics
 import tempfile
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.core.errors import DataError, FormatError
+from graphmill.storage.format.feature_rows import FeatureRows
 from graphmill.storage.format.manifest import parse_manifest
 from graphmill.storage.format.source import SPLIT_TRAIN, SourceInfo
 from graphmill.storage.format.statistics import (
@@ -25,6 +26,7 @@ from graphmill.storage.format.statistics import (
     TargetStatistics,
 )
 from graphmill.storage.graph import open_graph
+from graphmill.storage.ingestion import node_spool
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.statistics.graph_measures import TargetMeasure, count_statistics
 from tests.listed_graph import (
@@ -97,7 +99,7 @@ def test_statistics_are_those_of_the_reference_under_any_partitions(
 
 def without_hashes(found: GraphStatistics) -> GraphStatistics:
     splits = tuple(replace(split, training_target=None, digest="") for split in found.splits)
-    feature = None if found.feature is None else replace(found.feature, fingerprint="")
+    feature = None if found.feature is None else replace(found.feature, fingerprint="", columns=())
     return replace(found, splits=splits, feature=feature, edge_fingerprint="", node_digest="")
 
 
@@ -216,8 +218,41 @@ def test_features_that_are_not_finite_are_counted_and_left_out() -> None:
     )
     found = ingested(graph, IngestOptions(allow_nonfinite=True)).feature
     assert found is not None
-    assert replace(found, fingerprint="") == reference_features(graph.feature or [])
+    assert replace(found, fingerprint="", columns=()) == reference_features(graph.feature or [])
+    assert [(own.mean, own.nonzero) for own in found.columns] == [(0, 0), (-2 / 3, 2 / 3), (0.5, 0.75)]
     assert (found.num_nonfinite, found.minimum, found.maximum, found.mean_norm) == (3, -9.0, 7.0, 2.5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_columns_are_measured_on_the_training_rows_of_each_set(dtype: str) -> None:
+    """Of all rows where a set has no training row, or there is no set; whatever the partitions and the chunks."""
+    rng = np.random.default_rng(3)
+    rows, split = rng.normal(2, 3, (50, 3)).round(2), rng.choice(4, (50, 3))
+    rows[rng.random((50, 3)) < 0.3] = 0
+    split[:, 1] = np.where(split[:, 1] == SPLIT_TRAIN, 2, split[:, 1])
+    options = IngestOptions(feature_dtype=dtype)
+    for codes in (split, None):
+        graph = ListedGraph(50, [], feature=rows.tolist(), split=None if codes is None else codes.tolist())
+        found = ingested(graph, options).feature
+        assert found is not None
+        stored = FeatureRows(3, dtype)
+        read = stored.decode(stored.encode(rows.astype(np.float32))).astype(np.float64)
+        chosen = [np.ones(50, bool)] if codes is None else [codes[:, 0] == 1, np.ones(50, bool), codes[:, 2] == 1]
+        wanted = [(some.mean(), some.std(), (some != 0).mean()) for one in chosen for some in read[one].T]
+        assert np.array([astuple(own) for own in found.columns]) == pytest.approx(np.array(wanted), rel=1e-12)
+        again = ingested(replace(graph, nodes_per_chunk=7), replace(options, num_partitions=3, partitioner="ldg"))
+        assert again.feature == found
+
+
+def test_a_column_far_from_zero_keeps_its_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_spool, "_BLOCK_NUMBERS", 20)
+    rng = np.random.default_rng(0)
+    rows = np.stack([1e8 + 64 * rng.integers(0, 8, 400), np.full(400, 0.1), np.full(400, 3e7)], axis=1)
+    found = ingested(ListedGraph(400, [], feature=rows.tolist()), IngestOptions()).feature
+    assert found is not None
+    far, *constant = found.columns
+    assert (far.mean, far.deviation) == pytest.approx((rows[:, 0].mean(), rows[:, 0].std()), rel=1e-12)
+    assert [(own.mean, own.deviation) for own in constant] == [(float(np.float32(0.1)), 0), (3e7, 0)]
 
 
 @pytest.mark.parametrize("rows", [[[0.0, 1.0], [1.0, -0.0]], [[0.0, 1.0], [1.0, 0.5]]])
@@ -408,14 +443,22 @@ def test_no_field_takes_what_it_cannot_be(wrong: object, manifest_text: str) -> 
             continue
         if path[-1] in ("symmetric_edges", "symmetric_columns") and wrong is True:
             continue
+        fits = {"mean": (-1, 2**63, 1.5), "deviation": (2**63, 1.5)}
+        if path[:2] == ("feature", "columns") and path[2:] and wrong in fits.get(path[-1], ()):
+            continue
+        if path == ("feature", "columns") and wrong == []:  # there are too many
+            continue
         with pytest.raises(FormatError, match="field"):
             _ = parse_manifest(json.dumps(changed), "graph/manifest.json").measured
 
 
-def test_an_older_version_s_manifest_does_not_know_the_least_weight(manifest_text: str) -> None:
+def test_an_older_version_s_manifest_does_not_know_the_least_weight_nor_columns(manifest_text: str) -> None:
     body = json.loads(manifest_text)
-    del body["statistics"]["least_weight"]
-    assert parse_manifest(json.dumps(body), "graph/manifest.json").measured.least_weight is None
+    del body["statistics"]["least_weight"], body["statistics"]["feature"]["columns"]
+    measured = parse_manifest(json.dumps(body), "graph/manifest.json").measured
+    assert measured.least_weight is None
+    assert measured.feature
+    assert measured.feature.columns == ()
 
 
 @pytest.mark.parametrize(
@@ -429,6 +472,7 @@ def test_an_older_version_s_manifest_does_not_know_the_least_weight(manifest_tex
         (("splits", 0, "num_nodes"), [31, 0, 0, 0], "num_nodes"),
         (("feature", "num_values"), 1, "num_values"),
         (("feature",), None, "feature"),
+        (("feature", "columns"), [{"mean": 0, "deviation": 1, "nonzero": 1}], "'columns': expected 8 columns, got '1"),
         (("edge_fingerprint",), "00", "edge_fingerprint"),
         (("node_digest",), "00", "node_digest"),
     ],

@@ -1,0 +1,256 @@
+"""Columns of node features in the millions, with an offset, or tiny: models and baselines learn as they do of the same columns of ordinary scale."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from graphmill.core.errors import ConfigError
+from graphmill.jobs import predict, train_nodes
+from graphmill.jobs.config.config import NodeDataOptions
+from graphmill.jobs.config.standard_columns import have_other_scale, standard_columns
+from graphmill.storage.format.manifest import parse_manifest
+from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.format.statistics import ColumnStatistics
+from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.statistics.graph_measures import measure_columns
+from tests.job_in_process import one_thread, run_job
+from tests.predictions import predictions_of
+
+NODES, CLASSES, COLUMNS = 600, 4, 8
+TRAINING = ["--fit.warmup_epochs", 0, "--fit.patience", "none"]
+SHORT = [*TRAINING, "--fit.epochs", 2]
+
+
+def scaled(k: int, factor: float, offset: float = 0.0):
+    def change(x: np.ndarray) -> np.ndarray:
+        x[:, k] = x[:, k] * factor + offset
+        return x
+
+    return change
+
+
+SCALES = {
+    "plain": lambda x: x,
+    "millions": scaled(0, 1e7),
+    "offset": scaled(0, 1e6, 1e8),
+    "tiny": scaled(0, 1e-5),
+    "all": lambda x: scaled(0, 1e7)(scaled(1, 1e6, 3e7)(scaled(2, 1e-5)(x))),
+    "small together": lambda x: 0.01 * x,
+}
+
+
+def make(folder: Path, name: str, nodes: int = NODES, training: int = 100) -> str:
+    """Classes show in a column each and in half of the edges."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, nodes)
+    src, other = rng.integers(0, nodes, (2, 7 * nodes))
+    members = [np.flatnonzero(y == k) for k in range(CLASSES)]
+    dst = np.where(rng.random(7 * nodes) < 0.5, [rng.choice(members[k]) for k in y[src]], other)
+    x = SCALES[name](rng.normal(size=(nodes, COLUMNS)) + np.eye(CLASSES, COLUMNS)[y]).astype(np.float32)
+    split = rng.permutation(np.arange(nodes) % 3 + 1).astype(np.int8)
+    split[(split == 1) & (np.arange(nodes) % 100 >= training)] = 0
+    graph = ArrayGraph("scales", nodes, src, dst, feature=x, label=y, split=split[:, None])
+    url = str(folder / f"{name} {nodes} {training}")
+    ingest(graph, url, IngestOptions(num_partitions=2, out_edges=True, undirected=True))
+    return url
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("scales")
+    return {name: make(folder, name) for name in SCALES}
+
+
+def train(url: str, run: Path, *words) -> tuple[dict, list[float], str]:
+    """(summary, losses, what was printed)."""
+    with one_thread():
+        done = run_job(train_nodes.main, [*map(str, ["--data", url, *words, "--run.dir", run])])
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["train_loss"] for line in lines if "train_loss" in line]
+    return json.loads((run / "summary.json").read_text()), losses, done.stdout
+
+
+PATHS = {
+    "whole": ["--model", "gcn", "--sampler", "random-partition", "--sampler.num_chunks", 1],
+    "geco": ["--model", "geco", "--sampler", "random-partition", "--sampler.num_chunks", 2],
+    "sampled": ["--model", "sage", "--sampler", "neighbor", "--sampler.fanouts", 3, 3, "--evaluation", "sampled"],
+    "shard": ["--model", "gcn", "--run.parallel", "graph", "--workers", 1, "--workers.launcher", "process"],
+    "geco shard": ["--model", "geco", "--run.parallel", "graph", "--workers", 1, "--workers.launcher", "process"],
+    "embeddings": ["--model", "gcn", "--embeddings.width", 4],
+    "roots": ["--model", "ppgt", "--model.num_layers", 1, "--sampler", "node2subgraph", "--evaluation", "sampled"],
+}
+
+
+@pytest.mark.parametrize(
+    "path", [*(pytest.param(n, marks=pytest.mark.long) if n in ("geco", "embeddings", "roots") else n for n in PATHS)]
+)
+def test_every_path_reads_the_same_numbers_whatever_the_scale(graphs, tmp_path, path):
+    words = [*PATHS[path], *SHORT, "--data.standardise", "yes"]
+    words += ["--model.num_layers", 2] if path in ("whole", "sampled", "shard") else []
+    wanted, losses, _ = train(graphs["plain"], tmp_path / "plain", *words)
+    found, others, printed = train(graphs["all"], tmp_path / "all", *words)
+    assert others == pytest.approx(losses, rel=1e-4)
+    assert found["scores"] == pytest.approx(wanted["scores"], abs=0.003)
+    assert "chosen --data.standardise yes: 8 columns of features to mean 0 and deviation 1 (0: mean " in printed
+    assert train(graphs["plain"], tmp_path / "raw", *words, "--data.standardise", "no")[1] != losses
+
+
+def test_ordinary_scales_are_left_as_they_are(graphs, tmp_path):
+    words = ["--model", "gcn", *SHORT]
+    summary, losses, printed = train(graphs["plain"], tmp_path / "auto", *words)
+    assert train(graphs["plain"], tmp_path / "no", *words, "--data.standardise", "no")[1] == losses
+    assert "standardise" not in printed
+    assert "standardised_columns" not in summary
+    resolved = json.loads((tmp_path / "auto" / "config.json").read_text())["resolved"]
+    assert resolved["inputs"]["standard"] == []
+    assert "standardised" not in resolved["identity"]
+    assert not [name for name in load_file(tmp_path / "auto" / "best" / "model.safetensors") if "standard" in name]
+
+
+def test_baselines_see_what_the_model_sees(graphs, tmp_path):
+    words = ["--model", "gcn", *SHORT]
+    found = {name: train(graphs[name], tmp_path / name, *words)[0]["baselines"] for name in ("plain", "all")}
+    assert found["all"]["features_only"] == pytest.approx(found["plain"]["features_only"], abs=0.02)
+    raw = train(graphs["all"], tmp_path / "raw", *words, "--data.standardise", "no")[0]["baselines"]
+    assert raw["features_only"]["test"] < found["plain"]["features_only"]["test"] - 0.1
+
+
+def test_numbers_of_training_travel_with_the_weights(graphs, tmp_path):
+    """A graph of other training rows, whose own numbers are others, gets the same predictions; a resume goes on with the same numbers."""
+    run, words = tmp_path / "run", ["--model", "gcn", *SHORT]
+    summary, _, printed = train(graphs["all"], run, *words)
+    told = "3 columns of features to mean 0 and deviation 1 (0: mean "
+    assert f"chosen --data.standardise yes: {told}" in printed
+    assert summary["standardised_columns"] == 3
+    tree = json.loads((run / "config.json").read_text())
+    assert [tuple(own[:2]) for own in tree["resolved"]["inputs"]["standard"]] == [("", 0), ("", 1), ("", 2)]
+    assert any(told in line for line in tree["resolved"]["chosen"])
+    numbers = load_file(run / "best" / "model.safetensors")["standard.numbers "]
+    assert numbers.T.tolist() == [own[2:] for own in tree["resolved"]["inputs"]["standard"]]
+    other = make(tmp_path, "all", training=50)
+    own = open_graph(other).manifest.measured.feature.columns
+    assert own[0].mean != numbers[0, 0]
+    tables = []
+    for url, words in ((graphs["all"], []), (other, ["--other-graph"])):
+        out = tmp_path / f"out {len(tables)}"
+        done = run_job(predict.main, [str(run), str(out), "--graph", url, *words])
+        assert done.returncode == 0, done.stderr
+        tables.append(predictions_of(out).sort_by("id").drop_columns(["split"]))
+    assert tables[0].equals(tables[1])
+    with one_thread():
+        done = run_job(train_nodes.main, ["--run.resume", str(run), "--fit.epochs", "3"])
+    assert done.returncode == 0, done.stderr
+    assert "another run" in refused(["--run.resume", str(run), "--fit.epochs", "4", "--data.standardise", "no"])
+
+
+def refused(words: list[str]) -> str:
+    done = run_job(train_nodes.main, words)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+def test_a_graph_of_an_older_version_has_no_numbers(graphs):
+    body = json.loads(open_graph(graphs["all"]).manifest.to_json())
+    del body["statistics"]["feature"]["columns"]
+    manifest = parse_manifest(json.dumps(body), "manifests/000001.json")
+    assert standard_columns([manifest], NodeDataOptions()) == ()
+    with pytest.raises(ConfigError, match=r"mean and deviation.*ingest the graph again, or set --data.standardise no"):
+        standard_columns([manifest], NodeDataOptions(standardise="yes"))
+
+
+def test_each_type_of_nodes_has_its_own_columns(tmp_path):
+    """Of types without splits all rows count; a type without features passes."""
+    rng = np.random.default_rng(0)
+    y, x, split = rng.integers(0, 3, 300), rng.normal(size=(300, 4)), rng.choice([1, 2, 3], (300, 1)).astype(np.int8)
+    x[:, :3] += np.eye(3)[y]
+    losses = {}
+    for name in ("plain", "all"):
+        nodes = {
+            "a": array_nodes("a", 300, feature=SCALES[name](x.copy()).astype(np.float32), label=y, split=split),
+            "b": array_nodes(
+                "b", 200, feature=scaled(1, 1e6 if name == "all" else 1)(x[:200].copy()).astype(np.float32)
+            ),
+            "c": array_nodes("c", 50),
+        }
+        ends = {each: np.random.default_rng(1).integers(0, 50, (2, 900)) for each in ("b", "c")}
+        relations = {
+            Relation(each, "to", "a"): array_edges(each, src=src, dst=dst) for each, (src, dst) in ends.items()
+        }
+        ingest_typed(TypedSource("typed", nodes, relations), str(tmp_path / name), IngestOptions(num_partitions=2))
+        words = ["--model", "rsage", *SHORT, "--sampler.fanouts", 4, 3, "--data.standardise", "yes"]
+        losses[name] = train(str(tmp_path / name), tmp_path / f"run {name}", *words)[1]
+    assert losses["all"] == pytest.approx(losses["plain"], rel=1e-4)
+    summary, _, printed = train(str(tmp_path / "all"), tmp_path / "auto", *words[:-2])
+    assert re.search(r"4 columns of features to .* \(a 0: mean .*; a 1: mean .*; a 2: mean .*; …\)", printed)
+    standard = json.loads((tmp_path / "auto" / "config.json").read_text())["resolved"]["inputs"]["standard"]
+    assert standard[-1][:2] == ["b", 1]
+    assert standard[-1][2:] == pytest.approx([1e6 * x[:200, 1].mean(), 1e6 * x[:200, 1].std()], rel=1e-5)
+    assert summary["standardised_columns"] == 4
+
+
+RNG = np.random.default_rng(1)
+NORMAL = RNG.normal(size=(4000, 6))
+WORDS = (RNG.random((4000, 300)) < RNG.random(300) * 0.02).astype(float)
+WORDS[:, 7] = np.arange(4000) == 5  # a word of one row
+ORDINARY = {
+    "normal": NORMAL,
+    "far by some deviations": NORMAL * 0.1 + 3,
+    "means of word vectors": RNG.normal(0, 0.03, (4000, 100)),
+    "bag of words": WORDS,
+    "counts of words": WORDS * RNG.integers(1, 9, WORDS.shape),
+    "shares of words": WORDS / np.maximum(WORDS.sum(1, keepdims=True), 1),
+    "shares of long texts": RNG.multinomial(2000, RNG.dirichlet(np.full(500, 0.3)), 300) / 2000,
+    "a column of 1 and one of 0": np.stack([*NORMAL.T, np.ones(4000), np.zeros(4000)], axis=1),
+    "one mark in all rows but one": np.stack([*NORMAL.T, np.arange(4000) > 0], axis=1),
+    "one column of 1": np.ones((4000, 1)),
+    "nothing but zeros": np.zeros((4000, 2)),
+}
+
+
+def odd_columns(x: np.ndarray) -> list[int]:
+    return np.flatnonzero(have_other_scale(measure_columns([x.astype(np.float32)], x.shape[1]))).tolist()
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_the_rule_leaves(name):
+    assert odd_columns(ORDINARY[name]) == []
+
+
+@pytest.mark.parametrize("factor", [1e7, -1e6, 1e3, 100, 1e-3, 1e-5, 1e-30])
+@pytest.mark.parametrize("name", ["normal", "far by some deviations"])
+def test_the_rule_finds_a_column_of_another_scale(name, factor):
+    assert odd_columns(scaled(2, factor)(ORDINARY[name].copy())) == [2]
+
+
+def test_the_rule_finds_offsets_rare_large_numbers_and_constants():
+    assert odd_columns(scaled(1, 0.02, 5)(NORMAL.copy())) == [1]
+    assert odd_columns(scaled(1, 0, 1e6)(NORMAL.copy())) == [1]
+    assert odd_columns(np.concatenate([WORDS, 1e5 * WORDS[:, 3:4], 1e-6 * WORDS[:, 3:4]], axis=1)) == [300, 301]
+    assert odd_columns(0.01 * NORMAL) == [0, 1, 2, 3, 4, 5]
+    assert have_other_scale([]).tolist() == []
+    assert have_other_scale([ColumnStatistics(3e38, 3e38, 1.0)]).tolist() == [True]
+
+
+TABLE = ["gcn", "sage", "gat", "geco", "primphormer"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", TABLE)
+def test_models_and_baselines_score_as_on_plain_columns(tmp_path, model):
+    words = ["--model", model, *TRAINING, "--fit.epochs", 60]
+    found = {name: train(make(tmp_path, name, 2000), tmp_path / f"run {name}", *words)[0] for name in SCALES}
+    tests = {name: one["scores"]["test"] for name, one in found.items()}
+    print(model, tests, {name: one["baselines"] for name, one in found.items()})
+    for name, one in found.items():
+        assert tests[name] == pytest.approx(tests["plain"], abs=0.02), tests
+        for baseline, scores in found["plain"]["baselines"].items():
+            assert one["baselines"][baseline]["test"] == pytest.approx(scores["test"], abs=0.02), (name, baseline)
