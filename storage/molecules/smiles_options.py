@@ -1,6 +1,7 @@
 """Options for reading a table of SMILES, apart from the reader: a command line names them without loading it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from graphmill.core.errors import ConfigError
 from graphmill.storage.importers.tables import edge_list_options as tables
@@ -18,7 +19,7 @@ class SmilesOptions:
     targets: tuple[str, ...] = (AUTO,)
     """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. auto: the one column of numbers
     that is left, if it is one; none: none, and without targets the molecules are for prediction only."""
-    id: str | None = AUTO
+    id: Literal["auto"] | str | None = AUTO
     """Column of ids, which come back in predictions; auto: the first other column named as an id (`id`, `cid`, `mol_id`, `name` …) that has another
     text or whole number in every row, else the first with another text; none: rows are named by their numbers."""
     header: bool = True

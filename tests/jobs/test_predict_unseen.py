@@ -106,6 +106,35 @@ def test_tables_are_read_as_those_of_the_run(folder):
     np.testing.assert_allclose(*(np.stack(each["logits"].to_numpy()) for each in (file, stored)), atol=1e-5)
 
 
+@pytest.mark.long
+def test_a_typed_graph_needs_neither_labels_nor_splits(tmp_path):
+    rng = np.random.default_rng(2)
+    tables = """\
+nodes:
+  paper: {file: papers.csv, id: paper, features: [words, pages]%s}
+  author: {file: authors.csv, id: author}
+edges:
+  - {source: author, relation: writes, target: paper, file: writes.csv, src: author, dst: paper}
+"""
+    (tmp_path / "learned.yaml").write_text(tables % ", label: venue")
+    (tmp_path / "bare.yaml").write_text(tables % "")
+    papers = [f"{10 * i},{i % 3},{i % 3 + rng.normal():.2f},{rng.normal():.2f}" for i in range(60)]
+    (tmp_path / "papers.csv").write_text("\n".join(["paper,venue,words,pages", *papers]) + "\n")
+    (tmp_path / "authors.csv").write_text("author\n" + "".join(f"{i}\n" for i in range(9)))
+    (tmp_path / "writes.csv").write_text("author,paper\n" + "".join(f"{i % 9},{10 * i}\n" for i in range(60)))
+    shares = ["--split.shares", "0.6,0.2,0.2", "--split.by", "label"]
+    job(ingest.main, "learned.yaml", "learned", "--reverse-edges", "add", *shares, cwd=tmp_path)
+    job(ingest.main, "bare.yaml", "bare", "--reverse-edges", "add", cwd=tmp_path)
+    words = ["--data", "learned", "--model", "rsage", "--model.width", 8, "--fit.epochs", 2, "--run.dir", "run"]
+    job(train_nodes.main, *words, "--workers.launcher", "process", cwd=tmp_path)
+    job(predict.main, "run", "out", "--graph", "bare", "--other-graph", cwd=tmp_path)
+    job(predict.main, "run", "own", cwd=tmp_path)
+    assert predictions_of(tmp_path / "own")["split"].to_pylist().count("valid") == 12
+    table = predictions_of(tmp_path / "out")
+    assert table["id"].to_pylist() == [10 * i for i in range(60)]
+    assert table["split"].null_count == 60
+
+
 def test_what_does_not_fit_a_file_is_said_in_one_line(folder):
     run = "run-whole"
     said = job(predict.main, run, "one-way", "--graph", "edges.csv", *FILES, cwd=folder)

@@ -49,3 +49,11 @@ def test_none_is_an_empty_list_and_no_item_of_one():
     assert convert(none, tuple[int, ...], "fanouts") == ()
     with pytest.raises(UsageError, match=r"--models: expected one of gcn, gat, got 'none'"):
         convert(Words(["gcn", "none"]), tuple[Literal["gcn", "gat"], ...], "models")
+
+
+def test_numbers_of_a_list_may_stand_between_commas():
+    assert convert(Words(["0.8,0.1,0.1"]), tuple[float, ...], "shares") == (0.8, 0.1, 0.1)
+    assert convert(Words(["15,10"]), tuple[int, ...], "fanouts") == (15, 10)
+    assert convert(Words(["a,b"]), tuple[str, ...], "targets") == ("a,b",)
+    with pytest.raises(UsageError, match="--fanouts: expected an integer, got 'x'"):
+        convert(Words(["1,x"]), tuple[int, ...], "fanouts")
