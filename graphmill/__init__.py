@@ -18,6 +18,7 @@ _NAMES = {
     "ingest_typed": "graphmill.storage.ingestion.typed_ingestion:ingest_typed",
     "ingest_graphs": "graphmill.storage.importers.memory.graph_list:ingest_graphs",
     "IngestOptions": "graphmill.storage.ingestion.ingest:IngestOptions",
+    "SplitOptions": "graphmill.storage.splits.split_options:SplitOptions",
     "ArrayGraph": "graphmill.storage.importers.memory.array_graph:ArrayGraph",
     "knowledge_graph": "graphmill.storage.importers.tables.triples:knowledge_graph",
     "router": "graphmill.samplers.access.router:local_router",

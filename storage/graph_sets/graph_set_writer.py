@@ -66,8 +66,7 @@ def write_graphs(
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
         try:
-            manifest = _write(writer, info, shards, rejects)
-            manifest = replace(manifest, **vars(found(info)))
+            manifest = _write(writer, info, shards, rejects, found)
         except GraphmillError:
             raise
         except OSError as error:  # a full disk, for example
@@ -76,7 +75,11 @@ def write_graphs(
 
 
 def _write(
-    writer: SnapshotWriter, info: GraphSetInfo, shards: Iterable[pa.RecordBatch], rejects: Iterable[Reject]
+    writer: SnapshotWriter,
+    info: GraphSetInfo,
+    shards: Iterable[pa.RecordBatch],
+    rejects: Iterable[Reject],
+    found: Callable[[GraphSetInfo], GraphSetInfo],
 ) -> GraphSetManifest:
     offsets = [0]
     measure = GraphSetMeasure(len(info.target_names), len(info.split_names))
@@ -107,7 +110,7 @@ def _write(
     if told:
         info = replace(info, provenance={**info.provenance, "rejected": ", ".join(told)})
     return GraphSetManifest(
-        **vars(info),
+        **vars(found(info)),
         num_graphs=offsets[-1],
         num_nodes=statistics.nodes.total,
         num_edges=statistics.edges.total,

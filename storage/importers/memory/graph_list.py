@@ -6,15 +6,18 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
+from pyarrow import RecordBatch
 
-from graphmill.core.errors import DataError
+from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.format.graph_set_manifest import NO_FEATURES, GraphSetManifest, RowSchema
 from graphmill.storage.format.source import SPLIT_NAMES
 from graphmill.storage.graph_sets.graph_set_source import GraphSetSource, RawGraph, shards
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
+from graphmill.storage.graph_sets.resplit import resplit
 from graphmill.storage.importers.memory.array_graph import edge_rows, label_column, rows_split
 from graphmill.storage.importers.memory.as_array import as_array
 from graphmill.storage.importers.memory.graph_objects import split_of, tell_unread
+from graphmill.storage.splits.split_options import SplitOptions
 
 _CODES = {None: 0, "train": 1, "valid": 2, "val": 2, "test": 3}
 _MOST_CATEGORIES, _MOST_CLASSES = 100_000, 2**15 - 1
@@ -25,7 +28,7 @@ def ingest_graphs(
     graphs: Iterable[Any],
     url: str,
     *,
-    split: str | Mapping[str, Any] | None = None,
+    split: str | Mapping[str, Any] | SplitOptions | None = None,
     labelled: Literal["graphs", "nodes"] | None = None,
     categories: Mapping[str, tuple[int, ...]] | None = None,
     name: str = "graphs",
@@ -40,13 +43,24 @@ def ingest_graphs(
     their classes; `labelled` says it otherwise. The first graph tells the columns of all; a warning names what it holds besides.
 
     `split`: the attribute of each graph that says train, valid, test or None; or rows under train, valid and test (OGB's form, of whose data sets it is the
-    default). Without it all graphs train.
+    default); or `SplitOptions` that draw one, for which graphs are read twice. Without it all graphs train.
 
     Raises DataError, with the graph's number, for what is no graph or has other columns, and what `write_graphs` raises.
     """
-    reading = _Reading(graphs, name, split, labelled, categories or {})
-    batches = shards(GraphSetSource(reading.info, reading.graphs), shard_rows, lambda *_: None)
-    return write_graphs(url, reading.info, batches, overwrite=overwrite, found=reading.found)
+    readings, drawn = list[_Reading](), split if isinstance(split, SplitOptions) else None
+    if drawn and isinstance(graphs, Iterator):
+        raise ConfigError(
+            f"{name}: split {drawn}: expected a list or data set, which can be read twice, got an iterator"
+        )
+
+    def batches() -> Iterable[RecordBatch]:
+        readings.append(_Reading(graphs, name, None if drawn else split, labelled, categories or {}))
+        return shards(GraphSetSource(readings[-1].info, readings[-1].graphs), shard_rows, lambda *_: None)
+
+    written, info = batches(), readings[-1].info
+    if drawn:
+        info, written = resplit(info, batches, drawn)
+    return write_graphs(url, info, written, overwrite=overwrite, found=lambda each: readings[-1].found(each))
 
 
 class _Reading:

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import graphmill as gm
-from graphmill.core.errors import DataError
+from graphmill.core.errors import ConfigError, DataError
 from graphmill.jobs import inspect_graph
 from graphmill.storage.format.graph_set_manifest import NO_FEATURES, RowSchema
+from graphmill.storage.graph_sets.graph_set import open_graphs
 from tests.job_in_process import run_job
 
 Data = pytest.importorskip("torch_geometric.data").Data
@@ -201,3 +202,16 @@ def test_a_set_from_python_is_shown_trained_on_and_predicted(tmp_path, monkeypat
     table = gm.predict(run).to_pandas()
     assert table["id"].tolist() == list(range(60))
     np.testing.assert_array_equal(table["target_y"], [float(graph.y) for graph in graphs])
+
+
+def test_a_split_is_drawn_where_options_say_so(tmp_path):
+    graphs = [_graph(number, y=torch.tensor([number % 3])) for number in range(40)]
+    options = gm.SplitOptions(shares=(0.5, 0.25, 0.25), by="label", seed=1)
+    gm.ingest_graphs(graphs, str(tmp_path / "drawn"), split=options)
+    stored = open_graphs(str(tmp_path / "drawn"))
+    assert [len(stored.split(name)) for name in ("train", "valid", "test")] == [20, 10, 10]
+    assert stored.manifest.provenance["split"] == "0.5 0.25 0.25 by label, seed 1"
+    gm.ingest_graphs(graphs, str(tmp_path / "whole"))
+    assert stored.manifest.node == open_graphs(str(tmp_path / "whole")).manifest.node
+    with pytest.raises(ConfigError, match="expected a list or data set, which can be read twice, got an iterator"):
+        gm.ingest_graphs(iter(graphs), str(tmp_path / "other"), split=options)
