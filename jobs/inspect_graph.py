@@ -328,15 +328,11 @@ def _split_lines(measured: "GraphStatistics") -> list[tuple[str, str]]:
     ]
     # Published sets of splits mostly have one size.
     lines = [("split", f"{times} sets, each {text}" if times > 1 else text) for text, times in Counter(texts).items()]
-    known = [split.homophily for split in measured.splits if split.homophily is not None]
-    weighted = [split.weighted_homophily for split in measured.splits if split.weighted_homophily is not None]
-    if known:
-        shares, by_weight = (
-            f"{min(some):.1%}" + (f" to {max(some):.1%}" if len(some) > 1 else "") if some else ""
-            for some in (known, weighted)
-        )
-        by_weight = by_weight and f" ({by_weight} of their weight)"
-        lines.append(("homophily", f"{shares} of the edges between training nodes{by_weight} join equal classes"))
+    for of, name in (("", "homophily"), ("weight of the ", "weighted_homophily")):
+        known = [share for split in measured.splits if (share := getattr(split, name)) is not None]
+        if known:
+            shares = f"{min(known):.1%}" if len(known) == 1 else f"{min(known):.1%} to {max(known):.1%}"
+            lines.append(("homophily", f"{shares} of the {of}edges between training nodes join equal classes"))
     for target in (split.training_target for split in measured.splits):
         if target and target.mean is not None:
             lines.append(("training", f"mean {target.mean:.6g}, standard deviation {target.std:.6g}"))

@@ -72,7 +72,7 @@ def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | N
     """Why this run can read them neither in the model nor, as PPR and Node2Subgraph do, in the sampler."""
     model, sampler = config.model, config.sampler
     reads = getattr(model.options, "reads_weights", model.is_foreign and config.data.edge_weight == "yes")
-    if not (reads or (is_typed and config.relational.reads_weights) or hasattr(sampler.options, "by_weight")):
+    if not (reads or (is_typed and config.relational.num_layers > 0) or hasattr(sampler.options, "by_weight")):
         return f"expected a model that sums over neighbors (gcn, sage, gat, geco), got {model.name} with these options"
     if not hasattr(sampler.options, "edge_columns"):
         return f"expected a sampler with the field edge_columns, {sampler.name} has none"

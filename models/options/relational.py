@@ -32,11 +32,6 @@ class RelationalConfig:
     input_dropout: float = 0.0
     """On the features."""
 
-    @property
-    def reads_weights(self) -> bool:
-        """Whether weights of edges change what it computes."""
-        return self.num_layers > 0
-
     def __post_init__(self) -> None:
         check_least(self, 1, "width")
         check_least(self, 0, "num_layers", "num_bases")
@@ -60,4 +55,5 @@ class RSAGEConfig(RelationalConfig):
     """R-SAGE."""
 
     GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "out_dim")
+    reads_weights: ClassVar = True
     out_dim: int = 1

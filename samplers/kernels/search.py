@@ -132,8 +132,7 @@ def _draw_from_hubs(
 def _draw_by_weight(key, room, candidate, numbers, start, degree, neighbor, weight, table, table_size):
     """At most `room` distinct new nodes of the lists into `candidate`, one after the other by the weights of their entries: how many.
 
-    An entry waits for a time of its weight's rate, a node for the first of its entries (Efraimidis and Spirakis, IPL 97(5), 2006); entries of weight 0
-    wait for ever.
+    An entry waits for a time of its weight's rate, a node for its first entry (Efraimidis and Spirakis, IPL 97(5), 2006); weights of 0 wait for ever.
     """
     wait, entry = np.empty(len(candidate), np.float64), np.empty(len(candidate), np.int64)
     found = 0
