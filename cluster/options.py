@@ -321,6 +321,8 @@ class NodeAnswerOptions(AnswerOptions):
 
     weights: tuple[float, ...] = ()
     """What a class counts in the loss, or where nodes have several labels a label's positives: a number for each, in place of class_weights."""
+    node_type: str | None = None
+    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -337,8 +339,6 @@ class NodeClassificationOptions(NodeAnswerOptions):
 
     metric: ClassMetric = "accuracy"
     """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
-    node_type: str | None = None
-    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
 
 
 BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
@@ -350,8 +350,6 @@ class NodeBinaryOptions(NodeAnswerOptions):
 
     metric: BinaryMetric = "micro_f1"
     """What selects the best epoch and is compared with the baselines. F1 over all labels together (micro), or its mean over the labels."""
-    node_type: str | None = None
-    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
 
 
 @dataclass(frozen=True)
@@ -382,14 +380,12 @@ class PairsOptions:
 
 
 @dataclass(frozen=True)
-class RegressionOptions:
-    """Numbers of graphs; unknown ones are NaN."""
+class NumberOptions:
+    """Of tasks whose targets are real numbers; unknown ones are NaN."""
 
-    target: str | None = None
-    """Which of the set's targets, by name; none: all of them."""
-    metric: Literal["mae", "rmse"] = "mae"
+    metric: Literal["mae", "rmse", "r2"] = "mae"
     """What selects the best epoch and is compared with the baselines; of several targets the mean of their errors, each in units of its deviation in the
-    training split."""
+    training split, or of their R²."""
     loss: Literal["l1", "mse", "huber"] = "l1"
     """Of what the model predicts."""
     huber_delta: float = 1.0
@@ -399,6 +395,22 @@ class RegressionOptions:
 
     def __post_init__(self) -> None:
         check_options(self, more_than_0(self, "huber_delta"))
+
+
+@dataclass(frozen=True)
+class RegressionOptions(NumberOptions):
+    """Numbers of graphs."""
+
+    target: str | None = None
+    """Which of the set's targets, by name; none: all of them."""
+
+
+@dataclass(frozen=True)
+class NodeRegressionOptions(NumberOptions):
+    """Nodes of one graph, each with one or several real numbers."""
+
+    node_type: str | None = None
+    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from graphmill.cluster.metrics.link_scores import HITS, LinkScores
 from graphmill.core.errors import ConfigError, DataError
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
+_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # classes whose pairs are counted for that; that are scored one by one
 _BY_ANSWER = ("micro_f1", "macro_f1")  # and of every answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
@@ -88,16 +89,20 @@ class Classification:
         False  # the weight of a class is the share of a micro-batch's targets that are of other classes
     )
     one_logit: bool = False  # of two classes: the prediction is the logit of the second
+    class_names: tuple[str, ...] = ()  # in order; empty: numbers name them
 
     higher_is_better = True
 
     def __post_init__(self) -> None:
         known = ("accuracy", "rocauc", *_BY_CLASS)
-        if self.metric not in known or (self.metric == "rocauc" and self.num_classes != 2):
+        too_many = self.metric in _BY_CLASS and self.num_classes > _MOST_COUNTED
+        if self.metric not in known or too_many or (self.metric == "rocauc" and self.num_classes != 2):
             raise ConfigError(
                 f"metric: expected accuracy, {', '.join(_BY_CLASS)}, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; "
                 "set --task.metric"
             )
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise ConfigError(f"class_names: expected {self.num_classes} of them, got {len(self.class_names)}")
         if self.one_logit and self.num_classes != 2:
             raise ConfigError(f"one_logit: expected 2 classes, got {self.num_classes}; set --task.one_logit no")
 
@@ -130,8 +135,9 @@ class Classification:
         return torch.tensor(self.class_weight, dtype=torch.float32, device=target.device)
 
     def scores(self, device: torch.device) -> SplitScores:
-        num_counted = self.num_classes if self.metric in _BY_CLASS else 0
-        return SplitScores(device, binary=self.num_classes == 2, num_classes=num_counted)
+        names = () if self.num_classes > _MOST_SHOWN else self.class_names or tuple(map(str, range(self.num_classes)))
+        num_counted = self.num_classes if names or self.metric in _BY_CLASS else 0
+        return SplitScores(device, self.num_classes == 2, num_counted, names)
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,7 @@ class BinaryClassification:
     metric: str = "rocauc"
     label_smoothing: float = 0.0
     positive_weight: tuple[float, ...] | None = None  # of each task's positives
+    names: tuple[str, ...] = ()  # of several tasks, each of which is then scored by itself too
 
     higher_is_better = True
 
@@ -171,7 +178,7 @@ class BinaryClassification:
 
     def scores(self, device: torch.device) -> BinaryScores | AnswerCounts:
         # Areas need every answer's score, F1 counts alone.
-        return (AnswerCounts if self.metric in _BY_ANSWER else BinaryScores)(device, self.num_tasks)
+        return (AnswerCounts if self.metric in _BY_ANSWER else BinaryScores)(device, self.num_tasks, self.names)
 
 
 @dataclass(frozen=True)
@@ -247,7 +254,7 @@ class LinkPrediction:
 
 @dataclass(frozen=True)
 class Regression:
-    """Numbers per graph; target [g, num_targets], NaN does not count.
+    """Numbers per graph or root; target [g, num_targets], NaN does not count.
 
     The model predicts (target - mean) / scale; the loss is of those standardised numbers, the scores are in the target's own unit. Several
     targets that have names are scored one by one, and the metric is the mean of their errors in units of `deviation`, so that each has a say.
@@ -257,15 +264,17 @@ class Regression:
     scale: tuple[float, ...] = (1.0,)  # of the training split, as the mean
     kind: RegressionLoss = "l1"
     huber_delta: float = 1.0  # in standard deviations
-    metric: str = "mae"  # or "rmse"
+    metric: str = "mae"  # or "rmse" or "r2"
     names: tuple[str, ...] = ()  # of several targets
     deviation: tuple[float, ...] = ()  # of each of them in the training split
 
-    higher_is_better = False
+    @property
+    def higher_is_better(self) -> bool:
+        return self.metric == "r2"
 
     def __post_init__(self) -> None:
-        if self.metric not in ("mae", "rmse"):
-            raise ConfigError(f"metric: expected mae or rmse, got {self.metric!r}; set --task.metric")
+        if self.metric not in ("mae", "rmse", "r2"):
+            raise ConfigError(f"metric: expected mae, rmse or r2, got {self.metric!r}; set --task.metric")
         if self.kind not in ("l1", "mse", "huber") or not self.huber_delta > 0:
             raise ConfigError(
                 f"loss: expected l1, mse or huber with a positive delta, got {self.kind!r} with {self.huber_delta}; set --task.loss"

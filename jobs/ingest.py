@@ -257,7 +257,7 @@ def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | Non
         return graph
     assert isinstance(graph, ArrayGraph)
     assert graph.label is not None
-    if graph.is_multilabel:
+    if graph.label.ndim == 2:
         raise ConfigError(
             f"per_class: expected nodes of one class each, those of {graph.name} have several labels; leave it out"
         )

@@ -282,7 +282,8 @@ def _label_line(manifest: "Manifest") -> tuple[str, str]:
                 f"{manifest.num_classes} yes or no, {mean:.1f} yes a node, most often {largest}, least {smallest}; {unlabelled} any",
             )
         return "classes", f"{manifest.num_classes}, largest {largest}, smallest {smallest}; {unlabelled} a label"
-    kind = "real numbers" if manifest.label_kind == "value" else f"{manifest.num_classes} classes"
+    kinds = {"value": "a real number each", "values": f"{manifest.num_classes} real numbers each"}
+    kind = kinds.get(str(manifest.label_kind), f"{manifest.num_classes} classes")
     return "targets", "" if manifest.label_kind is None else f"{kind}; {unlabelled}"
 
 

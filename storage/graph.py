@@ -59,7 +59,7 @@ class Partition:
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
     feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
     feature_on_store: RangedRows | None = None  # in its place, of a graph whose features are read by range
-    label: np.ndarray | None = None  # int64 or float32 [n], or int8 [n, num_classes]: answers
+    label: np.ndarray | None = None  # int64 or float32 [n]; of several int8 (answers) or float32 [n, num_classes]
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     group: np.ndarray | None = None  # int32 [n], the locality group
     time: np.ndarray | None = None  # int64 [n]
@@ -177,7 +177,7 @@ class StoredGraph:
         manifest = self.manifest
         labels = f"labels: {manifest.label_kind}"
         if manifest.num_classes:
-            labels = f"{manifest.num_classes} {'classes' if manifest.label_kind == 'class' else 'answers'}"
+            labels = f"{manifest.num_classes} {'classes' if manifest.label_kind == 'class' else manifest.label_kind}"
         return (
             f"StoredGraph({manifest.name!r}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
             f"{manifest.feature_dim} features, {labels},\n"
@@ -198,7 +198,7 @@ class StoredGraph:
 
     @property
     def num_classes(self) -> int | None:
-        """Or how many answers each node has; None if labels are neither."""
+        """Or how many answers or values each node has; None if labels are none of these."""
         return self.manifest.num_classes
 
     @property
@@ -471,7 +471,7 @@ class _PartitionReader:
         kind = self.manifest.label_kind
         label = None
         if kind is not None:
-            width = self.manifest.num_classes if kind == "answers" else None
+            width = None if kind == "class" else self.manifest.num_classes
             label = numpy_column(nodes, "label", LABEL_DTYPES[kind], path, width)
         splits = [numpy_column(nodes, f"split_{i}", "int8", path) for i in range(self.manifest.num_split_sets)]
         original_id = numpy_column(nodes, "original_id", "int64", path)
@@ -539,7 +539,7 @@ class _PartitionReader:
         if np.any(original_id[1:] <= original_id[:-1]):
             raise FormatError(f"{path}: expected strictly ascending original ids, found others; ingest the graph again")
         num_classes = self.manifest.num_classes
-        if label is not None and num_classes is not None and len(label):
+        if label is not None and label.dtype.kind == "i" and num_classes is not None and len(label):
             low, high, end = int(label.min()), int(label.max()), num_classes if label.ndim == 1 else 2
             if low < -1 or high >= end:
                 raise FormatError(f"{path}: expected labels in [-1, {end}), found {low} to {high}")

@@ -295,8 +295,8 @@ def _predicted_ptr(store: StoredGraphs) -> np.ndarray | None:
 
 
 def answers(label: Tensor) -> Tensor:
-    """Answers [n, L] as graphs store them to targets, float32; what is not known (-1) becomes NaN."""
-    return label.float().masked_fill(label < 0, torch.nan)
+    """Answers or numbers [n, L] as graphs store them to targets, float32; an answer that is not known (-1) becomes NaN."""
+    return label if label.is_floating_point() else label.float().masked_fill(label < 0, torch.nan)
 
 
 def graph_labels(target: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Classification scores of a split over all ranks: every rank feeds its roots, all get the exact result of the whole split."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,12 +95,11 @@ class SplitScores:
     All sums are of whole numbers: they are the same in whatever order, and over however many ranks, roots are added.
     """
 
-    def __init__(self, device: torch.device, binary: bool, num_classes: int = 0) -> None:
-        """`num_classes`: count what is right class by class, for the scores that need it; 0: do not."""
-        self._device, self._binary = device, binary
+    def __init__(self, device: torch.device, binary: bool, num_classes: int = 0, names: Sequence[str] = ()) -> None:
+        """`num_classes`: count labels and predictions class by class; 0: do not. `names`: of the classes; none: they are not scored one by one."""
+        self._device, self._binary, self._names = device, binary, names
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # roots, correct ones, losses: units and parts
-        # By class: roots that are of it, that are said to be, and both.
-        self._by_class = torch.zeros(3, num_classes, dtype=torch.int64, device=device)
+        self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)  # by label and prediction
         self._scores: list[torch.Tensor] = []
 
     def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:
@@ -113,34 +112,39 @@ class SplitScores:
         said = logits.argmax(dim=1)
         counted = (torch.ones_like(label), said == label, *whole_parts(loss))
         self._sums += torch.stack([values.sum() for values in counted])
-        if num_classes := self._by_class.shape[1]:
-            counts = [torch.bincount(of, minlength=num_classes) for of in (label, said, label[said == label])]
-            self._by_class += torch.stack(counts)
+        if size := len(self._cells):
+            self._cells += torch.bincount(label * size + said, minlength=size * size).view(size, size)
         if self._binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
     def add(self, other: "SplitScores") -> None:
         """Takes in the roots of positions after this one's."""
         self._sums += other._sums
-        self._by_class += other._by_class
+        self._cells += other._cells
         self._scores += other._scores
 
-    def compute(self) -> dict[str, float]:
+    def compute(self) -> dict[str, Any]:
         """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; without those that the roots do not define.
 
         Of counts by class also "weighted_accuracy", the mean over all classes of the share of their roots that is right (0 of a class without
         roots: `accuracy_SBM` of the benchmarking GNNs), and "macro_f1", the mean over the classes that are there, in labels or predictions, of 2 ·
-        both / (labels + predictions) (scikit-learn's).
+        both / (labels + predictions) (scikit-learn's). Of classes with names "by_class", {name: {"precision", "recall", "f1", "count"}}, 0 where
+        undefined, and "confusion", counts by label (row) and prediction.
         """
         count, correct, units, parts = all_reduce_sum(self._sums.clone()).tolist()
-        result = {"count": float(count)}
+        result: dict[str, Any] = {"count": float(count)}
         if count:
             result |= {"accuracy": correct / count, "loss": parts_sum(units, parts) / count}
-        if count and self._by_class.shape[1]:
-            label, said, both = all_reduce_sum(self._by_class.clone()).double().cpu()
-            there = label + said > 0
-            result["weighted_accuracy"] = float((both / label.clamp_min(1)).mean())
-            result["macro_f1"] = float((2 * both / (label + said))[there].mean())
+        if count and len(self._cells):
+            cells = all_reduce_sum(self._cells.clone()).cpu()
+            both, label, said = cells.diagonal().double(), cells.sum(dim=1), cells.sum(dim=0)
+            recall, f1 = both / label.clamp_min(1), 2 * both / (label + said).clamp_min(1)
+            result["weighted_accuracy"], result["macro_f1"] = float(recall.mean()), float(f1[label + said > 0].mean())
+            if self._names:
+                columns = {"precision": both / said.clamp_min(1), "recall": recall, "f1": f1, "count": label}
+                named = zip(self._names, *(column.tolist() for column in columns.values()), strict=True)
+                result["by_class"] = {name: dict(zip(columns, row, strict=True)) for name, *row in named}
+                result["confusion"] = cells.tolist()
         if self._binary:
             empty = torch.empty((0, 2), dtype=torch.float64, device=self._device)
             rows = gather_rows(torch.cat([empty, *self._scores]))

@@ -25,9 +25,10 @@ def average_precision(score: Tensor, positive: Tensor) -> float:
 
 
 class RegressionScores:
-    """MAE and RMSE per known target, in its own unit; "loss" is the MAE of standardised targets.
+    """MAE and RMSE per known target, in its own unit, and R²; "loss" is the MAE of standardised targets.
 
-    Of several targets that have names each one's, in its own unit, and the means over targets of these errors divided by the targets' `deviation`.
+    Of several targets that have names each one's, in its own unit, and the means over targets of these errors divided by the targets' `deviation`,
+    and of R².
     """
 
     def __init__(
@@ -41,15 +42,16 @@ class RegressionScores:
         self._names, self._deviation = names, deviation
         self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
         self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
-        # A row for each part: known targets, |error|, error², |error| / scale, each by name.
-        self._sums = torch.zeros(1, 4, max(1, len(names)), dtype=torch.float64, device=device)
+        # A row for each part: known targets, |error|, error², |error| / scale, target - mean and its square, each by name.
+        self._sums = torch.zeros(1, 6, max(1, len(names)), dtype=torch.float64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets] with NaN where not known."""
         target = target.double().reshape(prediction.shape)
         known = ~target.isnan()
         error = torch.where(known, prediction.double() * self._scale + self._mean - target, 0.0)
-        added = (known.double(), error.abs(), error.square(), (error / self._scale).abs())
+        centred = torch.where(known, target - self._mean, 0.0)
+        added = (known.double(), error.abs(), error.square(), (error / self._scale).abs(), centred, centred.square())
         self._sums[0] += torch.stack([values.sum(dim=0) if self._names else values.sum()[None] for values in added])
 
     def add(self, other: "RegressionScores") -> None:
@@ -57,21 +59,22 @@ class RegressionScores:
         self._sums = torch.cat([self._sums, other._sums])
 
     def compute(self) -> dict[str, float]:
-        """{"count", "mae", "rmse", "loss"} over all ranks, and "mae_NAME", "rmse_NAME"; the count alone where no target is known."""
-        sums = gather_rows(self._sums.flatten(1)).sum(dim=0).reshape(4, -1)
+        """{"count", "mae", "rmse", "r2", "loss"} over all ranks, and "mae_NAME", "rmse_NAME", "r2_NAME"; the count alone where no target is known."""
+        sums = gather_rows(self._sums.flatten(1)).sum(dim=0).reshape(6, -1)
         count, standard = sums[0].sum().item(), sums[3].sum().item()
         if not count:
             return {"count": 0.0}
         by_target = sums.T.tolist()
         errors = {
-            "mae": [absolute / known if known else math.nan for known, absolute, _, _ in by_target],
-            "rmse": [(squared / known) ** 0.5 if known else math.nan for known, _, squared, _ in by_target],
+            "mae": [absolute / known if known else math.nan for known, absolute, *_ in by_target],
+            "rmse": [(squared / known) ** 0.5 if known else math.nan for known, _, squared, *_ in by_target],
+            "r2": [_r2(known, squared, *of_target) for known, _, squared, _, *of_target in by_target],
         }
         means, own = {metric: values[0] for metric, values in errors.items()}, {}
         if self._names:
             unit = torch.tensor(self._deviation, dtype=torch.float64)
             means = {
-                metric: (torch.tensor(values, dtype=torch.float64) / unit).nanmean().item()
+                metric: (torch.tensor(values, dtype=torch.float64) / (unit if metric != "r2" else 1)).nanmean().item()
                 for metric, values in errors.items()
             }
             own = {
@@ -83,11 +86,19 @@ class RegressionScores:
         return {"count": count, **means, "loss": standard / count, **own}
 
 
-class BinaryScores:
-    """ROC-AUC and average precision, means over the tasks that have both answers (as OGB scores its molecules)."""
+def _r2(known: float, squared: float, total: float, squares: float) -> float:
+    """1 - squared errors / squared distances from the mean; of equal targets 1 for no error and else 0, as scikit-learn has it."""
+    if not known:
+        return math.nan
+    around = squares - total * total / known
+    return 1 - squared / around if around > 1e-12 * squares else float(squared == 0)
 
-    def __init__(self, device: torch.device, num_tasks: int) -> None:
-        self._device, self._num_tasks = device, num_tasks
+
+class BinaryScores:
+    """ROC-AUC and average precision, means over the tasks that have both answers (as OGB scores its molecules), and of tasks with names each one's."""
+
+    def __init__(self, device: torch.device, num_tasks: int, names: Sequence[str] = ()) -> None:
+        self._device, self._num_tasks, self._names = device, num_tasks, names
         self._rows: list[Tensor] = []
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
@@ -100,7 +111,7 @@ class BinaryScores:
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:
-        """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks.
+        """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks, and "rocauc_NAME", "ap_NAME".
 
         Without the areas where no task has both answers; the count alone where no answer is known.
         """
@@ -108,12 +119,14 @@ class BinaryScores:
         logit, target = gather_rows(torch.cat([empty, *self._rows])).unbind(dim=2)
         known = ~target.isnan()
         count = int(known.sum())
-        areas, precisions = [], []
+        areas, precisions, own = [], [], dict[str, float]()
         for task in range(self._num_tasks):
             score, positive = logit[known[:, task], task], target[known[:, task], task] > 0
             if positive.any() and not positive.all():
                 areas.append(roc_auc(score, positive))
                 precisions.append(average_precision(score, positive))
+                for name in self._names[task : task + 1]:
+                    own |= {f"rocauc_{name}": areas[-1], f"ap_{name}": precisions[-1]}
         if not count:
             return {"count": 0.0}
         means = {"rocauc": sum(areas) / len(areas), "ap": sum(precisions) / len(precisions)} if areas else {}
@@ -122,13 +135,15 @@ class BinaryScores:
             **means,
             "accuracy": float(((logit > 0) == (target > 0))[known].double().mean()),
             "loss": float(functional.binary_cross_entropy_with_logits(logit[known], target[known])),
+            **own,
         }
 
 
 class AnswerCounts:
     """F1 of yes-or-no answers, which are yes where the logit is positive; all sums are of whole numbers."""
 
-    def __init__(self, device: torch.device, num_tasks: int) -> None:
+    def __init__(self, device: torch.device, num_tasks: int, names: Sequence[str] = ()) -> None:
+        self._names = names
         self._sums = torch.zeros(
             4, dtype=torch.int64, device=device
         )  # known answers, right ones, losses: units and parts
@@ -150,7 +165,7 @@ class AnswerCounts:
         self._by_task += other._by_task
 
     def compute(self) -> dict[str, float]:
-        """{"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks; the count alone where no answer is known.
+        """{"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks, and "f1_NAME"; the count alone where no answer is known.
 
         F1 is 2 · both / (yes + said), of all tasks' counts together, or the mean over all tasks; 0 where no answer is or is said to be yes
         (scikit-learn's).
@@ -160,12 +175,14 @@ class AnswerCounts:
         if not count:
             return {"count": 0.0}
         (yes, said, both), (all_yes, all_said, all_both) = by_task, by_task.sum(dim=1)
+        f1 = 2 * both / (yes + said).clamp_min(1)
         return {
             "count": float(count),
             "accuracy": right / count,
             "loss": parts_sum(units, parts) / count,
             "micro_f1": float(2 * all_both / (all_yes + all_said).clamp_min(1)),
-            "macro_f1": float((2 * both / (yes + said).clamp_min(1)).mean()),
+            "macro_f1": float(f1.mean()),
+            **{f"f1_{name}": value for name, value in zip(self._names, f1.tolist(), strict=False)},
         }
 
 

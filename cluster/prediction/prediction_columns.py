@@ -67,7 +67,11 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
     if isinstance(task, Classification):
         known = {} if true is None else {"target": pa.array(true, mask=true < 0)}
         said = (predicted[:, 0] > 0).astype(np.int64) if predicted.shape[1] == 1 else predicted.argmax(axis=1)
-        return {**known, "prediction": pa.array(said), "logits": table["prediction"]}
+        codes = known | {"prediction": pa.array(said)}
+        if task.class_names:
+            named = {"target": "target_class", "prediction": "class"}
+            codes |= {named[key]: pa.array(task.class_names).take(code) for key, code in codes.items()}
+        return {**codes, "logits": table["prediction"]}
     if isinstance(task, PairClassification):
         known = {} if true is None else {"target": pa.array(true[:, 0])}
         return {
@@ -80,13 +84,14 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
     if isinstance(task, BinaryClassification) and not names:  # of nodes, whose labels have no names
         known = {} if true is None else {"target": _lists(true, ~np.isnan(true))}
         return {**known, "prediction": _lists(predicted > 0), "logits": table["prediction"]}
+    names = [f"_{name}" if name else "" for name in names]
     columns: dict[str, Any] = {}
     if true is not None:
-        columns |= {f"target_{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
+        columns |= {f"target{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
     if isinstance(task, Regression):  # as it is scored, in the target's own unit
         predicted = predicted.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
-        return columns | {f"prediction_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
-    return columns | {f"logit_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
+        return columns | {f"prediction{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
+    return columns | {f"logit{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
 
 
 def _best_links(predicted: np.ndarray) -> dict[str, Any]:

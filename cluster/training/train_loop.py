@@ -516,7 +516,9 @@ class Worker:
         else:
             self.since_best += 1
         prefix = "valid_estimate_" if self.spec.is_estimate else "valid_"
-        named = {f"{prefix}{name}": value for name, value in scores.items() if name != "count"}
+        named = {
+            f"{prefix}{name}": value for name, value in scores.items() if name not in ("count", "by_class", "confusion")
+        }
         waited = {} if self.options.patience is None else {"since_best": self.since_best}
         return {**named, **self._kept_epoch(), **waited, "eval_s": time.perf_counter() - start}
 

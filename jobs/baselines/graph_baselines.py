@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from graphmill.cluster.data.training_data import graph_labels
 from graphmill.cluster.tasks import Classification, Regression, Task
-from graphmill.jobs.baselines.node_baselines import Baselines, minimise, zero_linear
+from graphmill.jobs.baselines.node_baselines import Baselines, constant_prediction, minimise, split_scores, zero_linear
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
 _BLOCK_ROWS = 65_536
@@ -33,7 +33,7 @@ def compute_graph_baselines(
     centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
     linear = _fit((x - centre) / scale, y, task)
-    constant = _constant(y, task)
+    constant = constant_prediction(y, task)
     names = ("shares", "features_only") if store.manifest.labelled else ("constant", "composition")
     scores: dict[str, dict[str, float]] = {name: {} for name in names}
     for split in splits:
@@ -45,7 +45,7 @@ def compute_graph_baselines(
             with torch.no_grad():
                 totals[names[1]].update(linear((rows - centre) / scale), target)
         for name, total in totals.items():
-            scores[name][split] = total.compute()[task.metric]
+            scores[name] |= split_scores(split, total.compute(), task.metric)
     return dict(scores)
 
 
@@ -88,17 +88,6 @@ def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
         target = np.stack([packed.pairs[:, 2], np.repeat(some, packed.num_pairs)], axis=1)
         total.update(torch.tensor(prediction), torch.tensor(target))
     return total.compute()[task.metric]
-
-
-def _constant(y: Tensor, task: Task) -> Tensor:
-    """[out_dim]: the prediction of someone who knows the training targets only."""
-    if isinstance(task, Regression):
-        return torch.zeros(task.out_dim)
-    if isinstance(task, Classification):
-        log_count = torch.bincount(y[y >= 0], minlength=task.num_classes).double().clamp_min(1e-3).log()
-        return log_count.diff() if task.one_logit else log_count
-    share = y.nanmean(dim=0).clamp(1e-6, 1 - 1e-6)
-    return torch.logit(share)
 
 
 def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:

@@ -1,7 +1,9 @@
-"""What a model of a graph must beat: the majority class (or label by label the majority answer), and a classifier that sees features but no edges."""
+"""What a model of a graph must beat: the majority class (or label by label the majority answer or the mean), and a model that sees features but no edges."""
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from graphmill.cluster.data.training_data import answers
-from graphmill.cluster.tasks import BinaryClassification, Classification, Task
+from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task
 from graphmill.core.daemon_threads import begin
+from graphmill.jobs.records.verdict import metric_of_one
 from graphmill.samplers.access.router import Router
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
@@ -25,7 +28,8 @@ _PATIENCE = 6  # checks without a better validation score
 
 
 Seen = Callable[[torch.Tensor], torch.Tensor] | None
-Baselines = dict[str, dict[str, float] | None]  # scores by baseline and split
+Baselines = dict[str, dict[str, float] | None]  # scores by baseline and split, as `split_scores` names them
+Plain = Classification | BinaryClassification | Regression
 
 
 def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
@@ -37,44 +41,58 @@ def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[]
 
 
 def compute_baselines(router: Router, split_set: int, task: Task, seed: int, seen: Seen) -> Baselines:
-    """Scores of "majority" and, None for a graph without features, "features_only" on the splits "valid" and "test".
+    """Scores of "majority" (of numbers "constant", their mean) and, None for a graph without features, "features_only" on the splits "valid" and "test".
 
-    Both are fitted on the training nodes. Of the features-only models, logistic regression and a two-layer perceptron, the one that
+    Both are fitted on the training nodes. Of the features-only models, logistic or ridge regression and a two-layer perceptron, the one that
     validates best is taken. Both read what `seen` makes of rows for the model, each column brought to mean 0 and deviation 1; None: rows as they are.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     target = _target(router.fetch(nodes["train"], feature=False).label)
     plain = _plain(router.manifest, task)
-    if isinstance(plain, BinaryClassification):
-        constant = torch.logit(target.nanmean(dim=0).nan_to_num().clamp(1e-6, 1 - 1e-6))
-    else:
-        majority_class = int(torch.bincount(target[target >= 0], minlength=plain.num_classes).argmax())
-        constant = torch.zeros(plain.num_classes)
-        constant[majority_class] = 1.0
-    majority = {
-        split: _score(router, nodes[split], lambda x: constant.expand(len(x), -1), plain, with_features=False)
-        for split in ("valid", "test")
-    }
+    if router.manifest.label_kind in ("value", "values") and not isinstance(plain, Regression):
+        return {}  # of a user's own task, whose loss is not known
+    constant = constant_prediction(target, plain).float()
+    majority: dict[str, float] = {}
+    for split in ("valid", "test"):
+        found = _scores(router, nodes[split], lambda x: constant.expand(len(x), -1), plain, blind=True)
+        majority |= split_scores(split, found, task.metric)
     features_only = _fit_features(router, nodes, plain, seed, seen) if router.manifest.feature_dim else None
-    return {"majority": majority, "features_only": features_only}
+    return {"constant" if isinstance(plain, Regression) else "majority": majority, "features_only": features_only}
 
 
-def _plain(manifest: Manifest, task: Task) -> Classification | BinaryClassification:
+def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
+    """[out_dim]: the prediction of someone who knows the training targets only."""
+    if isinstance(task, Regression):
+        return torch.zeros(task.out_dim)
+    if isinstance(task, Classification):
+        log_count = torch.bincount(y[y >= 0], minlength=task.num_classes).double().clamp_min(1e-3).log()
+        return log_count.diff() if task.one_logit else log_count
+    return torch.logit(y.nanmean(dim=0).nan_to_num().clamp(1e-6, 1 - 1e-6))
+
+
+def split_scores(split: str, found: Mapping[str, float], metric: str) -> dict[str, float]:
+    """The metric as `split`, and that of each of several targets as `split_metric_NAME`."""
+    own = {f"{split}_{name}": one for name, one in found.items() if name.startswith(f"{metric_of_one(metric)}_")}
+    return {split: found[metric], **own}
+
+
+def _plain(manifest: Manifest, task: Task) -> Plain:
     """The graph's task by its metric, without weights and smoothing."""
-    kind = BinaryClassification if manifest.label_kind == "answers" else Classification
-    return kind(manifest.num_classes or 0, task.metric)
+    if isinstance(task, Regression):
+        return replace(task, kind="mse")
+    if manifest.label_kind == "answers":
+        return BinaryClassification(manifest.num_classes or 0, task.metric, names=getattr(task, "names", ()))
+    return Classification(manifest.num_classes or 0, task.metric)
 
 
 def _target(label: np.ndarray | None) -> torch.Tensor:
     """Labels as a task takes them."""
     assert label is not None
     target = torch.tensor(label)
-    return target if target.dim() == 1 else answers(target)
+    return target if target.dtype == torch.int64 else answers(target.reshape(len(target), -1))
 
 
-def _fit_features(
-    router: Router, nodes: dict[str, np.ndarray], task: Classification | BinaryClassification, seed: int, seen: Seen
-) -> dict[str, float]:
+def _fit_features(router: Router, nodes: dict[str, np.ndarray], task: Plain, seed: int, seen: Seen) -> dict[str, float]:
     torch.manual_seed(seed)
     stride = max(1, -(-len(nodes["train"]) // _MAX_TRAIN_ROWS))
     rows = router.fetch(nodes["train"][::stride])
@@ -90,27 +108,29 @@ def _fit_features(
 
     x = read(x)
 
-    def score(network: nn.Module, split: str) -> float:
+    def scores(network: nn.Module, split: str) -> dict[str, float]:
         network.eval()
         with torch.no_grad():
-            return _score(router, nodes[split], lambda rows: network(read(rows)), task)
+            found = _scores(router, nodes[split], lambda rows: network(read(rows)), task)
+            return split_scores(split, found, task.metric)
+
+    def validate(network: nn.Module) -> float:
+        return scores(network, "valid")["valid"] * (1 if task.higher_is_better else -1)
 
     candidates = [_fit_linear(x, y, task, penalty) for penalty in _PENALTIES]
-    candidates.append(_fit_perceptron(x, y, task, lambda network: score(network, "valid")))
-    best = max(candidates, key=lambda network: score(network, "valid"))
-    return {"valid": score(best, "valid"), "test": score(best, "test")}
+    candidates.append(_fit_perceptron(x, y, task, validate))
+    best = max(candidates, key=validate)
+    return scores(best, "valid") | scores(best, "test")
 
 
-def _mean_loss(prediction: torch.Tensor, y: torch.Tensor, task: Classification | BinaryClassification) -> torch.Tensor:
-    if isinstance(task, BinaryClassification):
+def _mean_loss(prediction: torch.Tensor, y: torch.Tensor, task: Plain) -> torch.Tensor:
+    if not isinstance(task, Classification):
         return task.loss(prediction, y) / task.weight(y)
     return functional.cross_entropy(prediction, y)
 
 
-def _fit_linear(
-    x: torch.Tensor, y: torch.Tensor, task: Classification | BinaryClassification, penalty: float
-) -> nn.Module:
-    """Logistic regression, multinomial or one for each label, with an L2 penalty."""
+def _fit_linear(x: torch.Tensor, y: torch.Tensor, task: Plain, penalty: float) -> nn.Module:
+    """Logistic regression, multinomial or one for each label, or least squares, with an L2 penalty."""
     linear = zero_linear(x.shape[1], task.out_dim, torch.float32)
     minimise(linear, 50, lambda: _mean_loss(linear(x), y, task) + penalty * linear.weight.square().sum())
     return linear
@@ -137,17 +157,12 @@ def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) 
     optimizer.step(closure)
 
 
-def _fit_perceptron(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    task: Classification | BinaryClassification,
-    validate: Callable[[nn.Module], float],
-) -> nn.Module:
+def _fit_perceptron(x: torch.Tensor, y: torch.Tensor, task: Plain, score_of: Callable[[nn.Module], float]) -> nn.Module:
     """Two layers with dropout by AdamW, stopped early by validation score."""
     network = nn.Sequential(nn.Linear(x.shape[1], 256), nn.GELU(), nn.Dropout(0.5), nn.Linear(256, task.out_dim))
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
     steps_per_check = max(10, -(-len(x) // _BATCH_ROWS))
-    best_score, best_state, checks_since = -1.0, copy.deepcopy(network.state_dict()), 0
+    best_score, best_state, checks_since = -math.inf, copy.deepcopy(network.state_dict()), 0
     for step in range(1, _MAX_STEPS + 1):
         chosen = torch.randint(len(x), (min(len(x), _BATCH_ROWS),))
         loss = _mean_loss(network(x[chosen]), y[chosen], task)
@@ -155,7 +170,7 @@ def _fit_perceptron(
         loss.backward()
         optimizer.step()
         if step % steps_per_check == 0:
-            score, checks_since = validate(network), checks_since + 1
+            score, checks_since = score_of(network), checks_since + 1
             network.train()
             if score > best_score:
                 best_score, best_state, checks_since = score, copy.deepcopy(network.state_dict()), 0
@@ -165,11 +180,11 @@ def _fit_perceptron(
     return network
 
 
-def _score(router: Router, node: np.ndarray, predict: Any, task: Task, *, with_features: bool = True) -> float:
-    """The metric over `node`, streamed in blocks."""
+def _scores(router: Router, node: np.ndarray, model: Any, task: Task, *, blind: bool = False) -> dict[str, float]:
+    """Scores over `node`, streamed in blocks; `blind`: of a model that sees no features."""
     scores = task.scores(torch.device("cpu"))
     for start in range(0, len(node), _BLOCK_ROWS):
-        rows = router.fetch(node[start : start + _BLOCK_ROWS], feature=with_features)
-        features = rows.feature if with_features else np.empty((len(rows.original_id), 0), np.float32)
-        scores.update(predict(torch.tensor(features, dtype=torch.float32)), _target(rows.label))
-    return scores.compute()[task.metric]
+        rows = router.fetch(node[start : start + _BLOCK_ROWS], feature=not blind)
+        features = np.empty((len(rows.original_id), 0), np.float32) if blind else rows.feature
+        scores.update(model(torch.tensor(features, dtype=torch.float32)), _target(rows.label))
+    return scores.compute()

@@ -84,7 +84,7 @@ def graph_facts(manifest: Manifest, split_set: int, *, by_weight: bool = False) 
         num_nodes=manifest.num_nodes,
         num_edges=manifest.num_edges,
         num_features=manifest.feature_dim,
-        num_classes=2 if manifest.label_kind == "answers" else manifest.num_classes or 0,
+        num_classes={"answers": 2, "class": manifest.num_classes or 0}.get(str(manifest.label_kind), 0),
         num_train=split.num_labelled[SPLIT_TRAIN],
         num_partitions=manifest.num_partitions,
         homophily=adjusted_homophily(split, by_weight=by_weight),

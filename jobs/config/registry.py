@@ -134,6 +134,7 @@ TASKS: dict[Kind, dict[str, Row]] = {
     "nodes": {
         "classification": Row("graphmill.cluster.options:NodeClassificationOptions"),
         "binary": Row("graphmill.cluster.options:NodeBinaryOptions"),
+        "regression": Row("graphmill.cluster.options:NodeRegressionOptions"),
         "links": Row("graphmill.jobs.config.link_options:LinksOptions"),
     },
     "graphs": {

@@ -97,10 +97,11 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
 def _graph_text(graph: NodeGraph) -> str:
     if isinstance(graph, TypedGraph):
         return f"{describe(graph)}, {size(graph.manifest.num_bytes)}"
-    manifest = graph.manifest
+    manifest, count = graph.manifest, graph.manifest.num_classes or "no"
+    labels = {"answers": f"{count} labels a node", "value": "a number a node", "values": f"{count} numbers a node"}
     return (
         f"{manifest.name} at {graph.url}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.feature_dim} features, "
-        f"{manifest.num_classes or 'no'} {'labels a node' if manifest.label_kind == 'answers' else 'classes'}, "
+        f"{labels.get(str(manifest.label_kind), f'{count} classes')}, "
         f"{manifest.num_partitions} partitions, {size(manifest.num_bytes)}"
     )
 

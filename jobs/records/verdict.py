@@ -22,6 +22,11 @@ BASELINE_NAMES = {
 }
 
 
+def metric_of_one(metric: str) -> str:
+    """The score of one target, or answer, that `metric` is a mean of: F1 of micro_f1 and macro_f1."""
+    return metric.removeprefix("micro_").removeprefix("macro_")
+
+
 def judge(
     metric: str,
     scores: Mapping[str, float],

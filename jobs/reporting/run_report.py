@@ -15,12 +15,13 @@ from graphmill.jobs.records.run_record import (
     is_number,
     setting_text,
 )
-from graphmill.jobs.records.verdict import BASELINE_NAMES
+from graphmill.jobs.records.verdict import BASELINE_NAMES, metric_of_one
 from graphmill.jobs.reporting.page import duration, number, render, value_text, when
 from graphmill.jobs.reporting.plot import Line, Plot
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
+_MOST_CURVES = 30  # of scores; the table of epochs has all
 _MOST_ROWS = 200  # of a table of partitions or ranks
 _MOST_EPOCHS = 1000  # of the table of epochs
 _NOT_COMPARED = (
@@ -65,6 +66,7 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
         score_rows=[[n, *(value_text(scores.get(s)) for s in splits)] for n, scores in by_name.items()]
         if splits
         else [],
+        by_class=_by_class(run),
         warnings=warnings,
         **_comparison(run, other),
         curves=_curves(run, other),
@@ -80,6 +82,14 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
         epoch_rows=[[_epoch_cell(epoch, name) for name in names] for epoch in _spaced(run.epochs)],
         written=datetime.now(UTC).isoformat(timespec="minutes"),
     )
+
+
+def _by_class(run: RunRecord) -> list[list[str]]:
+    """The table of the classes on the split that is judged: their scores and, by what was said of their members, counts. Empty where there are none."""
+    scores = (run.summary or {}).get("all_scores", {}).get("test" if "test" in run.scores else "valid", {})
+    classes, confusion = scores.get("by_class", {}), scores.get("confusion", ())
+    rows = [[k, *map(value_text, [*of.values(), *n])] for (k, of), n in zip(classes.items(), confusion, strict=False)]
+    return [["", *next(iter(classes.values())), *(f"said {name}" for name in classes)], *rows] if rows else []
 
 
 def _spaced(epochs: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
@@ -130,7 +140,7 @@ def _curves(run: RunRecord, other: RunRecord | None) -> list[Plot]:
     loss = {"train_loss": "training", run.valid("loss"): _score_label(run, "validation")}
     plots = [_plot("Loss", "loss", run, other, loss)]
     scores = {name.removeprefix(prefix) for name in run.epoch_names if name.startswith(prefix)} - {"loss"}
-    for name in sorted(scores, key=lambda score: (score != run.metric, score)):
+    for name in sorted(scores, key=lambda score: (score != run.metric, score))[:_MOST_CURVES]:
         plots.append(_plot(f"Validation {_score_label(run, name)}", name, run, other, {run.valid(name): name}))
     plots.append(_plot("Learning rate", "rate", run, other, {"learning_rate": "learning rate"}, from_zero=True))
     return [plot for plot in plots if plot.lines]
@@ -239,8 +249,8 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
     for split in ("test", "valid"):
         add(f"{split} {metric}", run.scores.get(split), _best_baseline(run, split) or "no baseline to compare with")
         for name, value in summary.get("all_scores", {}).get(split, {}).items():
-            if run.metric is not None and name.startswith(f"{run.metric}_"):
-                add(f"{split} {name}", value, "in the target's own unit")
+            if run.metric is not None and name.startswith(f"{metric_of_one(run.metric)}_"):
+                add(f"{split} {name}", value, _best_baseline(run, f"{split}_{name}") or "of this target alone")
     for epoch, score in filter(None, [_best(run)]):
         add(f"best valid {metric} of the epochs", score, f"epoch {epoch:.0f}")
         add("kept epoch", epoch)

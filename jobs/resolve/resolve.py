@@ -544,8 +544,8 @@ def _classic_baselines_are_of_nodes(config: RunConfig) -> str | None:
 def _embedded_graph_has_47_classes(config: RunConfig) -> str | None:
     if config.kind != "nodes" or config.data.path is not None:
         return None
-    if config.task.name == "binary":
-        return "task: expected nodes with several labels each, the embedded graph's have one class; set --task classification"
+    if config.task.name in ("binary", "regression"):
+        return f"task {config.task.name}: expected nodes with other labels, the embedded graph's have one class; set --task classification"
     if config.metric != "rocauc":
         return None
     return "metric rocauc: expected 2 classes, the embedded graph has 47; set --task.metric accuracy"

@@ -107,7 +107,8 @@ def run_nodes(job: str, config: RunConfig) -> int:
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
     with prepare(graph, asked, resolved, memory, run_dir) as ready:
         task = node_task(ready.resolved.config, ready.resolved.inputs, nodes)
-        told = "majority class, features only" if config.links is None else "common neighbors"
+        constant = "mean" if config.task.name == "regression" else "majority class"
+        told = f"{constant}, features only" if config.links is None else "common neighbors"
         print(f"fitting the baselines ({told})", flush=True)
 
         def fit() -> Baselines:
@@ -127,6 +128,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             **({} if config.links is None else {"predicted": "links"}),
             **({"node_type": nodes.name} if resolved.is_typed else {}),
             **({"standardised_columns": len(standard)} if (standard := resolved.inputs.standard) else {}),
+            **({} if config.links or config.task.is_foreign else {"task": dict(vars(task))}),
         }
         summary = train_and_score(
             job,
@@ -342,6 +344,7 @@ def check_run(graph: NodeGraph, resolved: ResolvedRun) -> None:
     else:
         split_set, width = config.data.split_set, config.embeddings.width
         check_graph(nodes, split_set, config.task, config.metric, num_roots(resolved), width)
+        node_task(config, resolved.inputs, nodes.manifest)  # refuses what its options and the labels do not agree on
     if isinstance(resolved.training, RandomPartitionOptions):
         count_chunks(resolved.training, nodes.manifest)
     if graph.is_here:

@@ -22,7 +22,7 @@ from graphmill.cluster.data.training_data import (
     predicted_places,
 )
 from graphmill.cluster.embeddings.rows import SavedTable
-from graphmill.cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainOptions
+from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
 from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
 from graphmill.cluster.transport.tls import tls_context
@@ -60,6 +60,7 @@ from graphmill.storage.typed_graph import TypedGraph, open_any_graph
 
 _TASKS: dict[str, type] = {
     "regression": Regression,
+    "classification": Classification,
     "binary": BinaryClassification,
     "classes": Classification,
     "nodes": Classification,
@@ -122,14 +123,18 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         return _link_subject(run, options, trained, graph)
     manifest = predicted_nodes(graph, config).manifest
     num_classes, has_targets = trained.inputs.out_dim, fits_labels(manifest, config.task)
-    if has_targets and manifest.label_kind == "answers" and manifest.num_classes != num_classes:
+    if has_targets and manifest.label_kind != "class" and (manifest.num_classes or 1) != num_classes:
         raise ConfigError(
-            f"{graph.url}: expected the run's {num_classes} labels per node, got {manifest.num_classes}; ingest it without labels"
+            f"{graph.url}: expected the run's {num_classes} labels per node, got {manifest.num_classes or 1}; ingest it without labels"
         )
     if has_targets and (manifest.num_classes or 0) > num_classes:
         raise ConfigError(
             f"{graph.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
         )
+    # What a summary of before does not tell of answers.
+    task = _graph_task(run, trained, {"num_classes": num_classes, "num_tasks": num_classes, "metric": config.metric})
+    if has_targets:
+        _check_names(graph.url, manifest.class_names, task)
     as_trained = replace(manifest, num_classes=num_classes)
     split_set, has_splits = config.data.split_set, manifest.num_split_sets > 0
     if has_splits and split_set >= manifest.num_split_sets:
@@ -165,8 +170,8 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         unread=unread(graph.manifest, config, trained.inputs),
         samplers=samplers,
         build_model=build_model,
-        task=_node_task(trained),
-        target_names=(),
+        task=task,
+        target_names=getattr(task, "names", ()) or ("",) * isinstance(task, Regression),
         has_targets=has_targets,
         fit=trained.fit,
         loader=config.loader,
@@ -331,14 +336,12 @@ def spreads_graph(run: ResolvedRun, parallel: str) -> bool:
     return parallel == "graph"
 
 
-def _node_task(run: ResolvedRun) -> Task:
-    """The run's task, as scoring needs it."""
-    options = run.config.task.options
-    if isinstance(options, NodeBinaryOptions):
-        return BinaryClassification(run.inputs.out_dim, options.metric)
-    if not isinstance(options, NodeClassificationOptions):
-        return options.build(run.inputs)
-    return Classification(run.inputs.out_dim, options.metric)
+def _check_names(url: str, found: tuple[str, ...], task: Task) -> None:
+    """Raises ConfigError where classes, or labels, of the data that is predicted have other names than the run's."""
+    names: tuple[str, ...] = getattr(task, "class_names", ()) or getattr(task, "names", ())
+    for number, (own, other) in enumerate(zip(names, found, strict=False)):
+        if own != other:
+            raise ConfigError(f"{url}: label {number} is {other!r}, the run's is {own!r}; ingest it without labels")
 
 
 def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
@@ -364,6 +367,7 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     columns = tuple(store.target_names.index(name) for name in target_names) if has_targets else None
     task = _graph_task(run, trained)
     if isinstance(task, Classification) and (columns or manifest.labelled):
+        _check_names(store.url, store.class_names, task)
         most = float(manifest.num_classes or 0) - 1
         if columns:
             most = np.nanmax(store.target[:, list(columns)], initial=-1.0)
@@ -426,13 +430,13 @@ def _checked(run: FinishedRun, url: str, build: Callable[[], torch.nn.Module]) -
     return build
 
 
-def _graph_task(run: FinishedRun, trained: ResolvedRun) -> Task:
-    """The run's task, with what it knew of the training targets."""
+def _graph_task(run: FinishedRun, trained: ResolvedRun, before: Mapping[str, Any] | None = None) -> Task:
+    """The run's task, with what it knew of the training targets; `before`: where its summary does not tell."""
     component = trained.config.task
     if component.is_foreign:
         return component.options.build(trained.inputs)
     try:
-        return TypeAdapter(_TASKS[component.name]).validate_python(run.summary.get("task"))
+        return TypeAdapter(_TASKS[component.name]).validate_python(run.summary.get("task", before))
     except ValidationError as error:
         first = error.errors()[0]
         raise FormatError(f"{run.path}/summary.json: task: {first['loc']}: {first['msg']}") from None

@@ -38,7 +38,7 @@ from graphmill.jobs.machine.environment import describe_command, describe_enviro
 from graphmill.jobs.machine.this_machine import local_session, this_machine
 from graphmill.jobs.records.run_record import RunRecord, read_run, stored_partitions
 from graphmill.jobs.records.trackers import tracked
-from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge
+from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge, metric_of_one
 from graphmill.jobs.reporting.run_report import run_page
 from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.samplers.access.traffic import COLUMNS
@@ -49,6 +49,7 @@ from graphmill.storage.format.typed_manifest import TypedManifest
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
 _LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
 FEWEST_STEPS = 200  # fewer are warned of
+_MOST_PRINTED = 10  # targets that are scored one by one
 _DECIDES_THE_END = (
     "model",
     "task",
@@ -313,6 +314,7 @@ def train_and_score(
                 higher_is_better=task.higher_is_better,
                 estimate=config.evaluation.estimate,
             ),
+            "all_scores" if config.evaluation.estimate is None else "all_estimates": result["scores"],
             **_run_summary(result, run, of_nodes=unit == "nodes"),
             **_told_in_full(read_run(run_dir)),
             "wall_s": time.monotonic() - started_s,
@@ -345,7 +347,6 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
     train_s = sum(epoch["train_s"] for epoch in epochs)
     rates = ("nodes_per_s", "edges_per_s") if of_nodes else ("roots_per_s", "nodes_per_s", "edges_per_s")
     return {
-        **({} if of_nodes else {"all_scores": result["scores"]}),
         "counts": {split: values["count"] for split, values in result["scores"].items()},
         **{name: result[name] for name in (*KEPT_EPOCH, "stopped_early") if name in result},
         "epochs": len(epochs),
@@ -415,13 +416,16 @@ def print_scores(summary: Mapping[str, Any]) -> None:
     estimate, nan = summary.get("estimate"), float("nan")
     model = {"model": summary["scores"]} if estimate is None else {"model (estimate)": summary["estimates"]}
     baselines = {BASELINE_NAMES[name]: scores for name, scores in summary["baselines"].items() if scores is not None}
-    metric, targets = str(summary["metric"]), summary.get("task", {}).get("names", ())
-    rows = [[f"{metric} in deviations" if targets else metric, "valid", "test"]]
-    by_split = summary["all_scores"] if targets else {}
-    one_by_one = {
-        f"{metric} of {name}": {split: scores.get(f"{metric}_{name}", nan) for split, scores in by_split.items()}
-        for name in targets
-    }
+    metric, task = str(summary["metric"]), summary.get("task", {})
+    rows = [[f"{metric} in deviations" if task.get("deviation") and metric != "r2" else metric, "valid", "test"]]
+    one, targets = metric_of_one(metric), list(task.get("names", ()))
+    by_split = summary.get("all_scores" if estimate is None else "all_estimates", {})
+    one_by_one: dict[str, Mapping[str, float]] = {}
+    for name in targets[:_MOST_PRINTED]:
+        one_by_one[f"{one} of {name}"] = {split: of.get(f"{one}_{name}", nan) for split, of in by_split.items()}
+        for baseline, of in baselines.items():
+            own = {split: of.get(f"{split}_{one}_{name}", nan) for split in rows[0][1:]}
+            one_by_one[f"{one} of {name}, {baseline}"] = own
     for name, scores in (model | baselines | one_by_one).items():
         rows.append([name, *(f"{scores.get(split, nan):.4f}" for split in rows[0][1:])])
     first, *others = zip(*rows, strict=True)
@@ -429,5 +433,7 @@ def print_scores(summary: Mapping[str, Any]) -> None:
     print()
     for name, *cells in rows:
         print(f"{name:<{widths[0]}}" + "".join(f"{c:>{width}}" for c, width in zip(cells, widths[1:], strict=True)))
+    if len(targets) > _MOST_PRINTED:
+        print(f"{metric} of all {len(targets)}: summary.json, and the report")
     if estimate is not None:
         print(f"estimate: {estimate}")

@@ -23,7 +23,7 @@ from graphmill.jobs.resolve.resolve import Facts, resolve
 
 _METRICS = {  # beside the task's own
     "classification": ("accuracy",),
-    "regression": ("mae", "rmse"),
+    "regression": ("mae", "rmse", "r2"),
     "classes": ("accuracy",),
     "nodes": ("accuracy",),
     "pairs": ("mrr",),

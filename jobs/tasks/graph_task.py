@@ -1,15 +1,17 @@
 """Tasks over many graphs: which targets they are about, and what they must know of the training split."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOptions, PairsOptions, RegressionOptions
+from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOptions, NumberOptions, PairsOptions
 from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.jobs.config.registry import Component, Inputs
 from graphmill.models.options.features import Features
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
+from graphmill.storage.format.statistics import TargetStatistics
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
 
@@ -107,34 +109,32 @@ def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ..
         return fit.build(set_inputs(store.manifest, store.manifest.num_classes or 1))
     training = store.manifest.measured.parts[store.split_names.index("train") + 1]
     names = [store.target_names[column] for column in columns]
-    means, deviations = [], []
-    for column, name in zip(columns, names, strict=True):
-        statistics = training.targets[column]
-        if not statistics.num_labelled:
-            raise ConfigError(f"{store.url}: target {name}: no training graph has one; choose with --task.target")
-        if statistics.mean is None or statistics.std is None:
-            raise DataError(f"{store.url}: expected finite targets or NaN, got infinity in the training split")
-        means.append(statistics.mean)
-        deviations.append(statistics.std or 1.0)
+    of_numbers = fit if isinstance(fit, NumberOptions) else NumberOptions()
+    numbers = number_task(store.url, [training.targets[column] for column in columns], names, of_numbers)
     if isinstance(fit, BinaryOptions | ClassesOptions):
         target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
         if isinstance(fit, BinaryOptions):
             return _binary_task(store.url, target, names, fit)
-        return _class_task(store.url, target, names, fit)
-    if not isinstance(fit, RegressionOptions):
-        return fit.build(set_inputs(store.manifest, len(columns)))
-    several = len(names) > 1
-    units = tuple(deviations)
-    if not fit.standardise:
-        means, deviations = [0.0] * len(columns), [1.0] * len(columns)
+        return _class_task(store.url, target, names, fit, store.class_names)
+    return numbers if fit is of_numbers else fit.build(set_inputs(store.manifest, len(columns)))
+
+
+def number_task(url: str, targets: Sequence[TargetStatistics], names: list[str], fit: NumberOptions) -> Regression:
+    """Regression of targets of which this is known of the training split. Raises ConfigError for one that nothing there has, DataError for infinity."""
+    for name, target in zip(names, targets, strict=True):
+        if not target.num_labelled:
+            raise ConfigError(f"{url}: target {name}: nothing in the training split has one; leave this target out")
+        if target.mean is None or target.std is None:
+            raise DataError(f"{url}: expected finite targets or NaN, got infinity in the training split")
+    deviations, several = tuple(target.std or 1.0 for target in targets), len(names) > 1
     return Regression(
-        mean=tuple(means),
-        scale=tuple(deviations),
+        mean=tuple(target.mean or 0.0 for target in targets) if fit.standardise else (0.0,) * len(names),
+        scale=deviations if fit.standardise else (1.0,) * len(names),
         kind=fit.loss,
         huber_delta=fit.huber_delta,
         metric=fit.metric,
         names=tuple(names) if several else (),
-        deviation=units if several else (),
+        deviation=deviations if several else (),
     )
 
 
@@ -152,6 +152,7 @@ def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOpti
         metric=fit.metric,
         label_smoothing=fit.label_smoothing,
         positive_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
+        names=tuple(names) if len(names) > 1 else (),
     )
 
 
@@ -162,19 +163,20 @@ def _nodes_task(store: StoredGraphs, fit: NodesOptions) -> Task:
         num_classes=num_classes,
         metric=fit.metric,
         label_smoothing=fit.label_smoothing,
-        class_weight=_balanced(count) if fit.class_weights == "balanced" else None,
+        class_weight=balanced(count) if fit.class_weights == "balanced" else None,
         batch_weights=fit.class_weights == "batch",
         one_logit=fit.one_logit,
+        class_names=store.class_names,
     )
 
 
-def _balanced(count: np.ndarray) -> tuple[float, ...]:
+def balanced(count: np.ndarray) -> tuple[float, ...]:
     """Targets / (classes · targets of the class), by class; 1 for a class without any."""
     weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
     return tuple(weight.tolist())
 
 
-def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOptions) -> Task:
+def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOptions, classes: tuple[str, ...]) -> Task:
     if len(names) != 1:
         raise ConfigError(
             f"{url}: expected one target with numbers of classes, got {', '.join(names)}; set --task.target"
@@ -182,10 +184,11 @@ def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOpti
     known = target[~np.isnan(target)]
     if (known < 0).any() or (known != np.floor(known)).any():
         raise ConfigError(f"{url}: target {names[0]}: expected classes 0, 1, 2 …, got others; set --task regression")
-    count = np.bincount(known.astype(np.int64), minlength=2)
+    count = np.bincount(known.astype(np.int64), minlength=max(2, len(classes)))
     return Classification(
         num_classes=len(count),
         metric=fit.metric,
         label_smoothing=fit.label_smoothing,
-        class_weight=_balanced(count) if fit.class_weights == "balanced" else None,
+        class_weight=balanced(count) if fit.class_weights == "balanced" else None,
+        class_names=classes,
     )

@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from graphmill.cluster.options import NodeAnswerOptions, NodeBinaryOptions, NodeClassificationOptions
+from graphmill.cluster.options import NodeAnswerOptions, NodeBinaryOptions, NodeClassificationOptions, NumberOptions
 from graphmill.cluster.tasks import BinaryClassification, Classification, Task
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.link_options import LinksOptions
 from graphmill.jobs.config.registry import Component, Inputs
+from graphmill.jobs.tasks.graph_task import balanced, number_task
 from graphmill.jobs.tasks.link_task import link_task
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS
@@ -17,19 +18,24 @@ from graphmill.storage.graph import StoredGraph
 def node_task(config: RunConfig, inputs: Inputs, manifest: Manifest) -> Task:
     """The run's task on this graph. Raises ConfigError where the two do not fit."""
     options, split_set = config.task.options, config.data.split_set
+    names, num_classes = manifest.class_names, manifest.num_classes or 0
     if isinstance(options, LinksOptions):
         return link_task(manifest, options)
+    if isinstance(options, NumberOptions):
+        split = manifest.measured.splits[split_set]
+        targets = [split.training_target] if split.training_target else split.training_targets
+        return number_task(manifest.name, targets, [*names] or [str(number) for number in range(len(targets))], options)
     if isinstance(options, NodeBinaryOptions):
         positive = _given_weights(options, manifest)
         if options.class_weights == "balanced":
             positive = positive_weights(manifest, split_set)
-        return BinaryClassification(manifest.num_classes or 0, options.metric, options.label_smoothing, positive)
+        return BinaryClassification(num_classes, options.metric, options.label_smoothing, positive, names)
     if not isinstance(options, NodeClassificationOptions):
         return options.build(inputs)
     weights = _given_weights(options, manifest)
     if options.class_weights == "balanced":
-        weights = _balanced_weights(manifest, split_set)
-    return Classification(manifest.num_classes or 0, options.metric, options.label_smoothing, weights)
+        weights = balanced(_training_counts(manifest, split_set))
+    return Classification(num_classes, options.metric, options.label_smoothing, weights, class_names=names)
 
 
 def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[float, ...] | None:
@@ -40,13 +46,6 @@ def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[floa
             f"weights: expected {num_classes} numbers, one for each class or label of {manifest.name}, got {len(options.weights)}; set --task.weights"
         )
     return options.weights or None
-
-
-def _balanced_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
-    """Training nodes / (classes · nodes of the class), by class; 1 for a class without nodes."""
-    count = _training_counts(manifest, split_set)
-    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
-    return tuple(weight.tolist())
 
 
 def positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
@@ -69,13 +68,14 @@ def _training_counts(manifest: Manifest, split_set: int) -> np.ndarray:
     return np.array(classes[SPLIT_TRAIN])
 
 
-_LABEL_KINDS = {"classification": "class", "binary": "answers"}  # by task
-_LABELS = {"class": "a class each", "answers": "several labels each", "value": "a real number each", None: "no labels"}
+_TASKS = {"class": "classification", "answers": "binary", "value": "regression", "values": "regression"}  # by labels
+_HAVE = {"class": "a class each", "answers": "several labels each", "value": "a number each", "values": "numbers each"}
 
 
 def fits_labels(manifest: Manifest, task: Component) -> bool:
-    """Whether the graph has the labels that the task is about; a user's own takes classes or answers."""
-    return manifest.label_kind in (("class", "answers") if task.is_foreign else (_LABEL_KINDS[task.name],))
+    """Whether the graph has the labels that the task is about; a user's own takes any."""
+    told = _TASKS.get(manifest.label_kind or "")
+    return told is not None if task.is_foreign else told == task.name
 
 
 def lacks_features(manifest: Manifest, width: int) -> bool:
@@ -90,11 +90,11 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
     """
     manifest = graph.manifest
     if not fits_labels(manifest, task):
-        wanted = _LABELS[_LABEL_KINDS.get(task.name, "class")]
-        others = [name for name, kind in _LABEL_KINDS.items() if kind == manifest.label_kind]
-        do = f"set --task {others[0]}" if others else "ingest it with such labels"
+        wanted = _HAVE[next((kind for kind, name in _TASKS.items() if name == task.name), "class")]
+        told = manifest.label_kind or ""
+        do = f"set --task {_TASKS[told]}" if told else "ingest it with such labels"
         raise ConfigError(
-            f"{graph.url}: expected nodes with {wanted}, the graph's have {_LABELS[manifest.label_kind]}; {do}"
+            f"{graph.url}: expected nodes with {wanted}, the graph's have {_HAVE.get(told, 'no labels')}; {do}"
         )
     if lacks_features(manifest, width):
         raise ConfigError(
@@ -109,10 +109,6 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
         raise ConfigError(
             f"{graph.url}: expected labels of two classes or more, the graph has {manifest.num_classes}; ingest it with such labels (or "
             "--num_classes 2)"
-        )
-    if metric == "rocauc" and manifest.label_kind == "class" and manifest.num_classes != 2:
-        raise ConfigError(
-            f"metric rocauc: expected 2 classes, the graph has {manifest.num_classes}; set --task.metric accuracy"
         )
     check_splits(manifest, split_set, metric, num_roots)
 

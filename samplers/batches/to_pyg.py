@@ -147,7 +147,7 @@ class RouterFeatureStore(FeatureStore):
             return None
         manifest = self._router.manifest
         widths = {"x": manifest.feature_dim}
-        if manifest.label_kind == "answers":
+        if manifest.label_kind in ("answers", "values"):
             widths["y"] = manifest.num_classes or 0
         return (manifest.num_nodes, *(widths[name] for name in [attr.attr_name] if name in widths))
 

@@ -52,9 +52,7 @@ class GraphSetManifest:
         None  # "nodes": they have classes; "pairs": some pairs of nodes are told to belong together or not
     )
     num_classes: int | None = None  # of labelled nodes
-    class_names: tuple[
-        str, ...
-    ] = ()  # of these classes, or of those that the one target numbers; empty: numbers name them
+    class_names: tuple[str, ...] = ()  # of these, or of those that the one target numbers; empty: numbers name them
     id_kind: str | None = None  # "number" or "string": graphs have ids of their own; None: they are named by their rows
     num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
     statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer

@@ -35,7 +35,7 @@ ONE_GRAPH = "one-graph"
 
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
-LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32"}  # by the kind of labels
+LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}  # by the kind of labels
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class Manifest:
     )
     symmetric: bool = False  # every edge's reverse is there too: lists of in-edges serve as lists of out-edges
     has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
-    label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value" or None
-    num_classes: int | None = None  # or how many answers
-    class_names: tuple[str, ...] = ()  # in the order of the classes, or of the answers; empty: numbers name them
+    label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value", "values" or None
+    num_classes: int | None = None  # or how many answers or values
+    class_names: tuple[str, ...] = ()  # in the order of the classes, answers or values; empty: numbers name them
     num_split_sets: int = 0
     links: StoredLinks | None = None  # None: no edge was held out
     # None: made by hand, not by ingestion; a reader: not parsed yet, `measured` does
@@ -307,8 +307,8 @@ def node_fields(nodes: ManifestReader) -> dict[str, Any]:
             FeatureRows(*(fields[f"feature_{key}"] for key in ("dim", "dtype", "layout", "slots")))
     except ConfigError as error:
         nodes.fail("feature_layout", f"one that can be ({error})", fields["feature_layout"])
-    if (fields["label_kind"] in ("class", "answers")) != (fields["num_classes"] is not None):
-        nodes.fail("num_classes", "a count exactly where label_kind is 'class' or 'answers'", fields["num_classes"])
+    if (fields["label_kind"] in (None, "value")) != (fields["num_classes"] is None):
+        nodes.fail("num_classes", "a count exactly where labels are classes, answers or values", fields["num_classes"])
     fields["class_names"] = nodes.class_names(fields["num_classes"])
     fields["feature_columns"] = _feature_columns(nodes, fields["feature_dim"])
     return fields

@@ -216,8 +216,10 @@ class ManifestReader:
         self._body = _parse(self._statistics, self._where)
         return self._body
 
-    def inners(self, key: str) -> list["ManifestReader"]:
-        """Readers of the objects in this field's list."""
+    def inners(self, key: str, *, optional: bool = False) -> list["ManifestReader"]:
+        """Readers of the objects in this field's list; none where the field may be missing and is."""
+        if optional and key not in self._body:
+            return []
         objects = self._checked(key, "a list of objects", _list_of(_is_object))
         return [self._reader_of(f"{key}[{index}]", each) for index, each in enumerate(objects)]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from graphmill.core.errors import ConfigError
+from graphmill.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +42,15 @@ class Relation(NamedTuple):
         return cls(*names)
 
 
+def check_class_names(where: str, names: tuple[str, ...], num_classes: int | None) -> None:
+    """Raises DataError for names that are not one for each class, or label, and different."""
+    if names and not len(names) == len(set(names)) == num_classes:
+        got = f"{len(names)}, {len(set(names))} of them different"
+        raise DataError(
+            f"{where}: class_names: expected {num_classes or 'no'} different names, got {got}; correct them"
+        )
+
+
 @dataclass(frozen=True)
 class EdgeChunk:
     """Some directed edges src → dst."""
@@ -58,7 +67,7 @@ class NodeChunk:
     """Some consecutive node rows; successive chunks follow each other without a gap."""
 
     feature: np.ndarray | None = None  # float32 [k, feature_dim]
-    # int64 [k] classes (-1: none), float32 [k] regression targets (NaN: none), or int8 [k, num_classes] answers: 1 yes, 0 no, -1 not known
+    # int64 [k] classes (-1: none), float32 [k] or [k, L] numbers (NaN: none), or int8 [k, L] answers: 1 yes, 0 no, -1 not known
     label: np.ndarray | None = None
     split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
     original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; absent: the row number itself
@@ -101,8 +110,8 @@ class SourceInfo:
     has_string_id: bool = False  # nodes have strings as ids
     has_label: bool = False
     num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
-    class_names: tuple[str, ...] = ()  # of the classes, or of the answers, in order; empty: numbers name them
-    is_multilabel: bool = False  # labels are num_classes answers, yes or no, for each node
+    class_names: tuple[str, ...] = ()  # of the classes, or of the L labels, in order; empty: numbers name them
+    label_bytes: int = 8  # a hint: those of one node's labels
     num_split_sets: int = 0
     undirected_once: bool = False  # each undirected edge is given once: ingestion adds the reverse
     symmetric: bool = False  # every edge's reverse is given too, so out-edges are in-edges

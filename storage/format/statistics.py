@@ -80,11 +80,12 @@ class SplitStatistics:
     num_labelled: tuple[int, ...]
     # Of the labelled nodes by class, or by answer those whose answer is yes; None: no classes, or too many to keep.
     class_counts: tuple[tuple[int, ...], ...] | None
-    training_target: TargetStatistics | None  # where labels are real numbers
+    training_target: TargetStatistics | None  # where labels are real numbers, one a node
     num_training_edges: int | None  # between different labelled training nodes; None: no classes
     num_agreeing_edges: int | None  # those whose ends have one class
     digest: str  # SHA-256 of the columns permanent id, label, split code, in ascending permanent id
     weighted_homophily: float | None = None  # where an edge counts by its weight; None: no weights, or some below 0
+    training_targets: tuple[TargetStatistics, ...] = ()  # where they are several a node
 
     @property
     def homophily(self) -> float | None:
@@ -328,6 +329,9 @@ def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics
     target = reader.optional_inner("training_target")
     if (target is not None) != (kind == "value"):
         reader.fail("training_target", "an object exactly where label_kind is 'value'", target)
+    targets = reader.inners("training_targets", optional=True)
+    if len(targets) != (several := (manifest.num_classes or 0) * (kind == "values")):
+        reader.fail("training_targets", f"{several} targets", f"{len(targets)} targets")
     edges = agreeing = None
     if kind == "class":
         edges = reader.count("num_training_edges", manifest.num_edges)
@@ -337,6 +341,7 @@ def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics
         num_labelled=labelled,
         class_counts=classes,
         training_target=None if target is None else _read_target(target, labelled[1]),
+        training_targets=tuple(_read_target(each, labelled[1]) for each in targets),
         num_training_edges=edges,
         num_agreeing_edges=agreeing,
         digest=reader.hexadecimal("digest", _DIGEST),

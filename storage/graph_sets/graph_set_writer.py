@@ -18,6 +18,7 @@ from graphmill.storage.format.graph_set_manifest import (
     RowSchema,
     shard_file,
 )
+from graphmill.storage.format.source import check_class_names
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter, write_snapshot
 from graphmill.storage.statistics.graph_set_measures import GraphSetMeasure
 
@@ -39,13 +40,8 @@ class GraphSetInfo:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = self.class_names
-        needed = len(names) if self.labelled is None and len(self.target_names) == 1 else self.num_classes or 0
-        if names and not len(names) == len(set(names)) == needed:
-            raise DataError(
-                f"{self.name}: class_names: expected {needed or 'no'} different names, one for each class of nodes or of the one target, "
-                f"got {len(names)}, {len(set(names))} of them different; correct them"
-            )
+        is_target = self.labelled is None and len(self.target_names) == 1
+        check_class_names(self.name, self.class_names, len(self.class_names) if is_target else self.num_classes)
 
 
 def write_graphs(

@@ -52,7 +52,7 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
         num_nodes * FeatureRows(info.feature_dim, options.feature_dtype).row_bytes
     )  # before zeros are left out
     finds_groups = options.partitioner in ("ldg", "metis") and (num_partitions > 1 or options.groups is not None)
-    label_bytes = info.num_classes or 0 if info.is_multilabel else 8 * info.has_label
+    label_bytes = info.label_bytes * info.has_label
     node_columns = 8 + 8 * info.has_node_time + label_bytes + info.num_split_sets + 4 * finds_groups
     graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
 

@@ -16,7 +16,14 @@ from graphmill.storage.filesystem.ingest_scratch import scratch_array
 from graphmill.storage.format.arrow_files import array_from_numpy, write_batch
 from graphmill.storage.format.feature_rows import FeatureRows, RowMeasure, smallest_rows
 from graphmill.storage.format.manifest import partition_dir
-from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, NodeChunk, NodeSource, Progress
+from graphmill.storage.format.source import (
+    SPLIT_TEST,
+    SPLIT_TRAIN,
+    NodeChunk,
+    NodeSource,
+    Progress,
+    check_class_names,
+)
 from graphmill.storage.format.statistics import MAX_CLASS_COUNTS, ColumnStatistics
 from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.ingestion.numbering import Numbering
@@ -67,11 +74,7 @@ class NodeSpool:
                 "clean them or pass --allow-nonfinite"
             )
         self.label_kind, self.num_classes = self._label_kind()
-        if (names := info.class_names) and not len(names) == len(set(names)) == self.num_classes:
-            raise DataError(
-                f"{info.name}: class_names: expected {self.num_classes or 'no'} different names, one for each class, got {len(names)}, "
-                f"{len(set(names))} of them different; correct them"
-            )
+        check_class_names(info.name, info.class_names, self.num_classes)
         if options.split:
             self._split = split_of_nodes(info.name, options.split, num_nodes, self._label, self._time)[:, None]
         self.feature_statistics = self._feature_measure.result(self._measure_columns()) if info.feature_dim else None
@@ -116,16 +119,14 @@ class NodeSpool:
             self._row_measure.add(numbers if self._spooled.dtype == "int8" else stored)
         if chunk.label is not None:
             width = chunk.label.shape[1:]
-            if width != ((info.num_classes,) if info.is_multilabel else ()):
-                raise DataError(
-                    f"{info.name}: node rows {row}…: expected {info.num_classes if info.is_multilabel else 'one'} labels each, got {width}"
-                )
-            dtype = np.dtype(np.int64 if np.issubdtype(chunk.label.dtype, np.integer) else np.float32)
-            if info.is_multilabel:
-                dtype = np.dtype(np.int8)
+            dtype = np.dtype(np.float32 if chunk.label.dtype.kind == "f" else np.int8 if width else np.int64)
             if self._label is None:
-                missing = np.nan if dtype == np.float32 else -1
-                self._label = np.full((info.num_nodes, *width), missing, dtype)
+                self._label = np.full((info.num_nodes, *width), np.nan if dtype == np.float32 else -1, dtype)
+            if (dtype, width) != (self._label.dtype, self._label.shape[1:]):
+                before = f"{self._label.dtype} labels {list(self._label.shape[1:])}"
+                raise DataError(
+                    f"{info.name}: node rows {row}…: expected {before} as before, got {dtype} {list(width)}"
+                )
             self._label[row:stop] = chunk.label
         if chunk.split is not None:
             if chunk.split.shape != (count, info.num_split_sets):
@@ -150,7 +151,7 @@ class NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        """("class", number of classes), ("answers", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""
+        """("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""
         name, given, label = self.info.name, self.options.num_classes, self._label
         num_classes = given if given is not None else self.info.num_classes or len(self.info.class_names) or None
         if label is None and self.info.has_label:
@@ -164,9 +165,13 @@ class NodeSpool:
                 f"{name}: no node has a label, all {len(label)} are missing; leave the labels out, or say how many "
                 "classes there are with --num-classes"
             )
-        if label is not None and self.info.is_multilabel:
-            if given is not None and given != label.shape[1]:
-                raise ConfigError(f"{name}: num_classes {given}: expected the {label.shape[1]} labels of each node")
+        if label is not None and label.ndim == 2:
+            if num_classes not in (None, label.shape[1]):
+                raise ConfigError(
+                    f"{name}: num_classes {num_classes}: expected the {label.shape[1]} labels of each node"
+                )
+            if label.dtype == np.float32:
+                return "values", label.shape[1]
             if label.min() < -1 or label.max() > 1:
                 bad = int(label.min()) if label.min() < -1 else int(label.max())
                 raise DataError(f"{name}: labels: expected 1 (yes), 0 (no) or -1 (not known), got {bad}")

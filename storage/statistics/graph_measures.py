@@ -97,9 +97,8 @@ class NodeColumns:
     def is_labelled(self, rows: slice) -> np.ndarray:
         if self.label is None:
             return np.zeros(len(self.split[rows]), bool)
-        if self.label.ndim == 2:
-            return np.any(self.label[rows] >= 0, axis=1)
-        return ~np.isnan(self.label[rows]) if self.num_classes is None else self.label[rows] >= 0
+        known = np.asarray(self.label[rows] >= 0 if self.label.dtype.kind == "i" else ~np.isnan(self.label[rows]))
+        return known if known.ndim == 1 else np.any(known, axis=1)
 
     @property
     def is_class(self) -> bool:
@@ -278,7 +277,8 @@ def _measure_parts(
     nodes: NodeColumns, agreement: np.ndarray, weighted: np.ndarray
 ) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...], str]:
     """Number of labelled nodes, class counts, the sets of splits, and the digest of the nodes' columns."""
-    num_sets, num_classes = nodes.num_sets, nodes.num_classes
+    is_value = nodes.label is not None and nodes.label.dtype.kind == "f"
+    num_sets, num_classes = nodes.num_sets, None if is_value else nodes.num_classes
     kept = num_classes if num_classes and num_classes * (1 + len(SPLIT_NAMES) * num_sets) <= MAX_CLASS_COUNTS else 0
     identity = _column_digest(nodes)
     nowhere = np.zeros(nodes.num_nodes if not num_sets else 0, np.int8)
@@ -293,13 +293,14 @@ def _measure_parts(
         digest = identity.copy()
         digest.update(b"split")
         digest.update(code.data)
-        is_value = nodes.label is not None and num_classes is None
+        targets = _training_targets(nodes, code) if is_value else ()
         splits.append(
             SplitStatistics(
                 num_nodes=tuple(sizes.tolist()),
                 num_labelled=tuple(labelled.tolist()),
                 class_counts=tuple(tuple(row) for row in classes.tolist()) if kept else None,
-                training_target=_training_target(nodes, code) if is_value else None,
+                training_target=targets[0] if is_value and nodes.num_classes is None else None,
+                training_targets=targets if nodes.num_classes else (),
                 num_training_edges=int(agreement[index, 0]) if nodes.is_class else None,
                 num_agreeing_edges=int(agreement[index, 1]) if nodes.is_class else None,
                 digest=digest.hexdigest(),
@@ -328,13 +329,14 @@ def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tupl
     return sizes, labelled, classes
 
 
-def _training_target(nodes: NodeColumns, code: np.ndarray) -> TargetStatistics:
+def _training_targets(nodes: NodeColumns, code: np.ndarray) -> tuple[TargetStatistics, ...]:
     assert nodes.label is not None
-    measure = TargetMeasure(1, 1)
+    label = nodes.label if nodes.label.ndim == 2 else nodes.label[:, None]
+    measure = TargetMeasure(1, label.shape[1])
     for start in range(0, nodes.num_nodes, _BLOCK):
         some = slice(start, start + _BLOCK)
-        measure.add(nodes.label[some, None], (code[some] != SPLIT_TRAIN).astype(np.int8))
-    return measure.result()[0][0]
+        measure.add(label[some], (code[some] != SPLIT_TRAIN).astype(np.int8))
+    return measure.result()[0]
 
 
 class TargetMeasure:

@@ -82,7 +82,7 @@ def test_regression_scores_are_in_the_targets_own_unit():
     scores.update(torch.tensor([[0.0], [1.0]]), torch.tensor([11.0, 9.0]))
     scores.update(torch.tensor([[5.0]]), torch.tensor([NAN]))
     found = scores.compute()
-    assert found == pytest.approx({"count": 2, "mae": 2.0, "rmse": math.sqrt(5.0), "loss": 1.0})
+    assert found == pytest.approx({"count": 2, "mae": 2.0, "rmse": math.sqrt(5.0), "r2": 1 - 10 / 2, "loss": 1.0})
 
 
 def test_several_targets_are_scored_one_by_one_and_have_the_same_say():
@@ -97,7 +97,8 @@ def test_several_targets_are_scored_one_by_one_and_have_the_same_say():
 
     found = scores([1.0, 3e5, 9.0], [-3.0, 0.0, 9.0])
     own = {"mae_small": 2.0, "mae_big": 3e5, "rmse_small": math.sqrt(5), "rmse_big": 3e5}
-    means = {"mae": (2 / 2 + 0.3) / 2, "rmse": (math.sqrt(5) / 2 + 0.3) / 2}
+    own |= {"r2_small": 0.0, "r2_big": 0.0}  # all targets are equal
+    means = {"mae": (2 / 2 + 0.3) / 2, "rmse": (math.sqrt(5) / 2 + 0.3) / 2, "r2": 0.0}
     assert found == pytest.approx({"count": 3, **means, **own, "loss": (4 + 3e5) / 3})
     # A model that is right about the small target is better than one that is a little better about the big one alone.
     assert scores([0.2, 4.1e5, 0.0])["mae"] < scores([2.0, 4.0e5, 0.0])["mae"]
@@ -113,7 +114,9 @@ def test_one_target_has_the_bits_that_it_had():
     error = prediction.double() * 1.7 + 0.3 - target.double()[:, None]
     absolute, squared, standard = (float(x.sum()) for x in (error.abs(), error.square(), (error / 1.7).abs()))
     expected = {"count": 999.0, "mae": absolute / 999, "rmse": (squared / 999) ** 0.5, "loss": standard / 999}
-    assert list(scores.compute().items()) == list(expected.items())
+    found = scores.compute()
+    assert found.pop("r2") == pytest.approx(1 - squared / float(((target - target.mean()).double() ** 2).sum()))
+    assert list(found.items()) == list(expected.items())
 
 
 def test_average_precision_with_ties():

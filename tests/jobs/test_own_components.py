@@ -207,7 +207,7 @@ def test_our_own_components_are_read_back_equal(kind):
             words = ["--sampler", "node2subgraph", "--evaluation", "sampled"] if of_subgraphs else []
             if kind == "nodes" and (group, name) == ("sampler", "neighbor"):
                 words = ["--sampler.fanouts", "3", "2", "1"]
-            if kind == "nodes" and (group, name) == ("task", "binary"):
+            if kind == "nodes" and (group, name) in (("task", "binary"), ("task", "regression")):
                 words = ["--data", "a graph"]  # the embedded one's nodes have one class each
             config = config_of(
                 f"--{group}", name, *words, "--data.folder", "a folder", "--fit.clip_norm", "none", kind=kind

@@ -33,7 +33,7 @@ NPY_ERRORS: tuple[type[Exception], ...] = (
     *(SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError),
     MemoryError,  # a shape that is larger than the file
 )
-LABEL_KINDS = ("auto", "class", "number")
+LABEL_KINDS = ("auto", "class", "number", "several")
 _MOST_CLASSES = 1000  # that floats are
 
 
@@ -110,10 +110,6 @@ class ArrayGraph:
             raise DataError(f"{what} must have {dims}, got shape {tuple(array.shape)}")
         return array
 
-    @property
-    def is_multilabel(self) -> bool:
-        return self.label is not None and self.label.ndim == 2
-
     @cached_property
     def info(self) -> SourceInfo:
         return SourceInfo(
@@ -128,9 +124,10 @@ class ArrayGraph:
             has_node_time=self.node_time is not None,
             has_string_id=self.strings is not None,
             has_label=self.label is not None,
-            num_classes=self.num_classes if self.label is None or self.label.ndim == 1 else self.label.shape[1],
+            num_classes=self.num_classes
+            or (None if self.label is None or self.label.ndim == 1 else self.label.shape[1]),
             class_names=self.class_names,
-            is_multilabel=self.is_multilabel,
+            label_bytes=8 if self.label is None else self.label[:1].nbytes,
             num_split_sets=0 if self.split is None else self.split.shape[1],
             undirected_once=self.undirected_once,
             provenance=self.provenance,
@@ -262,21 +259,25 @@ def time_column(time: np.ndarray, what: str) -> np.ndarray:
 
 def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray:
     """int64 [num_nodes] classes for whole numbers and truth values, float32 [num_nodes] for real numbers; of several labels per node int8
-    [num_nodes, L] of 1, 0 and, where it is not known, -1.
+    [num_nodes, L] of 1, 0 and, where it is not known, -1, or float32 [num_nodes, L] real numbers.
 
-    From [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN where there is none. `kind`: class, number, or auto: floats that are
-    whole and not negative are classes, of at most 1,000 different ones. DataError for other shapes, types, numbers and kinds.
+    From [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN where there is none. `kind`: class, number, several (of 0 and 1), or auto: floats
+    that are whole and not negative are classes, of at most 1,000 different ones; rows of several floats, one of which is not whole, are numbers.
+    DataError for other shapes, types, numbers and kinds.
     """
     if kind not in LABEL_KINDS:
         raise DataError(f"{name}: label_kind: expected {', '.join(LABEL_KINDS)}, got {kind!r}")
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]
-    if label.ndim == 2 and label.shape[1]:
-        if kind != "auto":
+    if label.ndim == 1 and kind == "several":
+        label = label[:, None]
+    if label.ndim == 2 and label.shape[1] and label.dtype.kind in "biuf":
+        if kind == "class":
             raise DataError(
-                f"{name}: label_kind {kind}: expected one label a node, got shape {list(label.shape)}; leave it out"
+                f"{name}: label_kind class: expected one label a node, got shape {list(label.shape)}; leave it out"
             )
-        return _answers(label, name)
+        is_number = kind == "number" or (kind == "auto" and bool(np.any(label[~np.isnan(label)] % 1)))
+        return label.astype(np.float32, copy=False) if is_number else _answers(label, name)
     if label.ndim != 1:
         raise DataError(
             f"{name}: labels must be one number per node, or a row of 0 and 1, got shape {list(label.shape)}"
@@ -320,13 +321,12 @@ def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
 
 def _answers(label: np.ndarray, name: str) -> np.ndarray:
     """int8 [num_nodes, L]: several labels of each node."""
-    if label.dtype.kind not in "biuf":
-        raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
     known = np.where(np.isnan(label), -1, label) if label.dtype.kind == "f" else label
     other = (known != 0) & (known != 1) & (known != -1)
     if other.any():
         raise DataError(
-            f"{name}: several labels per node must be 1 (yes), 0 (no) or -1 (not known), got {label[other][0]}, {int(other.sum())} such"
+            f"{name}: several labels per node must be 1 (yes), 0 (no) or -1 (not known), got {label[other][0]}, {int(other.sum())} such; "
+            "for real numbers set label_kind number"
         )
     return known.astype(np.int8)
 

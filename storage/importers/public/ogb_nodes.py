@@ -64,7 +64,9 @@ def ogb_graph(
         feature=graph.get("node_feat"),
         label=label_column(label, name, "auto" if label.ndim == 2 and label.shape[1] > 1 else "class"),
         split=split_sets(num_nodes, [[rows] for rows in parts], name),
-        num_classes=int(meta["num classes"]),
+        num_classes=int(meta["num classes"])
+        if label.shape[1:] in ((), (1,))
+        else None,  # ogb's is of one label's answers
         provenance={"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]},
     )
 

@@ -200,7 +200,6 @@ class EdgeListGraph:
     @cached_property
     def info(self) -> SourceInfo:
         columns = self._columns
-        labels = columns.get("labels")
         return SourceInfo(
             name=f"edges:{base_name(self.path).split('.')[0]}",
             num_nodes=self._num_nodes,
@@ -212,10 +211,8 @@ class EdgeListGraph:
             has_edge_time=self.options.time is not None,
             has_node_time="node_times" in columns,
             has_string_id=self._strings is not None,
-            has_label=labels is not None,
-            num_classes=labels.shape[1] if labels is not None and labels.ndim == 2 else None,
+            has_label="labels" in columns,
             class_names=self._class_names,
-            is_multilabel=labels is not None and labels.ndim == 2,
             num_split_sets=columns["splits"].shape[1] if "splits" in columns else 0,
             undirected_once=self.options.undirected_once
             or (self._file.matrix is not None and self._file.matrix.symmetric),

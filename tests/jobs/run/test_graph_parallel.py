@@ -139,7 +139,10 @@ def test_two_workers_train_as_one_does(folder, model):
         part = torch.load(folder / f"{model}-{rank}.pt", weights_only=True)
         for ours, theirs in zip(part["records"], alone["records"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
-        assert part["scores"] == pytest.approx(alone["scores"], rel=2e-3 if drifting else 1e-4)
+        counted = {"by_class", "confusion"}  # of the same predictions as the accuracy
+        assert counted < part["scores"].keys() == alone["scores"].keys()
+        compared = [{name: of["scores"][name] for name in part["scores"].keys() - counted} for of in (part, alone)]
+        assert compared[0] == pytest.approx(compared[1], rel=2e-3 if drifting else 1e-4)
         # Both looked, because a look is a forward pass of all; the one that found it is named to both.
         assert part["error"].startswith(
             "evaluation of valid, rank 1, batch 1: a prediction is not finite; the weights of model.head.weight"

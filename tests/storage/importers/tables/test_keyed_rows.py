@@ -247,7 +247,8 @@ def test_label_kind_of_each_source(tmp_path):
     assert ArrayGraph("a", 3, *ends, label=floats).label.tolist() == [0, -1, 2]
     assert ArrayGraph("a", 3, *ends, label=floats, label_kind="number").label.dtype == np.float32
     assert ArrayGraph("a", 3, *ends, label=np.array([0, 1.0, -2])).label.dtype == np.float32
-    with pytest.raises(DataError, match="label_kind number: expected one label a node"):
-        ArrayGraph("a", 3, *ends, label=np.eye(3), label_kind="number")
+    assert ArrayGraph("a", 3, *ends, label=np.eye(3), label_kind="number").label.dtype == np.float32
+    with pytest.raises(DataError, match="label_kind class: expected one label a node"):
+        ArrayGraph("a", 3, *ends, label=np.eye(3), label_kind="class")
     with pytest.raises(DataError, match=r"got 0.5, 3 such; .* no num_classes"):
         ArrayGraph("a", 3, *ends, label=np.array([0.5, 0.5, 0.5]), num_classes=3)
