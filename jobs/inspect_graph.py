@@ -233,7 +233,8 @@ def _ids(graph: "StoredGraph") -> str:
 def _features(manifest: "Manifest") -> str:
     rows = manifest.feature_rows
     dtype = "" if rows is None else f" {rows.dtype} ({rows.layout}, {rows.row_bytes:,} bytes a row)"
-    return f"{manifest.feature_dim} per node{dtype}"
+    columns = ", ".join(column.name for column in manifest.feature_columns)
+    return f"{manifest.feature_dim} per node{dtype}{f', of the columns {columns[:100]}' if columns else ''}"
 
 
 def _not_read(manifest: "Manifest") -> str:
@@ -272,6 +273,11 @@ def _links(manifest: "Manifest") -> str:
 def _label_line(manifest: "Manifest") -> tuple[str, str]:
     measured = manifest.measured
     unlabelled = f"{manifest.num_nodes - measured.num_labelled:,} nodes without"
+    named = (
+        f"{manifest.num_classes}: {', '.join(manifest.class_names)[:100]};"
+        if manifest.class_names
+        else f"{manifest.num_classes},"
+    )
     if measured.class_counts is not None:
         largest = _share(max(measured.class_counts), measured.num_labelled)
         smallest = f"{min(measured.class_counts):,} nodes"
@@ -279,9 +285,9 @@ def _label_line(manifest: "Manifest") -> tuple[str, str]:
             mean = sum(measured.class_counts) / max(1, measured.num_labelled)
             return (
                 "labels",
-                f"{manifest.num_classes} yes or no, {mean:.1f} yes a node, most often {largest}, least {smallest}; {unlabelled} any",
+                f"{named[:-1]} yes or no, {mean:.1f} yes a node, most often {largest}, least {smallest}; {unlabelled} any",
             )
-        return "classes", f"{manifest.num_classes}, largest {largest}, smallest {smallest}; {unlabelled} a label"
+        return "classes", f"{named} largest {largest}, smallest {smallest}; {unlabelled} a label"
     kinds = {"value": "a real number each", "values": f"{manifest.num_classes} real numbers each"}
     kind = kinds.get(str(manifest.label_kind), f"{manifest.num_classes} classes")
     return "targets", "" if manifest.label_kind is None else f"{kind}; {unlabelled}"
