@@ -103,6 +103,8 @@ class IngestConfig(IngestOptions):
         fits = 1 <= self.partitions <= MAX_PARTITIONS
         rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads", "per_class", "split_sets")
         check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
+        if self.split and (self.edge_list.splits or self.edge_list.split_columns):
+            raise ConfigError(f"split: expected {self.split} or --edge-list.splits, got both; leave one of them out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +149,8 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_options(self, at_least(self, 0, "holdout"))
+        if self.split and (self.table.split_column or self.table.split_file or self.holdout):
+            raise ConfigError(f"split: expected {self.split} or the table's own split, got both; leave one of them out")
         if self.holdout and self.source != "pcqm4mv2":
             raise ConfigError(f"holdout: expected the source pcqm4mv2, got {self.source}; leave it out")
 

@@ -85,6 +85,18 @@ ROWS = (
     ),
     Row("ingest", "synthetic out --split.by_time 0.9 0.8", ("by_time", "ascending order", "0.9")),
     Row("ingest", "synthetic out --links.by_time 0.8 0.9", ("by_time", "--edge-list.time")),
+    Row("ingest", "synthetic out --split.shares 0.8,0.1", ("shares", "add up to 1", "0.8")),
+    Row("ingest", "synthetic out --split.by label", ("by", "--split.shares beside it", "label")),
+    Row(
+        "ingest",
+        "e.csv out --split.shares 0.8 0.2 --edge-list.splits s.npy",
+        ("split", "or --edge-list.splits", "0.8 0.2"),
+    ),
+    Row(
+        "ingest",
+        "smiles:m.csv out --split.shares 0.8 0.2 --table.split_column part",
+        ("split", "or the table's own split", "0.8 0.2"),
+    ),
     Row("benchmarks.links", "--graph {missing} --seeds 0", ("seeds", "1 to 10")),
     Row("ingest", "synthetic out --links.valid 0.7 --links.test 0.3", ("test", "less than 1")),
     Row("ingest", "synthetic", ("missing", "URL"), 2),
