@@ -255,7 +255,7 @@ ROWS = (
     Row("ingest", "synthetic nowhere://graph", ("nowhere",)),
     Row("ingest", "synthetic {file}/graph", ("file.txt",)),
     Row("ingest", "ogbn-nothing out", ("ogbn-nothing",)),
-    Row("ingest", "smiles:nothing.xyz out", ("nothing.xyz", ".smi")),
+    Row("ingest", "smiles:nothing.xyz out", ("nothing.xyz", "no such file")),
     Row("ingest", "embedded out --partitions 2", ("--partitions",), 2),
     Row("ingest", "embedded out --feature-dtype int8", ("--feature-dtype", "one graph", "embedded"), 2),
     Row("ingest", "smiles:{missing}.csv out", ("missing.csv",)),

@@ -52,7 +52,7 @@ def test_rejected_rows_are_counted_and_shown(tmp_path):
     ("arguments", "message"),
     [
         (("qm10", "out"), "unknown source 'qm10'"),
-        (("smiles:none.csv", "out"), "none.csv: cannot open this file"),
+        (("smiles:none.csv", "out"), "none.csv: no such file"),
         (("pcqm4mv2", "out"), "raw/data.csv.gz and split_dict.pt missing"),
         (("embedded", "memory://out"), "memory:// ends with this process"),
         (("embedded", "out", "--workers", "0"), "set --workers"),
