@@ -190,7 +190,12 @@ class EdgeListGraph:
         return bool(strings)
 
     def with_split(self, split: SplitOptions) -> "EdgeListGraph":
-        """As `SplitSource` has it."""
+        """As `SplitSource` has it. Raises ConfigError beside a split of the tables."""
+        if "splits" in self._files:
+            path = self._files["splits"].path
+            raise ConfigError(
+                f"split: expected {split} or the splits in {path}, got both; leave --split out, or take that column out"
+            )
         drawn = copy(self)
         drawn._split_options = split
         for cached in ("_columns", "info"):
