@@ -145,11 +145,13 @@ class Setting:
     def why(self) -> str:
         """What tells the kind."""
         graph = self.graph
-        few = f"{graph.num_train:,} training nodes, {graph.train_per_class:,.0f} a class"
+        few = f"{graph.num_train:,} training nodes" + f", {graph.train_per_class:,.0f} a class" * bool(
+            graph.num_classes
+        )
         if self.kind == 0:
             return f"few labels: {few}"
         if graph.homophily is None:
-            return "neighbors taken to be alike: few edges join training nodes, nodes have several labels, or the graph is not made yet"
+            return "neighbors taken to be alike: few edges join training nodes, labels are several or numbers, or the graph is not made yet"
         told = f"neighbors {'are' if self.kind == 1 else 'are not'} alike: homophily {graph.homophily:.2f} beyond the classes' shares"
         if self.kind < 3:
             return told

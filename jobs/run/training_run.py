@@ -427,7 +427,8 @@ def print_scores(summary: Mapping[str, Any]) -> None:
             own = {split: of.get(f"{split}_{one}_{name}", nan) for split in rows[0][1:]}
             one_by_one[f"{one} of {name}, {baseline}"] = own
     for name, scores in (model | baselines | one_by_one).items():
-        rows.append([name, *(f"{scores.get(split, nan):.4f}" for split in rows[0][1:])])
+        figures = [scores.get(split, nan) for split in rows[0][1:]]
+        rows.append([name, *(f"{one:.3g}" if 0 < abs(one) < 0.001 else f"{one:.4f}" for one in figures)])
     first, *others = zip(*rows, strict=True)
     widths = [max(28, *map(len, first)), *(max(9, 2 + max(map(len, column))) for column in others)]
     print()

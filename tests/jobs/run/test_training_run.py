@@ -62,6 +62,18 @@ def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path
     assert "10 parameters, 2 workers on cpu, peak memory 1.23 GB each\n" in capsys.readouterr().out
 
 
+def test_small_scores_are_not_printed_as_0(capsys: Any, tmp_path: Path) -> None:
+    names = [f"target {number} " + "x" * 90 for number in range(12)]
+    scores = {f"mae_{name}": 0.00002345 for name in names}
+    task = {"names": names, "deviation": [1.0] * 12}
+    more = {"task": task, "all_scores": {"valid": scores, "test": scores}, "baselines": {}}
+    print_end(SUMMARY | {"metric": "mae", "scores": {"valid": 0.0, "test": 1e-5}, **more}, RunUrl(str(tmp_path)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["model", "0.0000", "1e-05"]
+    assert lines[3].split() == ["mae", "of", "target", "0", "x" * 90, "2.35e-05", "2.35e-05"]
+    assert lines[13] == "mae of all 12: summary.json, and the report"
+
+
 @pytest.mark.parametrize("score", [0.5, 12345.678, 702309.15194, -1e12, 3e18])
 def test_printed_scores_never_run_together(score: float, capsys: Any, tmp_path: Path) -> None:
     scores = {"valid": score, "test": score}
