@@ -233,5 +233,5 @@ def test_what_is_learnt_is_learnt_of_the_split_that_is_drawn(tmp_path) -> None:
     assert manifest.feature_columns[0].mean == pytest.approx(age[trains].mean())
     assert age[hole == 1].tolist() == [np.float32(manifest.feature_columns[0].mean)]
     both = read(tmp_path, nodes=write(tmp_path, columns | {"split": ["train", "test"] * 20}), id_column="user")
-    with pytest.raises(ConfigError, match="or the splits in .*nodes.parquet, got both"):
+    with pytest.raises(ConfigError, match=r"or the splits in .*nodes\.parquet, got both"):
         ingest(both, str(tmp_path / "both"), options)
