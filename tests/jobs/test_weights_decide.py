@@ -44,7 +44,11 @@ def arrays(seed: int, name: str) -> dict[str, np.ndarray]:
 
 def trained(model: str, seed: int, name: str, folder: Path, *words: object) -> float:
     """Accuracy on test nodes."""
-    ingest(ArrayGraph("w", num_nodes=NODES, **arrays(seed, name)), str(folder / "graph"), IngestOptions(overwrite=True))
+    graph, options = (
+        ArrayGraph("w", num_nodes=NODES, **arrays(seed, name)),
+        IngestOptions(out_edges=True, overwrite=True),
+    )
+    ingest(graph, str(folder / "graph"), options)
     run = folder / f"{model}-{seed}-{name}"
     told = ["--data", folder / "graph", "--model", model, *words, "--workers", 1, "--workers.launcher", "process"]
     with one_thread():
