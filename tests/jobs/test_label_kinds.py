@@ -177,7 +177,7 @@ def test_the_baseline_of_features_is_the_better_of_ridge_and_perceptron(numbers)
     """Labels are linear in the features: ridge regression is right to its penalty."""
     run = node_run(numbers, "--data", numbers.url, "--task", "regression", "--task.metric", "r2")
     task = node_task(run.config, run.inputs, numbers.manifest)
-    found = compute_baselines(local_router(numbers), 0, task, 0)
+    found = compute_baselines(local_router(numbers), 0, task, 0, lambda rows: rows)
     assert found["features_only"]["test"] > 0.999
     assert found["constant"]["test"] < 0.05
 
