@@ -103,6 +103,10 @@ class IngestConfig(IngestOptions):
         fits = 1 <= self.partitions <= MAX_PARTITIONS
         rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads", "per_class", "split_sets")
         check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
+        if self.edge_list != EdgeListOptions() and (is_typed(self.source) or not is_table(self.source)):
+            raise ConfigError(
+                f"edge_list: expected a table of edges as the source, got {self.source}; leave the options --edge-list.… out"
+            )
         if self.split and (self.edge_list.splits or self.edge_list.split_columns):
             raise ConfigError(f"split: expected {self.split} or --edge-list.splits, got both; leave one of them out")
 

@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from graphmill.storage.filesystem.filesystem_errors import one_line
 from graphmill.storage.filesystem.urls import split_url
 from graphmill.storage.format.graph_set_manifest import Reject
 from graphmill.storage.graph_sets.graph_set import ID_TYPES
-from graphmill.storage.importers.columns.column_roles import NULLS, is_number
+from graphmill.storage.importers.columns.column_roles import NULLS, SPLIT_COLUMNS, is_number
 from graphmill.storage.importers.files.npz_members import open_npz
 from graphmill.storage.importers.tables.table import ColumnarFile
 from graphmill.storage.importers.tables.table_files import TableFile, table_files
@@ -98,6 +98,7 @@ class SmilesTable:
         """`row_split` goes before the options' split. Raises DataError for an unreadable table or one without these columns."""
         self._path, self._options = path, options or SmilesOptions()
         self._files = table_files(path, TABLE_ENDINGS)
+        self._names: tuple[int, list[str]] | None = None  # of the first file's columns
         self._has_header = self._options.header or not self._files[0].is_text
         if row_split is None and self._options.split_file is not None:
             row_split = split_from_file(self._options.split_file)
@@ -107,7 +108,12 @@ class SmilesTable:
         self._row_code = None if row_split is None else row_split.codes(num_lines + 1)
         header = self._first_line()
         self._num_columns = len(header)
-        names = header if self._has_header else [str(column) for column in range(len(header))]
+        names = (
+            [name.strip() for name in header] if self._has_header else [str(column) for column in range(len(header))]
+        )
+        named = [name for name in names if name.lower() in SPLIT_COLUMNS]
+        if self._has_header and len(named) == 1 and not (row_split or self._options.split_column):
+            self._options = replace(self._options, split_column=named[0])
         self._smiles = self._column(names, self._options.smiles)
         self._split = None if self._options.split_column is None else self._column(names, self._options.split_column)
         for target in self._options.targets if self._options.targets != (AUTO,) else ():
@@ -221,7 +227,14 @@ class SmilesTable:
         for file in self._files:
             rows = self._text_rows(file) if file.is_text else self._columnar_rows(file)
             if skip_header and self._has_header:
-                next(rows, None)
+                first = next(rows, None)
+                self._names = self._names or first
+                if first and [name.strip() for name in first[1]] != [
+                    name.strip() for name in (self._names or first)[1]
+                ]:
+                    raise DataError(
+                        f"{file.name}: expected the columns of {self._files[0].name}, {', '.join((self._names or first)[1])[:100]}, found {', '.join(first[1])[:100]}"
+                    )
             line = 0
             for line, fields in rows:
                 yield done + line, fields
@@ -247,7 +260,12 @@ class SmilesTable:
         line = 1
         for block in table.blocks(range(len(table.names)), rows=10_000):
             try:
-                columns = [column.cast(pa.string()).fill_null("").to_pylist() for column in block.table.columns]
+                columns = [
+                    [""] * len(column)
+                    if pa.types.is_nested(column.type)
+                    else column.cast(pa.string()).fill_null("").to_pylist()
+                    for column in block.table.columns
+                ]
             except pa.ArrowException as error:
                 raise DataError(f"{file.name}: expected columns of text and numbers: {one_line(error)}") from error
             for fields in zip(*columns, strict=True):

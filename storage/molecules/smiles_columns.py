@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphmill.core.errors import ConfigError, DataError
-from graphmill.storage.importers.columns.column_roles import NULLS, is_number
+from graphmill.storage.importers.columns.column_roles import NULLS, is_number, is_otherwise_written
 from graphmill.storage.molecules.smiles_options import AUTO, SmilesOptions
 
 # `id`, `mol_id`, `PUBCHEM_CID`, `compoundId`, `Molecule Name`; an index as pandas writes it has no name, or "Unnamed: 0".
@@ -46,7 +46,7 @@ class _Column:
     def __init__(self, name: str, *, named: bool) -> None:
         self.name, self.is_named_id = name, named
         self.has_empty = self.has_number = self.has_text = False
-        self.is_digits = self.is_whole = True
+        self.is_digits = self.is_whole = self.is_otherwise = True
         self._digests = array("Q")
 
     def look(self, field: str) -> bool:
@@ -57,6 +57,7 @@ class _Column:
             number = is_number(text)
             self.has_number |= number
             self.has_text |= not number
+        self.is_otherwise &= not self.is_named_id and text not in NULLS and is_otherwise_written(text)
         self.is_digits &= text.isdecimal()
         self.is_whole &= _WHOLE.fullmatch(text) is not None
         self._digests.append(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()))
@@ -70,7 +71,7 @@ class _Column:
             if not self.has_number
             else self.is_named_id and (self.is_digits or self.is_whole or self.has_text)
         )
-        return kind and not self.has_empty and self.repeated() is None
+        return kind and not self.has_empty and not self.is_otherwise and self.repeated() is None
 
     @property
     def id_kind(self) -> str:

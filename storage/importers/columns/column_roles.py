@@ -1,7 +1,9 @@
 """Names by which a column is known, and the fields that say nothing is there: one list of each for all readers of tables."""
 
+import contextlib
 import re
 from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
@@ -27,7 +29,7 @@ ID_NAMES = (
     "",
 )
 LABEL_NAMES = ("label", "labels", "class", "y", "target")
-SPLIT_COLUMNS = ("split", "splits", "part", "partition", "fold")
+SPLIT_COLUMNS = ("split", "splits")
 # Of an edge's source and destination.
 END_NAMES = (
     ("src", "dst"),
@@ -44,6 +46,11 @@ END_NAMES = (
 TIME_NAMES = ("time", "times", "timestamp")
 
 _MASK = re.compile(r"(train|val|valid|validation|test)(?:_mask)?(?:_?([0-9]+))?", re.IGNORECASE)
+_LIKE_IDS = re.compile(r"(?i:.*[ _.-](id|key|uuid|guid)|uuid|guid|key)|.*[a-z]I[dD]")
+_INDEX = re.compile(
+    r"|unnamed: [0-9]+|__index_level_[0-9]+__", re.IGNORECASE
+)  # as pandas and Arrow write one without a name
+NO_ID = "none"
 _PARTS = {"train": SPLIT_TRAIN, "test": SPLIT_TEST}
 
 
@@ -54,6 +61,20 @@ def is_number(field: str) -> bool:
     except ValueError:
         return False
     return "_" not in field
+
+
+_OTHERWISE = re.compile(
+    r"[-+]?[$€£]? ?[0-9]{1,3}(([., '][0-9]{3})+([.,][0-9]+)?|[.,][0-9]+)? ?[%€]?|[-+]?[$€£] ?[0-9.,]+|[-+]?[0-9.,]+ ?[%€]|[-+]?[0-9]+,[0-9]+"
+)
+
+
+def is_otherwise_written(field: str) -> bool:
+    """Whether a field that is no number for Python is one for people (`1,234`, `12 %`, `1,25`), or a date."""
+    if _OTHERWISE.fullmatch(field):
+        return True
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(field) is not None
+    return False
 
 
 def mask_of(name: str) -> tuple[int, str] | None:
@@ -68,10 +89,17 @@ def is_mask_name(name: str) -> bool:
 
 
 def key_place(names: Sequence[str], asked: str | None, where: object) -> int | None:
-    """The place of the column of ids: of the name `asked`, else of a name that ids have; None where there is none. Raises DataError for two."""
+    """The place of the column of ids: of the name `asked`, else of a name that ids have, else of the only one that looks like one (`user_id`, `accountId`); None where
+    there is none, or `asked` is "none". Raises DataError for two."""
+    if asked == NO_ID and NO_ID not in names:
+        return None
     places = [
         place for place, name in enumerate(names) if (name == asked if asked else name.strip().lower() in ID_NAMES)
     ]
+    if len(places) > 1 and not asked:  # an index without a name stands aside
+        places = [place for place in places if not _INDEX.fullmatch(names[place].strip())] or places
+    if not places and not asked and len(names) > 1:
+        places = [place for place, name in enumerate(names) if _LIKE_IDS.fullmatch(name.strip())]
     if len(places) > 1 or (asked and not places):
         raise DataError(
             f"{where}: expected one column of ids{f' {asked!r}' if asked else ''}, found {listed(names)}; name it with --edge-list.id-column"
@@ -92,12 +120,21 @@ def value_place(names: Sequence[str], known: Collection[str], key: int | None, w
     return chosen[0]
 
 
-def role_of(name: str) -> str | None:
-    """The option of an edge list that a column of this name is for, beside features; None for another name."""
+def is_index(name: str) -> bool:
+    """Whether a column of this name is an index that nobody named."""
+    return _INDEX.fullmatch(name.strip()) is not None
+
+
+def role_of(name: str, names: Sequence[str]) -> str | None:
+    """The option of an edge list that a column of this name is for, beside features; None for another name. `names`: of all columns; `valid` or `test` alone is no mask."""
     small = name.strip().lower()
+    is_mask = mask_of(name) is not None
+    trains = any((part := mask_of(each)) is not None and part[0] == SPLIT_TRAIN for each in names)
+    if is_mask and "mask" not in small and not trains:
+        return None
     roles = {"labels": LABEL_NAMES, "splits": SPLIT_COLUMNS, "node_times": TIME_NAMES}
     named = next((role for role, names in roles.items() if small in names), None)
-    return named or ("splits" if is_mask_name(name) else None)
+    return named or ("splits" if is_mask or is_mask_name(name) else None)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -11,7 +11,15 @@ import pyarrow.compute as pc
 
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
-from graphmill.storage.importers.columns.column_roles import NULLS, TRUTH, is_mask_name, is_number, listed, mask_of
+from graphmill.storage.importers.columns.column_roles import (
+    NULLS,
+    TRUTH,
+    is_mask_name,
+    is_number,
+    is_otherwise_written,
+    listed,
+    mask_of,
+)
 from graphmill.storage.importers.memory.array_graph import label_column, split_column, time_column
 from graphmill.storage.ingestion.string_ids import is_text_type
 
@@ -67,6 +75,14 @@ def times(column: Column, path: str, where: Callable[[int], str], what: str) -> 
     return time_column(np.asarray(column), f"{path}: {what}")
 
 
+def are_dates(column: Column) -> bool:
+    """Whether times are dates, by a column's type or its first text."""
+    if not is_text_type(column.type):
+        return not is_number_type(column.type)
+    first = next((text for text in column.slice(0, 64).to_pylist() if text and text not in NULLS), "0")
+    return not is_number(first)
+
+
 def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa.Array:
     """Timestamps in microseconds of UTC, or numbers where all fields are such."""
     distinct = pc.unique(column.cast(pa.string()))
@@ -107,6 +123,8 @@ def _moment(text: str) -> int | None:
 
 def list_rows(column: Column, where: Path | str) -> np.ndarray:
     """float32 [k, dim] of lists. Raises DataError for an empty row, and for lists of several lengths."""
+    if not (is_number_type(column.type.value_type) or pa.types.is_boolean(column.type.value_type)):
+        raise DataError(f"{where}: expected lists of numbers, found {column.type}")
     if column.null_count:
         raise DataError(f"{where}: expected a list in every row, found {column.null_count} empty rows")
     lengths = pc.list_value_length(column)
@@ -175,6 +193,10 @@ def _classes_of_text(
             )
     if not found:
         return np.full(len(column), -1, np.int64), names
+    if kind == "auto" and all(map(is_otherwise_written, found)):
+        raise DataError(
+            f"{what}: expected numbers or words as labels, found {found[0][:40]!r}; write numbers as 1234.5, or say with --edge-list.label-kind class that all are names"
+        )
     known = names or tuple(sorted(found))
     if unknown := sorted(set(found) - set(known)):
         raise DataError(f"{what}: expected the classes {listed(known)}, found {unknown[0][:40]!r}, {len(unknown)} such")
@@ -253,6 +275,7 @@ def _codes_of(column: pa.ChunkedArray, path: str) -> np.ndarray:
     if not is_text_type(column.type):
         raise DataError(f"{path}: expected integer codes or names of splits, found {column.type}")
     names = np.asarray(column.cast(pa.string()).fill_null("").to_numpy(), dtype=object)
+    names = np.array([name if name in NULLS else name.lower() for name in names], dtype=object)
     words = set(names)
     unknown = sorted(words - set(SPLIT_CODES))
     if unknown:

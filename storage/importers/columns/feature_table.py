@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import FeatureColumn
-from graphmill.storage.importers.columns.column_roles import is_number, listed
+from graphmill.storage.importers.columns.column_roles import is_number, is_otherwise_written, listed
 from graphmill.storage.importers.columns.column_values import is_list_type, list_rows, numbers
 from graphmill.storage.ingestion.string_ids import is_text_type
 
@@ -25,6 +25,8 @@ class FeatureTable:
         self, table: pa.Table, path: str, categories: Collection[str] = (), problems: Mapping[str, str] | None = None
     ) -> None:
         """`problems`: by the column, where its first field that is no number lies."""
+        if len({*table.column_names}) < len(table.column_names):
+            raise DataError(f"{path}: expected different names of columns, found {listed(table.column_names)}")
         self._path, self.names, self._categories, self._problems = path, table.column_names, categories, problems or {}
         self._columns = [
             column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
@@ -72,6 +74,11 @@ class FeatureTable:
             )
             raise DataError(
                 f"{self._problems.get(name, found)}; correct the table, or name the column in --edge-list.categories"
+            )
+        if texts and all(map(is_otherwise_written, texts)):
+            raise DataError(
+                f"{self._path}: column {name!r}: expected numbers or words, found {texts[0][:40]!r}; write numbers as 1234.5, leave dates out with "
+                "--edge-list.feature-columns, or name the column in --edge-list.categories"
             )
         return True
 

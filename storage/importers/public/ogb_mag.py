@@ -16,6 +16,7 @@ import numpy as np
 
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import SPLIT_NAMES, NodeSource, Progress, Relation, TypedSource
+from graphmill.storage.importers.columns.column_roles import NO_ID
 from graphmill.storage.importers.memory.array_graph import array_nodes, split_sets
 from graphmill.storage.importers.public.ogb_nodes import read_meta, set_folder
 from graphmill.storage.importers.tables.node_columns import NodeFile, read_features, read_labels
@@ -55,7 +56,7 @@ def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progr
 
 def _counts(path: Path) -> dict[str, int]:
     """How many nodes each type has; types in the alphabet's order, as `ogb` has them."""
-    table = NodeFile(path, header=True, option="a first line of column names")
+    table = NodeFile(path, True, NO_ID, option="a first line of column names")
     return {name: int(table.numbers(table.place(name))[0]) for name in sorted(table.names)}
 
 

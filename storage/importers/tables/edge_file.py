@@ -14,6 +14,7 @@ from graphmill.storage.format.source import EdgeChunk
 from graphmill.storage.importers.columns.column_roles import END_NAMES, is_number
 from graphmill.storage.importers.columns.column_values import (
     Column,
+    are_dates,
     is_list_type,
     list_rows,
     numbers,
@@ -194,6 +195,7 @@ class EdgeFile:
         matrix, place, done = self.matrix, self._place, 0
         base = 0 if matrix is None or self.options.compact_ids else 1
         weight, time, features = self.options.weight, self.options.time, list(self.options.edge_features)
+        dated: bool | None = None
         for block in self._blocks():
             columns = {name: block.table.column(str(index)) for name, index in place.items()}
             src, dst = (
@@ -202,6 +204,13 @@ class EdgeFile:
                 else self._numbers(columns[name], name, block.where)
                 for name, is_text in zip(self.ends, self.strings, strict=True)
             )
+            if time:
+                dates = are_dates(columns[time])
+                if dated not in (None, dates):
+                    raise DataError(
+                        f"{block.where(0)}: column {time!r}: expected {'dates' if dated else 'whole numbers'} as before, found others"
+                    )
+                dated = dates
             if base:
                 src, dst = src - base, dst - base
             for column in (src, dst):
@@ -245,6 +254,8 @@ class EdgeFile:
                         yield block
                 return
             except FieldError as error:
+                if not error.field.strip():
+                    raise
                 if (
                     kinds[error.place] != pa.int64() or error.field.lstrip("-").isdigit()
                 ):  # a whole number that is too large

@@ -62,6 +62,7 @@ class EdgeListGraph:
         self._strings = named if isinstance(named, StringIds) else None
         self._files = {role: self._open(at) for role in _NAMED_BY if (at := getattr(options, role)) is not None}
         self._places = {role: self._places_of(role, file) for role, file in self._files.items()}
+        self._check_one_role_each()
         self._keyed = {role for role, file in self._files.items() if file.key is not None}
         if options.compact_ids and self._has_strings_of_its_own():
             self._strings = StringIds(scratch)
@@ -73,6 +74,16 @@ class EdgeListGraph:
         if self._numbers is not None and np.any(np.diff(self._numbers) < 0):
             self._order = np.argsort(self._numbers)
             self._numbers = self._numbers[self._order]
+
+    def _check_one_role_each(self) -> None:
+        taken: dict[tuple[str, int], str] = {}
+        for role, places in self._places.items():
+            file = self._files[role]
+            for place in places:
+                if (other := taken.setdefault((file.path, place), role)) != role:
+                    raise ConfigError(
+                        f"{file.path}: column {file.names[place]!r}: expected one role, got {other} and {role}; name the columns of one with --edge-list.{_NAMED_BY[role].replace('_', '-')}"
+                    )
 
     def _open(self, path: str) -> NodeFile:
         if path not in self._opened:
@@ -89,10 +100,12 @@ class EdgeListGraph:
             if file.array is not None:
                 raise ConfigError(f"nodes: expected a table, got {path}; name it with --edge-list.features")
             said = {role: set(_said(options, role)) for role in _NAMED_BY}
-            recognised = {role_of(name) for place, name in enumerate(file.names) if place != file.key}
+            if not file.names:
+                raise ConfigError(f"nodes: expected a table, got an empty file, {path}; leave --edge-list.nodes out")
+            recognised = {role_of(name, file.names) for place, name in enumerate(file.names) if place != file.key}
             files = {role: path for role in _NAMED_BY if said[role] & set(file.names) or role in recognised}
             others = {name for names in said.values() for name in names}
-            if any(file.names[place] not in others for place in file.feature_places(files, empty=True)):
+            if any(file.names[place] not in others for place in file.feature_places(_NAMED_BY, empty=True)):
                 files["features"] = path
             if file.key is not None and not options.compact_ids:
                 files["ids"] = path
@@ -119,7 +132,10 @@ class EdgeListGraph:
         if role == "features":
             others = [other for other, at in self._files_named if at == file.path and other != role]
             taken = {file.place(name) for other in others for name in _said(options, other)}
-            return [place for place in file.feature_places(others) if place not in taken]
+            of_nodes = (
+                file.path == options.nodes
+            )  # whose columns with names of other roles are not read, and said to be so
+            return [place for place in file.feature_places(_NAMED_BY if of_nodes else others) if place not in taken]
         if role == "labels":
             return file.label_places(options.label_kind)
         return file.split_places() if role == "splits" else [file.time_place()]
@@ -135,7 +151,8 @@ class EdgeListGraph:
         for role, file in self._files.items():
             places = self._places[role]
             if role == "features":
-                rows[role] = file.features(places, self.options.categories)
+                like = [column.name for column in self._like if column.kind in ("categories", "hashed")]
+                rows[role] = file.features(places, {*self.options.categories, *like} if file.array is None else ())
             elif role == "labels":
                 rows[role], names = file.labels(places, self.options.label_kind, like_names)
             else:

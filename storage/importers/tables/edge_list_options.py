@@ -40,7 +40,7 @@ class EdgeListOptions:
     ids: str | None = None
     """The ids by which edges name nodes, whole numbers or strings, each once: a table (the column of ids, or the only one), rows as in features, labels, splits and times that have no ids; of numbers also `.npy`."""
     id_column: str | None = None
-    """Column of ids in all tables of nodes: their rows are joined by it, in any order. None: a column `id`, `node`, `node_id` …, where there is one, else rows are taken as they come."""
+    """Column of ids in all tables of nodes: their rows are joined by it, in any order. None: a column `id`, `node`, `node_id` …, else the only one that looks so (`user_id`), else rows are taken as they come; none: there is no such column."""
     string_ids: bool | None = None
     """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all of `ids` are whole numbers."""
     num_nodes: int | None = None

@@ -4,6 +4,7 @@ A `.npy` is mapped, whatever its size; of a table the columns that are asked for
 without a label or a split, so that nothing shifts; among features it is refused.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphmill.core.errors import DataError
+from graphmill.core.errors import ConfigError, DataError
 from graphmill.core.parallel_map import num_cores
 from graphmill.storage.importers.columns import column_values
 from graphmill.storage.importers.columns.column_roles import (
@@ -20,6 +21,7 @@ from graphmill.storage.importers.columns.column_roles import (
     LABEL_NAMES,
     NULLS,
     TIME_NAMES,
+    is_index,
     is_number,
     key_place,
     listed,
@@ -31,7 +33,7 @@ from graphmill.storage.importers.columns.column_values import SPLIT_CODES, check
 from graphmill.storage.importers.columns.feature_table import FeatureTable
 from graphmill.storage.importers.memory.array_graph import NPY_ERRORS, label_column, split_column, time_column
 from graphmill.storage.importers.tables.table import Table
-from graphmill.storage.importers.tables.text_table import FieldError
+from graphmill.storage.importers.tables.text_table import FieldError, TextTable
 from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_text_type
 
 _OPTION = "--edge-list.node-header"
@@ -43,6 +45,8 @@ _VALUES = {"true", "false", *SPLIT_CODES, *(null.lower() for null in NULLS)}
 def _is_row(fields: list[str]) -> bool | None:
     """Whether the first line holds values: numbers, truth values, names of splits. None if it holds values and other words, different
     names of splits (which may be names of masks), or 0, 1, 2 …, which is how pandas names columns without names."""
+    if len(fields) > 1 and not fields[0]:  # as pandas writes an index without a name, beside the columns' names
+        return False
     values = [is_number(field) or field.lower() in _VALUES for field in fields]
     masks = len(set(fields)) == len(fields) and all(map(mask_of, fields))
     if len(fields) > 1 and (masks or fields == [str(index) for index in range(len(fields))]) and all(values):
@@ -82,6 +86,18 @@ class NodeFile:
         self.table = Table(path, is_row_of_ids if of_ids else _is_row, option=option, header=header)
         self.names = self.table.names
         self.key = key_place(self.names, id_column, self.path)
+        self._check_comment()
+
+    def _check_comment(self) -> None:
+        """Raises DataError where a comment above the rows is a line of column names."""
+        first = self.table.parts[0]
+        if not isinstance(first, TextTable) or first.has_header or first.banner[:1] not in ("#", "%"):
+            return
+        words = re.split(r"[,;\t ]+", first.banner.lstrip("#% ").lower())
+        if len(words) == len(self.names) and {*words} & {*ID_NAMES, *LABEL_NAMES} - {""}:
+            raise DataError(
+                f"{self.path}: line 1: expected column names or a comment, found {first.banner[:60]!r}; take the # out of column names"
+            )
 
     def place(self, name: str) -> int:
         """Of a column by its name. DataError where it is not there once."""
@@ -91,7 +107,15 @@ class NodeFile:
 
     def feature_places(self, others: Collection[str] = (), *, empty: bool = False) -> list[int]:
         """All columns but that of ids, those with a name of the roles `others` (`labels` …), and those of a type that no features have. `empty`: there may be none."""
-        places = [place for place, name in enumerate(self.names) if place != self.key and role_of(name) not in others]
+        names = self.names
+        places = [place for place in range(len(names)) if place != self.key and not is_index(names[place])]
+        for place in places:
+            if (role := role_of(names[place], names)) is not None and role not in others and not empty:
+                raise DataError(
+                    f"{self.path}: column {names[place]!r}: expected features, found a name of {role}; name the features with --edge-list.feature-columns, "
+                    f"or this file with --edge-list.{role.replace('_', '-')}"
+                )
+        places = [place for place in places if role_of(names[place], names) not in others]
         readable = [place for place in places if _may_be_features(self.table.types[place])]
         if not readable and not empty:
             raise DataError(f"{self.path}: expected columns of features, found {listed(self.names)}")
@@ -100,13 +124,15 @@ class NodeFile:
     def label_places(self, kind: str = "auto") -> list[int]:
         """The column named as labels are, else the only one but that of ids; with `kind` several all of them."""
         if kind == "several":
-            return [place for place in range(len(self.names)) if place != self.key]
+            names = self.names
+            chosen = [place for place in range(len(names)) if role_of(names[place], names) in (None, "labels")]
+            return [place for place in chosen if place != self.key and not is_index(names[place])]
         return [value_place(self.names, LABEL_NAMES, self.key, self.path)]
 
     def split_places(self) -> list[int]:
         """The columns that splits have names of, else all but that of ids."""
         places = [place for place in range(len(self.names)) if place != self.key]
-        return [place for place in places if role_of(self.names[place]) == "splits"] or places
+        return [place for place in places if role_of(self.names[place], self.names) == "splits"] or places
 
     def time_place(self) -> int:
         return value_place(self.names, TIME_NAMES, self.key, self.path)
@@ -119,6 +145,10 @@ class NodeFile:
                     f"{self.path}: expected numbers of shape [num_nodes, dim], got {self.array.dtype} {list(self.array.shape)}"
                 )
             return self.array
+        if missing := {*categories} - {*self.names}:
+            raise ConfigError(
+                f"categories: expected columns of {self.path}, {listed(self.names)}, got {min(missing)!r}"
+            )
         kinds = {place: pa.string() if self.names[place] in categories else pa.float64() for place in places}
         problems: dict[str, str] = {}
         while True:
@@ -130,9 +160,23 @@ class NodeFile:
                     raise
                 problems.setdefault(self.names[error.place], str(error))
                 kinds[error.place] = pa.bool_() if kind == pa.float64() else pa.string()
+                if len(problems) == 1 and pa.float64() in kinds.values():
+                    self._widen(kinds)
                 continue
             named = table.rename_columns([self.names[place] for place in kinds])
             return FeatureTable(named, self.path, categories, problems)
+
+    def _widen(self, kinds: dict[int, pa.DataType]) -> None:
+        """Each column that is no number in the first block is read as truth values or text, all at once: a parse for each would take long."""
+        asked = dict.fromkeys((place for place, kind in kinds.items() if kind == pa.float64()), pa.string())
+        for block in self.table.blocks(asked, required=False, skip_blank=False, hashes=self.key is not None):
+            for place, column in zip(asked, _with_nulls(block.table).columns, strict=True):
+                texts = [text for text in pc.unique(column).to_pylist() if text is not None]
+                if not all(map(is_number, texts)):
+                    kinds[place] = (
+                        pa.bool_() if all(text.lower() in ("true", "false") for text in texts) else pa.string()
+                    )
+            break
 
     def _feature_columns(self, kinds: dict[int, pa.DataType]) -> pa.Table:
         if not self.table.is_text:
@@ -210,6 +254,7 @@ class NodeFile:
             place = value_place(self.names, ("id",), None, self.path) if self.key is None else self.key
         what = f"column {self.names[place]!r}"
         is_text = is_text_type(self.table.types[place])
+        strings = True if strings is None and self._has_leading_zeros(place) else strings
         if is_text and not self.table.is_text and strings is False:
             raise DataError(f"{self.path}: {what}: expected integer ids, found {self.table.types[place]}")
         if not strings and (self.table.is_text or not is_text):
@@ -224,6 +269,13 @@ class NodeFile:
             raise DataError(f"{self.path}: {what}: expected strings, found {self.table.types[place]}")
         blocks = self.table.blocks({place: pa.string()}, required=True, skip_blank=False, hashes=True)
         return _numbered(((block.table.column(0), block.where) for block in blocks), what, folder)
+
+    def _has_leading_zeros(self, place: int) -> bool:
+        """Whether text has ids as 007 or 0x1f, which are not the numbers 7 and 31."""
+        if not self.table.is_text:
+            return False
+        blocks = self.table.blocks({place: pa.string()}, required=False, skip_blank=False, hashes=True)
+        return any(pc.any(pc.match_substring_regex(block.table.column(0), r"^-?0[0-9xX]")).as_py() for block in blocks)
 
     def keys(self, *, strings: bool) -> np.ndarray | pa.LargeStringArray | None:
         """The ids beside the values, as whole numbers or as strings; None where there are none."""
@@ -292,8 +344,10 @@ def read_labels(path: str | Path, header: bool | None = None, kind: str = "auto"
 
 
 def _may_be_features(kind: pa.DataType) -> bool:
+    if is_list_type(kind):
+        return is_number_type(kind.value_type) or pa.types.is_boolean(kind.value_type)
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return is_number_type(value) or pa.types.is_boolean(value) or is_text_type(value) or is_list_type(value)
+    return is_number_type(value) or pa.types.is_boolean(value) or is_text_type(value)
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:

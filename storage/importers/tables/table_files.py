@@ -1,6 +1,7 @@
 """The files of a table: one, a folder of part files, or a glob; local or at an fsspec URL; plain or compressed."""
 
 import lzma
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> l
     one = found == [place]
     files = [
         TableFile(name if one else filesystem.unstrip_protocol(each) if "://" in name else each, filesystem, each)
-        for each in sorted(found)
+        for each in sorted(found, key=_in_order)
     ]
     for file in files:
         if not file.path.endswith(endings):
@@ -89,6 +90,11 @@ def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> l
             f"{name}: expected part files of one kind, found {_base(files[0].path)} and others; name one kind by a glob"
         )
     return files
+
+
+def _in_order(path: str) -> list[tuple[int, str]]:
+    """part-2 before part-10."""
+    return [(int(each), "") if each.isdecimal() else (-1, each) for each in re.split("([0-9]+)", path)]
 
 
 def _base(path: str) -> str:

@@ -24,6 +24,7 @@ from graphmill.storage.importers.tables.table_files import table_files
 from graphmill.storage.ingestion.string_ids import StringIds, id_strings
 
 INVERSE = "inverse of "  # before a relation's name
+_HEADERS = ([b"head", b"relation", b"tail"], [b"subject", b"predicate", b"object"], [b"h", b"r", b"t"])
 _COLUMNS = ("head", "relation", "tail")
 
 
@@ -200,6 +201,8 @@ def _table(path: Path, names: Sequence[str], skip: int = 0) -> pa.Table:
     text = lines[skip].strip(b"\r\n") if len(lines) > skip else b""
     if not text:
         return pa.table({name: pa.array([], pa.string()) for name in names})
+    if text.split(b"\n", 1)[0].lower().split() in _HEADERS:
+        raise DataError(f"{path}: line 1: expected a triple, found names of columns; take that line out")
     if b"\t" not in text.split(b"\n", 1)[0]:
         text = re.sub(rb" +", b"\t", text)
     try:

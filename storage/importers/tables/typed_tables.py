@@ -28,6 +28,7 @@ from graphmill.storage.format.source import (
     SourceInfo,
     TypedSource,
 )
+from graphmill.storage.importers.columns.column_roles import NO_ID
 from graphmill.storage.importers.columns.feature_table import FeatureTable
 from graphmill.storage.importers.columns.role_table import (
     ColumnRole,
@@ -118,7 +119,9 @@ class TableNodes:
 
     def __init__(self, name: str, folder: Path, options: NodeTableOptions, scratch: str | None = None) -> None:
         self.name, self._options = name, options
-        self._file = None if options.file is None else NodeFile(folder / options.file, header=True, option=_HEADER)
+        self._file = (
+            None if options.file is None else NodeFile(folder / options.file, True, options.id or NO_ID, option=_HEADER)
+        )
         columns: dict[str, Any] = {}
         self._class_names: tuple[str, ...] = ()
         self._learnt: tuple[FeatureColumn, ...] = ()

@@ -147,12 +147,13 @@ def test_a_node_without_a_row(tmp_path, ids):
         "2 nodes without a row",
     ]
     message = (
-        f"y.csv: node without a row: expected a row for each of 3 nodes, found none for id {names[0]}, 1 such nodes"
+        f"x.csv: node without a row: expected a row for each of 3 nodes, found none for id {names[0]}, 1 such nodes"
     )
+    (tmp_path / "x.csv").write_text("id,x\n{2},1\n{1},0\n".format(*names))
     with pytest.raises(DataError, match=message):
         _ = EdgeListGraph(
             tmp_path / "e.csv",
-            EdgeListOptions(features=files["labels"], num_nodes=3 if ids is None else None, **options),
+            EdgeListOptions(features=str(tmp_path / "x.csv"), num_nodes=3 if ids is None else None, **options),
         ).info
 
 
