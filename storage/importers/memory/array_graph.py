@@ -105,6 +105,10 @@ class ArrayGraph:
                 f"{self.name}: split must be whole numbers of shape [num_nodes, split sets], 1 train, 2 valid, 3 test, 0 none, got "
                 f"{array.dtype} {list(array.shape)}; of masks it is made by array_graph.split_column"
             )
+        if entry == "split" and array.shape[1] == 3 and array.any(axis=0).all() and (array.sum(axis=1) <= 1).all():
+            raise DataError(
+                f"{self.name}: split: expected codes 1 train, 2 valid, 3 test, got three columns of 0 and 1, which are masks; give {{'train': mask, …}}"
+            )
         if array.ndim != 2 or entry == "edge_weight":
             dims = "one number of each edge" if entry == "edge_weight" else "two dimensions"
             raise DataError(f"{what} must have {dims}, got shape {tuple(array.shape)}")

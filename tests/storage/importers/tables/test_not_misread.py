@@ -7,6 +7,7 @@ import pytest
 
 from graphmill.core.errors import ConfigError, DataError, GraphmillError
 from graphmill.jobs.ingest import IngestConfig
+from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
 from graphmill.storage.importers.tables.triples import read_triples
 from graphmill.storage.importers.tables.typed_tables import typed_tables
@@ -165,3 +166,11 @@ def test_a_split_beside_molecules_is_theirs_and_prices_are_no_ids(tmp_path) -> N
 def test_split_words_in_capitals(tmp_path) -> None:
     text = "id,split\n0,Train\n1,VAL\n2,Test\n3,\n"
     np.testing.assert_array_equal(nodes(read(tmp_path, text, splits="n.csv", num_nodes=4)).split[:, 0], [1, 2, 3, 0])
+
+
+def test_masks_are_no_codes_in_arrays() -> None:
+    masks = np.eye(3, dtype=np.int64)
+    with pytest.raises(DataError, match="got three columns of 0 and 1, which are masks"):
+        ArrayGraph("a", 3, np.array([0, 1]), np.array([1, 2]), split=masks)
+    parts = dict(zip(("train", "valid", "test"), masks.astype(bool), strict=True))
+    assert ArrayGraph("a", 3, np.array([0, 1]), np.array([1, 2]), split=parts).split[:, 0].tolist() == [1, 2, 3]
