@@ -25,7 +25,7 @@ from graphmill.storage.importers.files.npz_members import open_npz
 from graphmill.storage.importers.tables.table import ColumnarFile
 from graphmill.storage.importers.tables.table_files import TableFile, table_files
 from graphmill.storage.molecules.molecule_source import HASHED, THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
-from graphmill.storage.molecules.smiles_columns import column_roles
+from graphmill.storage.molecules.smiles_columns import BOOLEANS, column_roles
 from graphmill.storage.molecules.smiles_options import AUTO, TABLE_ENDINGS, SmilesOptions
 
 _ALIASES = {"val": "valid", "validation": "valid", "dev": "valid"}
@@ -185,9 +185,9 @@ class SmilesTable:
         smiles, targets = fields[self._smiles], []
         for column in self._targets:
             text = fields[column].strip()
-            if text not in NULLS and not is_number(text):
+            if text not in NULLS and not is_number(text) and text.lower() not in BOOLEANS:
                 return f"target {text[:40]!r} is not a number"
-            value = math.nan if text in NULLS else float(text)
+            value = math.nan if text in NULLS else float(BOOLEANS.get(text.lower(), text))
             if abs(value) > _MAX_TARGET:
                 return f"target {text[:40]!r} is not finite"
             targets.append(value)

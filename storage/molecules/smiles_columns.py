@@ -19,6 +19,7 @@ from graphmill.storage.molecules.smiles_options import AUTO, SmilesOptions
 _ID_NAME = re.compile(
     r"(?i:(.*[ _.-])?(id|cid|sid|uid|uuid|idx|index|name|identifier)|(mol|molecule|compound)id|unnamed: [0-9]+|)|.*[a-z]I[dD]"
 )
+BOOLEANS = {"true": 1.0, "false": 0.0}  # as targets, in small letters
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")  # written as this number alone is written
 
 
@@ -54,7 +55,7 @@ class _Column:
         text = field.strip()
         self.has_empty |= not text
         if text not in NULLS:
-            number = is_number(text)
+            number = is_number(text) or text.lower() in BOOLEANS
             self.has_number |= number
             self.has_text |= not number
         self.is_otherwise &= not self.is_named_id and text not in NULLS and is_otherwise_written(text)

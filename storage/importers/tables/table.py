@@ -196,7 +196,7 @@ class Table:
             types = [kind if self.is_text else self.types[place] for place in places]
             empty = pa.schema([(str(place), each) for place, each in zip(places, types, strict=True)]).empty_table()
             try:
-                return pa.concat_tables([empty, *tables])
+                return pa.concat_tables([empty, *tables], promote_options="permissive")
             except pa.ArrowInvalid as error:
                 raise DataError(
                     f"{self.path}: expected columns of the same types in all parts: {' '.join(str(error).split())}"

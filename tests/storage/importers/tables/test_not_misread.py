@@ -174,3 +174,24 @@ def test_masks_are_no_codes_in_arrays() -> None:
         ArrayGraph("a", 3, np.array([0, 1]), np.array([1, 2]), split=masks)
     parts = dict(zip(("train", "valid", "test"), masks.astype(bool), strict=True))
     assert ArrayGraph("a", 3, np.array([0, 1]), np.array([1, 2]), split=parts).split[:, 0].tolist() == [1, 2, 3]
+
+
+def test_parts_whose_numbers_pandas_wrote_in_two_ways(tmp_path) -> None:
+    (tmp_path / "n").mkdir()
+    parts = (
+        {"id": [0, 1], "x": pa.array([1, 2])},
+        {"id": [2, 3], "x": pa.array([None, 4.5])},
+        {"id": [4], "x": pa.nulls(1)},
+    )
+    for number, columns in enumerate(parts):
+        pa_parquet.write_table(pa.table(columns), tmp_path / "n" / f"part-{number}.parquet")
+    chunk = nodes(read(tmp_path, nodes=str(tmp_path / "n")))
+    assert chunk.feature.tolist() == [[1, 0], [2, 0], [2.5, 1], [4.5, 0], [2.5, 1]]
+
+
+def test_truth_values_are_targets_of_molecules(tmp_path) -> None:
+    (tmp_path / "m.csv").write_text("smiles,active\nC,True\nCC,false\nCCC,\n")
+    table = SmilesTable(str(tmp_path / "m.csv"))
+    (chunk,) = table.chunks(9)
+    np.testing.assert_array_equal(chunk.target[:, 0], [1, 0, np.nan])
+    assert table.info.target_names == ("active",)
