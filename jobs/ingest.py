@@ -35,7 +35,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import at_least, check_options
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
-from graphmill.storage.format.source import SPLITS
+from graphmill.storage.format.source import SPLIT_NAMES, SPLITS
 from graphmill.storage.importers.public.data_sets import DATA_SETS
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, ENDINGS_SAID, EdgeListOptions
 from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions
@@ -103,7 +103,8 @@ class IngestConfig(IngestOptions):
         fits = 1 <= self.partitions <= MAX_PARTITIONS
         rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads", "per_class", "split_sets")
         check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
-        if self.edge_list != EdgeListOptions() and (is_typed(self.source) or not is_table(self.source)):
+        named = self.source in DATA_SETS or self.source.startswith(("synthetic", "ogbn-", "ogbl-", _TRIPLES))
+        if self.edge_list != EdgeListOptions() and (named or is_typed(self.source) or self.source.endswith(".npz")):
             raise ConfigError(
                 f"edge_list: expected a table of edges as the source, got {self.source}; leave the options --edge-list.… out"
             )
@@ -348,13 +349,22 @@ def ingest_typed_graph(config: IngestConfig, report: "Progress") -> "tuple[int, 
 def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of edges, what was written, what to do next)"""
     from graphmill.storage.ingestion.ingest import ingest
+    from graphmill.storage.splits.drawn_split import SplitSource
 
     source = with_edge_means(build_source(config, report), config)
+    if config.split and isinstance(source, SplitSource):
+        source = source.with_split(config.split)
     manifest = ingest(source, config.url, ingest_options(config), report)
     written = roles_of(source) + (
         f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges in {manifest.num_partitions} partitions "
         f"({config.partitioner})"
     )
+    if manifest.num_split_sets and manifest.measured.splits:
+        sizes = manifest.measured.splits[0].num_nodes
+        told = ", ".join(f"{name} {size:,}" for name, size in zip(SPLIT_NAMES, sizes, strict=True) if size)
+        written += f"; split: {told}" + (
+            "" if manifest.label_kind else "; no labels: name them with --edge-list.label-columns"
+        )
     if (links := manifest.links) is not None:
         held_out = ", ".join(
             f"{name} {links.positives[code]:,}" for name, code in SPLITS.items() if links.positives[code]

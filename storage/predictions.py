@@ -53,6 +53,8 @@ class PredictionFolder:
         for key in wanted.keys() & stored.keys():
             wanted[key] = stored[key] if wanted[key] is None else wanted[key]
         differing = sorted(key for key in wanted.keys() | stored.keys() if wanted.get(key) != stored.get(key))
+        if differing and not self.part_names() and not self.piece_names():
+            return None  # nothing was made with them
         if differing:
             differences = ", ".join(
                 f"{key}: {_short(stored.get(key))} there, {_short(wanted.get(key))} here" for key in differing[:3]

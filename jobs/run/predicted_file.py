@@ -47,6 +47,10 @@ def store_file(run: FinishedRun, config: PredictConfig) -> PredictConfig:
             _, _, written, more = ingest_set(source, report)
         else:
             own = open_any_graph(run.data_url, run.snapshot).manifest
+            if isinstance(own, Manifest) and own.has_edge_weight and edges.weight is None:
+                print(
+                    "the run's graph has weights of edges, this table's are not named: --edge-list.weight", flush=True
+                )
             learnt = isinstance(own, Manifest) and (own.feature_columns or own.class_names)
             if learnt and edges.features_as is None:
                 edges = replace(edges, features_as=run.data_url)

@@ -104,6 +104,8 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
     if split_set >= manifest.num_split_sets:
         raise ConfigError(
             f"{graph.url}: expected a split set below {manifest.num_split_sets}, got {split_set}; set --data.split_set"
+            if manifest.num_split_sets
+            else f"{graph.url}: expected a split of the nodes, the graph has none; ingest it again with --split.shares 0.8 0.1 0.1 --overwrite"
         )
     if manifest.label_kind == "class" and (manifest.num_classes or 0) < 2:
         raise ConfigError(

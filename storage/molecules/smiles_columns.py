@@ -19,7 +19,7 @@ from graphmill.storage.molecules.smiles_options import AUTO, SmilesOptions
 _ID_NAME = re.compile(
     r"(?i:(.*[ _.-])?(id|cid|sid|uid|uuid|idx|index|name|identifier)|(mol|molecule|compound)id|unnamed: [0-9]+|)|.*[a-z]I[dD]"
 )
-BOOLEANS = {"true": 1.0, "false": 0.0}  # as targets, in small letters
+BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}  # as targets, in small letters
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")  # written as this number alone is written
 
 

@@ -52,7 +52,9 @@ def split_of_nodes(
         return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)
     is_class = label is not None and label.ndim == 1 and label.dtype == np.int64
     if options.by != "random" and not (options.by == "label" and is_class):
-        wanted = "nodes of one class each" if options.by == "label" else "molecules"
+        wanted = {"label": "nodes of one class each", "time": "nodes with times (--edge-list.time-column)"}.get(
+            options.by, "molecules"
+        )
         raise ConfigError(f"{name}: split by {options.by}: expected {wanted}; set --split.by random")
     return draw_split(name, options, chosen, label if options.by == "label" else None)
 

@@ -347,6 +347,8 @@ def test_a_setting_that_is_not_known_yet_may_be_any(tmp_path):
     folder = PredictionFolder(str(tmp_path / "out"))
     folder.begin({"device": "cpu", "seed": 1})
     folder.check({"device": None, "seed": 1})
+    assert folder.check({"device": "gpu", "seed": 2}) is None  # nothing was made with the others
+    (tmp_path / "out" / "part-00000.parquet").write_bytes(b"rows")
     with pytest.raises(ConfigError, match="device: 'cpu' there, 'gpu' here"):
         folder.check({"device": "gpu", "seed": 1})
     with pytest.raises(ConfigError, match="seed: 1 there, 2 here"):

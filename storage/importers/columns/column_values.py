@@ -204,6 +204,16 @@ def _classes_of_text(
     return np.asarray(codes).astype(np.int64), known
 
 
+def truths(column: Column, what: str) -> pa.Array:
+    """int8 of yes and no, true and false in text; an empty field stays empty. Raises DataError for other words."""
+    words = pc.utf8_lower(column.cast(pa.string()))
+    known = {"yes": 1, "true": 1, "no": 0, "false": 0}
+    other = [word for word in pc.unique(words).to_pylist() if word is not None and word not in known]
+    if other:
+        raise DataError(f"{what}: expected numbers, or yes and no in each of several labels, found {other[0][:40]!r}")
+    return pa.array([None if word is None else known[word] for word in words.to_pylist()], pa.int8())
+
+
 def splits(table: pa.Table, path: str) -> np.ndarray:
     """int8 [num_rows, num_split_sets] of columns of masks, or of codes and names."""
     names = table.column_names

@@ -75,6 +75,13 @@ class EdgeListGraph:
             self._order = np.argsort(self._numbers)
             self._numbers = self._numbers[self._order]
 
+    @property
+    def _named(self) -> set[str]:
+        """The columns that the options name: a line that has one is a line of names."""
+        options = self.options
+        named = {*options.categories, *(name for role in _NAMED_BY for name in _said(options, role))}
+        return named | ({options.id_column} if options.id_column else set())
+
     def _check_one_role_each(self) -> None:
         taken: dict[tuple[str, int], str] = {}
         for role, places in self._places.items():
@@ -88,7 +95,7 @@ class EdgeListGraph:
     def _open(self, path: str) -> NodeFile:
         if path not in self._opened:
             header, id_column = self.options.node_header, self.options.id_column
-            self._opened[path] = NodeFile(path, header, id_column, of_ids=path == self.options.ids)
+            self._opened[path] = NodeFile(path, header, id_column, of_ids=path == self.options.ids, named=self._named)
         return self._opened[path]
 
     def _with_nodes(self, options: EdgeListOptions) -> EdgeListOptions:
@@ -96,7 +103,9 @@ class EdgeListGraph:
         self.options = options
         if options.nodes is not None:
             path = options.nodes
-            file = self._opened[path] = NodeFile(path, options.node_header, options.id_column, of_ids=True)
+            file = self._opened[path] = NodeFile(
+                path, options.node_header, options.id_column, of_ids=True, named=self._named
+            )
             if file.array is not None:
                 raise ConfigError(f"nodes: expected a table, got {path}; name it with --edge-list.features")
             said = {role: set(_said(options, role)) for role in _NAMED_BY}
@@ -112,7 +121,9 @@ class EdgeListGraph:
             chosen: dict[str, Any] = {role: at for role, at in files.items() if getattr(options, role) is None}
             options = replace(options, **chosen)
         for role, name in _NAMED_BY.items():
-            if _said(options, role) and getattr(options, role) is None:
+            if (columns := _said(options, role)) and getattr(options, role) is None:
+                if options.nodes is not None:
+                    self._opened[options.nodes].place(columns[0])  # it is not there, and is named so
                 flag = name.replace("_", "-")
                 raise ConfigError(
                     f"{name}: expected a table, --edge-list.{role.replace('_', '-')} or --edge-list.nodes, got none; leave --edge-list.{flag} out"
@@ -182,7 +193,7 @@ class EdgeListGraph:
             matrix = (
                 self._matrix(features, order, columns.get("splits")) if isinstance(features, FeatureTable) else features
             )
-            columns["features"] = matrix if order is None else reordered(matrix, order)
+            columns["features"] = matrix if order is None else reordered(matrix, order, lazy=True)
         self._missing = {role: int((order < 0).sum()) for role, order in orders.items() if order is not None}
         return columns
 

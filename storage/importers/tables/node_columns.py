@@ -57,8 +57,8 @@ def _is_row(fields: list[str]) -> bool | None:
 class NodeFile:
     """The columns of one file, read one by one. `array`: a `.npy`, which has no columns; else `table`, and the place of its ids in `key`.
 
-    `header`: whether text has names of columns (None: seen by the first line); `id_column`: that of ids (None: seen by its name); `strings`: whether
-    the file is one of ids that may be text. DataError for a file that cannot be read.
+    `header`: whether text has names of columns (None: seen by the first line); `id_column`: that of ids (None: seen by its name); `of_ids`: whether
+    the file is one of ids that may be text; `named`: columns that options name. DataError for a file that cannot be read.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class NodeFile:
         *,
         of_ids: bool = False,
         option: str = _OPTION,
+        named: Collection[str] = (),
     ) -> None:
         self.path, self.array = str(path), None
         self.names: list[str] = []
@@ -80,10 +81,13 @@ class NodeFile:
 
         def is_row_of_ids(fields: list[str]) -> bool | None:
             """Strings look like names: only a name of ids is one."""
-            named = any((field if id_column else field.lower()) in known for field in fields)
-            return not named and (_is_row(fields) or None)
+            said = any((field if id_column else field.lower()) in known for field in fields)
+            return not said and (_is_row(fields) or None)
 
-        self.table = Table(path, is_row_of_ids if of_ids else _is_row, option=option, header=header)
+        def is_row(fields: list[str]) -> bool | None:
+            return False if {*named} & {*fields} else is_row_of_ids(fields) if of_ids else _is_row(fields)
+
+        self.table = Table(path, is_row, option=option, header=header)
         self.names = self.table.names
         self.key = key_place(self.names, id_column, self.path)
         self._check_comment()
@@ -204,7 +208,7 @@ class NodeFile:
         """(labels as `label_column` makes them, the names of their classes where they are text), of a `.npy` or of these columns, several of which are several labels."""
         if self.array is not None:
             return label_column(self.array, self.path, kind), ()
-        if len(places) == 1 and not is_list_type(self.table.types[places[0]]):
+        if len(places) == 1 and kind != "several" and not is_list_type(self.table.types[places[0]]):
             problem, what = "", f"{self.path}: column {self.names[places[0]]!r}"
             try:
                 column = self._column(places[0], _LABEL_KINDS)
@@ -213,7 +217,12 @@ class NodeFile:
             return column_values.labels(column, what, kind, names, problem)
         rows = []
         for place in places:
-            what, column = f"{self.path}: column {self.names[place]!r}", self._column(place, _LABEL_KINDS)
+            what, column = (
+                f"{self.path}: column {self.names[place]!r}",
+                self._column(place, (*_LABEL_KINDS, pa.string())),
+            )
+            if is_text_type(column.type):
+                column = column_values.truths(column, what)
             rows.append(
                 column_values.list_rows(column, what)
                 if is_list_type(column.type)

@@ -91,12 +91,12 @@ def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, m
     return rows
 
 
-def reordered(column: Any, order: np.ndarray, missing: float = 0) -> Any:
-    """The rows of a column (or None) in this order, `missing` where it is -1; a matrix of features is taken from when it is read."""
+def reordered(column: Any, order: np.ndarray, missing: float = 0, *, lazy: bool = False) -> Any:
+    """The rows of a column (or None) in this order, `missing` where it is -1; with `lazy` they are taken when they are read, as of a matrix of features."""
     if column is None:
         return None
     if (there := order >= 0).all():
-        return column[order] if column.ndim == 1 or column.dtype == np.int8 else _Reordered(column, order)
+        return _Reordered(column, order) if lazy else column[order]
     rows = np.full((len(order), *column.shape[1:]), missing, column.dtype)
     rows[there] = column[order[there]]
     return rows

@@ -173,7 +173,7 @@ class TableNodes:
                 train = train if order is None else order[train]
             self._table, self._learnt = feature, feature.learn(train, options.most_categories)
             feature = feature.matrix(self._learnt)
-        self._feature = feature if order is None else reordered(feature, order)
+        self._feature = feature if order is None else reordered(feature, order, lazy=True)
 
     @property
     def roles(self) -> list[ColumnRole]:

@@ -13,6 +13,7 @@ from graphmill.storage.importers.tables.triples import read_triples
 from graphmill.storage.importers.tables.typed_tables import typed_tables
 from graphmill.storage.molecules.smiles import SmilesTable
 from graphmill.storage.molecules.smiles_options import SmilesOptions
+from graphmill.storage.splits.split_options import SplitOptions
 
 CYCLE = "src,dst\n0,1\n1,2\n2,3\n3,0\n"
 
@@ -195,3 +196,31 @@ def test_truth_values_are_targets_of_molecules(tmp_path) -> None:
     (chunk,) = table.chunks(9)
     np.testing.assert_array_equal(chunk.target[:, 0], [1, 0, np.nan])
     assert table.info.target_names == ("active",)
+
+
+def test_several_numbers_with_a_drawn_split(tmp_path) -> None:
+    text = "id,f1,f2\n" + "".join(f"{i},{i}.5,{2 * i}.25\n" for i in (3, 2, 1, 0))
+    graph = read(tmp_path, text, nodes="n.csv", label_columns=("f1", "f2")).with_split(
+        SplitOptions(shares=(0.5, 0.25, 0.25))
+    )
+    chunk = nodes(graph)
+    assert chunk.label.tolist() == [[i + 0.5, 2 * i + 0.25] for i in range(4)]
+    assert sorted(chunk.split[:, 0].tolist()) == [1, 1, 2, 3]
+
+
+def test_a_misspelt_column_is_named(tmp_path) -> None:
+    with pytest.raises(DataError, match="expected one column 'churnd', found id, churned"):
+        read(tmp_path, "id,churned\n0,yes\n1,no\n2,no\n3,yes\n", nodes="n.csv", label_columns=("churnd",))
+
+
+def test_a_line_with_a_named_column_is_a_header(tmp_path) -> None:
+    graph = read(tmp_path, "name,age,churned\na,3,yes\nb,4,no\n", "src,dst\na,b\n", nodes="n.csv", id_column="name")
+    assert nodes(graph).string_id.to_pylist() == ["a", "b"]
+
+
+def test_yes_and_no_are_answers(tmp_path) -> None:
+    text = "id,a,b\n0,yes,no\n1,No,\n2,no,YES\n3,yes,yes\n"
+    chunk = nodes(read(tmp_path, text, nodes="n.csv", label_columns=("a", "b"), label_kind="several"))
+    assert chunk.label.tolist() == [[1, 0], [0, -1], [0, 1], [1, 1]]
+    with pytest.raises(DataError, match="expected numbers, or yes and no in each of several labels, found 'maybe'"):
+        _ = read(tmp_path, text.replace("No,", "maybe,"), nodes="n.csv", label_columns=("a", "b")).info
