@@ -78,8 +78,14 @@ def server() -> Iterator[tuple[Endpoint, Callable[[int | None], float]]]:
 
 @contextlib.contextmanager
 def hostile(endpoint: Endpoint, number: int) -> Iterator[list[socket.socket]]:
+    """Connections that are accepted in this order: the system lets 128 wait, and of more the later ones come in by chance."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(socket.create_connection((endpoint.host, endpoint.port), 60)) for _ in range(number)]
+        lines: list[socket.socket] = []
+        for _ in range(number):
+            lines.append(stack.enter_context(socket.create_connection((endpoint.host, endpoint.port), 60)))
+            if len(lines) % 32 == 0:
+                lines[-1].recv(1, socket.MSG_PEEK)  # the server's first word: it has accepted this one, and all before
+        yield lines
 
 
 def is_open(one: socket.socket) -> bool:
