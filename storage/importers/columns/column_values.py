@@ -48,12 +48,16 @@ def whole_numbers(column: Column, where: Callable[[int], str], what: str) -> np.
         raise DataError(f"{where(row)}: {what}: expected an id, found an empty field")
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
+    if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1:  # joining chunks would copy it
+        column = column.chunk(0)
     ids = np.asarray(column)
+    if ids.dtype.kind != "f" and ids.dtype != np.uint64:
+        return ids.astype(np.int64, copy=False)
     if ids.dtype.kind == "f":
         bad = ~((np.floor(ids) == ids) & (np.abs(ids) < 2.0**53))  # above, floats have no numbers of their own
         expected = "expected whole numbers (below 2**53, as floats)"
     else:
-        bad = ids >= np.uint64(2**63) if ids.dtype == np.uint64 else np.zeros(len(ids), bool)
+        bad = ids >= np.uint64(2**63)
         expected = "expected ids below 2**63"
     if bad.any():
         row = int(np.argmax(bad))
