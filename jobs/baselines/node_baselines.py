@@ -54,8 +54,8 @@ def compute_baselines(router: Router, split_set: int, task: Task, seed: int, see
     constant = constant_prediction(target, plain).float()
     majority: dict[str, float] = {}
     for split in ("valid", "test"):
-        found = _scores(router, nodes[split], lambda x: constant.expand(len(x), -1), plain, blind=True)
-        majority |= split_scores(split, found, task.metric)
+        scores = _scores(router, nodes[split], lambda x: constant.expand(len(x), -1), plain, blind=True)
+        majority |= split_scores(split, scores, task.metric)
     features_only = _fit_features(router, nodes, plain, seed, seen) if router.manifest.feature_dim else None
     return {"constant" if isinstance(plain, Regression) else "majority": majority, "features_only": features_only}
 
@@ -70,10 +70,10 @@ def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
     return torch.logit(y.nanmean(dim=0).nan_to_num().clamp(1e-6, 1 - 1e-6))
 
 
-def split_scores(split: str, found: Mapping[str, float], metric: str) -> dict[str, float]:
+def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[str, float]:
     """The metric as `split`, and that of each of several targets as `split_metric_NAME`."""
-    own = {f"{split}_{name}": one for name, one in found.items() if name.startswith(f"{metric_of_one(metric)}_")}
-    return {split: found[metric], **own}
+    own = {f"{split}_{name}": score for name, score in scores.items() if name.startswith(f"{metric_of_one(metric)}_")}
+    return {split: scores[metric], **own}
 
 
 def _plain(manifest: Manifest, task: Task) -> Plain:
@@ -111,8 +111,9 @@ def _fit_features(router: Router, nodes: dict[str, np.ndarray], task: Plain, see
     def scores(network: nn.Module, split: str) -> dict[str, float]:
         network.eval()
         with torch.no_grad():
-            found = _scores(router, nodes[split], lambda rows: network(read(rows)), task)
-            return split_scores(split, found, task.metric)
+            return split_scores(
+                split, _scores(router, nodes[split], lambda rows: network(read(rows)), task), task.metric
+            )
 
     def validate(network: nn.Module) -> float:
         return scores(network, "valid")["valid"] * (1 if task.higher_is_better else -1)

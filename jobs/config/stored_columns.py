@@ -46,7 +46,7 @@ def edge_weights(data: Manifest | TypedManifest | SourceInfo, config: RunConfig)
         raise ConfigError(
             f"{data.name}: edge_weight: expected weights of edges, the graph has none; leave out --data.edge_weight, or ingest a source that has them"
         )
-    return min(weights, key=lambda one: -inf if one.least is None else one.least, default=None)
+    return min(weights, key=lambda row: -inf if row.least is None else row.least, default=None)
 
 
 def choose_weights(config: RunConfig, weights: EdgeWeights | None, *, is_typed: bool = False) -> bool:

@@ -336,10 +336,10 @@ def spreads_graph(run: ResolvedRun, parallel: str) -> bool:
     return parallel == "graph"
 
 
-def _check_names(url: str, found: tuple[str, ...], task: Task) -> None:
+def _check_names(url: str, given_names: tuple[str, ...], task: Task) -> None:
     """Raises ConfigError where classes, or labels, of the data that is predicted have other names than the run's."""
     names: tuple[str, ...] = getattr(task, "class_names", ()) or getattr(task, "names", ())
-    for number, (own, other) in enumerate(zip(names, found, strict=False)):
+    for number, (own, other) in enumerate(zip(names, given_names, strict=False)):
         if own != other:
             raise ConfigError(f"{url}: label {number} is {other!r}, the run's is {own!r}; ingest it without labels")
 

@@ -50,8 +50,8 @@ def _lacks(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str])
     for name, (counts, total) in rows.items():
         of_class = {i: f"{names[i] if names else i} ({n:,} of {total:,}" for i, n in enumerate(counts) if n}
         if unseen := [told + ")" for i, told in of_class.items() if not trained[i]]:
-            shown = ", ".join(unseen[:_SHOWN]) + (" …" if len(unseen) > _SHOWN else "")
-            lacks.append(f"{name} has classes that none of {num_trained:,} training {unit} has: {shown}")
+            first_classes = ", ".join(unseen[:_SHOWN]) + (" …" if len(unseen) > _SHOWN else "")
+            lacks.append(f"{name} has classes that none of {num_trained:,} training {unit} has: {first_classes}")
         if len(of_class) == 1 < len(counts) and sum(counts) == total:
             lacks.append(f"{name} has one class of {len(counts):,}: {', '.join(of_class.values())} {unit})")
     return lacks

@@ -88,7 +88,7 @@ class FeatureColumn:
     kind: str  # of FEATURE_KINDS
     width: int  # how many features: of a number with `has_nulls` two, the second is 1 where the field was empty
     mean: float = 0.0  # of a number: what an empty field becomes
-    has_nulls: bool = False  # of a number: whether a training row's field was empty
+    has_nulls: bool = False  # of a number: whether a field of the table was empty
     values: tuple[str, ...] = ()  # of categories: the value of each feature, in sorted order
 
 

@@ -121,15 +121,12 @@ class FeatureTable:
         rows = np.flatnonzero(place >= 0)
         into[rows, place[rows]] = 1
 
-    def num_unknown(self, learnt: Sequence[FeatureColumn]) -> dict[str, int]:
-        """By the column, in how many rows a category is that was not learnt."""
-        unknown: dict[str, int] = {}
-        for column in learnt:
-            if column.kind == "categories":
-                given = self._columns[self.names.index(column.name)].cast(pa.string()).drop_null()
-                count = len(given) - int(pc.sum(pc.is_in(given, pa.array(column.values, pa.string()))).as_py() or 0)
-                unknown |= {column.name: count} if count else {}
-        return unknown
+    def num_unknown(self, learnt: FeatureColumn) -> int:
+        """In how many rows a category is that was not learnt."""
+        if learnt.kind != "categories":
+            return 0
+        given = self._columns[self.names.index(learnt.name)].cast(pa.string()).drop_null()
+        return len(given) - int(pc.sum(pc.is_in(given, pa.array(learnt.values, pa.string()))).as_py() or 0)
 
 
 def _hashed(text: str, width: int) -> int:

@@ -306,9 +306,7 @@ class EdgeListGraph:
             if not isinstance(features, FeatureTable):
                 return "", f"{values.shape[1]} features"
             column = self._learnt[index]
-            return str(features.num_nulls[index]), feature_became(
-                column, features.num_unknown(self._learnt).get(column.name, 0)
-            )
+            return str(features.num_nulls[index]), feature_became(column, features.num_unknown(column))
         if role == "labels":
             return label_became(
                 values if values.ndim == 1 else values[:, index], self._class_names if values.ndim == 1 else ()

@@ -1,7 +1,7 @@
 """Columns of nodes in one file, a `.npy` or a table: ids, features, labels, splits, times, each a row per node.
 
 A `.npy` is mapped, whatever its size; of a table the columns that are asked for are read into memory. In text, a blank line is a node
-without a label or a split, so that nothing shifts; among features it is refused.
+without a label or a split, so that nothing shifts; among features of several columns it is refused, in a single column it is a hole.
 """
 
 import re
