@@ -224,9 +224,12 @@ def losses_of(worker: Worker) -> list[float]:
     return [record["train_loss"] for record in worker.reporter.records if record["kind"] == "epoch"]  # type: ignore[attr-defined]
 
 
-def numbers(scores: dict[str, Any]) -> dict[str, float]:
-    """But for the tables of scores by class."""
-    return {name: value for name, value in scores.items() if not isinstance(value, dict | list)}
+def numbers(scores: Any, name: str = "") -> dict[str, float]:
+    """By the path of names and places, those of the tables by class too."""
+    if not isinstance(scores, dict | list):
+        return {name: scores}
+    inner = scores.items() if isinstance(scores, dict) else enumerate(scores)
+    return {path: number for key, value in inner for path, number in numbers(value, f"{name}/{key}").items()}
 
 
 def predict(case: Case, best: bytes, folder: Path, device: str) -> Any:
