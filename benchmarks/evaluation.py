@@ -120,8 +120,9 @@ class _Watched:
         from graphmill.cluster.data.training_data import OpenNodes
         from graphmill.models.parallel.collectives import Peers
         from graphmill.samplers.access.node_tables import NodeTables
+        from graphmill.samplers.access.owners import LocalOwner
         from graphmill.samplers.access.partition_owner import PartitionOwner
-        from graphmill.samplers.access.router import LocalOwner, Router
+        from graphmill.samplers.access.router import Router
         from graphmill.samplers.access.traffic import Traffic
 
         self._traffic, tables = Traffic(graph.manifest.num_partitions), NodeTables(graph)

@@ -118,7 +118,7 @@ class Asked:
         self.answer_cpu_s = 0.0
 
     def watch(self, owner: Any, partition: int) -> Any:
-        from graphmill.samplers.access.router import LocalOwner
+        from graphmill.samplers.access.owners import LocalOwner
 
         is_near = isinstance(owner, LocalOwner) if self._own is None else partition == self._own
         return owner if is_near else _Far(owner, self)

@@ -1,6 +1,7 @@
 """Owners that answer in this process but are taken for another machine's, and keep what they are asked."""
 
-from graphmill.samplers.access.router import Owner, Pending, Router, local_router
+from graphmill.samplers.access.owners import Owner, Pending
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.vocabulary.messages import FetchRows, Request
 from graphmill.storage.graph import StoredGraph
 

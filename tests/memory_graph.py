@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
+from graphmill.samplers.access.owners import LocalOwner, Pending
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Pending, Router
+from graphmill.samplers.access.router import Router
 from graphmill.samplers.vocabulary.messages import Request
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_TRAIN

@@ -24,11 +24,11 @@ from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from graphmill.samplers.access.node_tables import NodeTables
-from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import Owner, Router
-from graphmill.samplers.access.typed_owner import PartsOwner, open_parts, warm_up_parts
+from graphmill.samplers.access.owners import Owner
+from graphmill.samplers.access.partition_owner import PartitionOwner, PartsOwner, open_parts
+from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
-from graphmill.samplers.access.warm_up import warm_up
+from graphmill.samplers.access.warm_up import warm_up, warm_up_parts
 from graphmill.storage.filesystem.disk_space import full_disk
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.urls import absolute_url, is_local

@@ -3,7 +3,7 @@
 The one implementation of every request: a partition server forwards to it, and a router in the same process calls it directly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import singledispatchmethod
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,7 @@ from graphmill.samplers.vocabulary.messages import (
     EdgeColumn,
     FetchRows,
     FindNodes,
+    ForParts,
     InducedEdges,
     InducedSubgraphs,
     LinkRows,
@@ -37,6 +38,8 @@ from graphmill.samplers.vocabulary.messages import (
     NodeGroups,
     NodeList,
     NodeRows,
+    PartReplies,
+    PartReply,
     Reply,
     Request,
     SampleForBatches,
@@ -49,6 +52,7 @@ from graphmill.samplers.vocabulary.requirements import NO_EDGE_WEIGHTS, NO_GROUP
 from graphmill.storage.filesystem.mapped_files import damaged
 from graphmill.storage.format.encoding_names import encoding_columns, split_encodings
 from graphmill.storage.graph import Partition
+from graphmill.storage.typed_graph import TypedGraph
 
 
 class PartitionOwner:
@@ -306,3 +310,36 @@ class PartitionOwner:
             *lists, row, position, target_ptr, member, member_ptr, HUB_DEGREE, bool(request.columns)
         )
         return self._with_columns(count, neighbor, entry, request.columns)
+
+
+class PartsOwner:
+    """The owner of a partition of a typed graph: each type and relation is answered for as a plain graph's partition, in one message where several are
+    asked. Stateless, read-only and thread-safe, as the owners of its parts are."""
+
+    def __init__(self, parts: Mapping[str, PartitionOwner]) -> None:
+        self._parts = dict(parts)
+
+    def answer(self, request: Request) -> PartReplies:
+        """The replies of the parts that are asked. Raises ConfigError where there is no such part, and what an owner raises."""
+        if not isinstance(request, ForParts) or len(request.parts) != len(request.requests):
+            raise ConfigError(f"expected requests to parts of a typed graph, got {type(request).__name__}")
+        replies: list[PartReply] = []
+        for name, one in zip(request.parts, request.requests, strict=True):
+            if name not in self._parts:
+                raise ConfigError(f"expected a type or a relation, one of {', '.join(self._parts)}, got {name!r}")
+            reply = self._parts[name].answer(one)
+            assert not isinstance(reply, PartReplies)
+            replies.append(reply)
+        return PartReplies(tuple(replies))
+
+
+def open_parts(graph: TypedGraph, index: int, *, verify: bool = False) -> PartsOwner:
+    """The owner of a partition of a stored typed graph. Raises FormatError for damaged files."""
+    nodes = {name: graph.nodes(name) for name in graph.node_types}
+    stored = nodes | {str(relation): graph.relation(relation) for relation in graph.relations}
+    return PartsOwner(
+        {
+            name: PartitionOwner(part.partition(index, verify=verify), part.manifest.num_nodes)
+            for name, part in stored.items()
+        }
+    )

@@ -7,17 +7,26 @@ owner from a remote one. One request per owner and question.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from graphmill.core.compile_cache import compiled
-from graphmill.core.daemon_threads import begin
-from graphmill.core.errors import ConfigError, StageError
+from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.link_tables import LinkTables
 from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.owners import (
+    LocalOwner,
+    Owner,
+    PendingRows,
+    PlaceRows,
+    PlacesRows,
+    StoreOwner,
+    expect,
+    submit_together,
+)
 from graphmill.samplers.access.partition_owner import PartitionOwner
 from graphmill.samplers.kernels.features import decode_rows
 from graphmill.samplers.kernels.lists import all_positions
@@ -44,7 +53,6 @@ from graphmill.samplers.vocabulary.messages import (
     Request,
     SampleForBatches,
     SampleNeighbors,
-    Scheme,
     StepWalks,
     WalkDirection,
     join_columns,
@@ -52,117 +60,46 @@ from graphmill.samplers.vocabulary.messages import (
 from graphmill.samplers.vocabulary.requirements import integer_ids
 from graphmill.storage.format.encoding_names import encoding_columns
 from graphmill.storage.format.manifest import LABEL_DTYPES, Manifest
+from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph
 
 EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_time", "edge_feature")
+# A plain graph's one type of nodes, and its one relation.
+ONE_TYPE = "node"
+ONE_RELATION = Relation(ONE_TYPE, "edge", ONE_TYPE)
+
+Answer = TypeVar("Answer", covariant=True)
 
 
 @dataclass(frozen=True)
-class NeighborQuestion:
-    """A question about neighbors as its owners are to be asked it."""
+class Question(Generic[Answer]):
+    """What a router asks its owners, and how their replies become one answer; `ask` sends several together."""
 
-    requests: tuple[tuple["Owner", PartRequest], ...]
-    positions: tuple[np.ndarray | slice, ...]  # of each request's nodes among those of the question
-    num_nodes: int
-
-    def answer(self, replies: Sequence[Reply]) -> NeighborLists:
-        """Of the replies to these requests, in their order."""
-        return _merge_lists([expect(reply, NeighborLists) for reply in replies], list(self.positions), self.num_nodes)
-
-    def answer_with_degrees(self, replies: Sequence[Reply]) -> DegreeLists:
-        """The same of `list_question`."""
-        parts, positions = [expect(reply, DegreeLists) for reply in replies], list(self.positions)
-        if len(parts) == 1 and isinstance(positions[0], slice):
-            return parts[0]
-        pieces = [NeighborLists(part.count, part.neighbor, edge_weight=part.weight) for part in parts]
-        lists = _merge_lists(pieces, positions, self.num_nodes)
-        degree = _scatter([part.degree for part in parts], positions, self.num_nodes)
-        return DegreeLists(degree, lists.count, lists.neighbor, lists.edge_weight)
+    requests: Sequence[tuple[Owner, PartRequest]]
+    merge: Callable[[list[Reply]], Answer]  # the replies to these requests, in their order
 
 
-ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
+@dataclass(frozen=True)
+class Columns:
+    """What is fetched of each node."""
+
+    feature: bool = True
+    split_set: int | None = None
+    encodings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, router: "Router", split_set: int, encodings: tuple[str, ...] = (), *, feature: bool = True
+    ) -> "Columns":
+        """With the codes of a split set where the nodes have it."""
+        return cls(feature, split_set if split_set < router.manifest.num_split_sets else None, encodings)
 
 
-class Pending(Protocol):
-    """An answer under way."""
-
-    def result(self) -> Reply:
-        """Waits for the reply, up to the owner's deadline. Raises what the owner raised, or DeadlineError."""
-        ...
-
-
-class Owner(Protocol):
-    """Whoever answers for one partition: in this process, or a server elsewhere."""
-
-    def submit(self, request: Request) -> Pending: ...
-
-
-@runtime_checkable
-class PlacesRows(Protocol):
-    """An owner that reads its partition in this process, and can write rows where they belong at once."""
-
-    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the rows asked for to `position` (a slice: to all, in order) of the columns that `into` has."""
-        ...
-
-
-PlaceRows = Callable[[NodeRows, np.ndarray | slice], None]
-
-
-class _Answered:
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    def result(self) -> Reply:
-        return self._reply
-
-
-class PendingRows:
-    """Rows of one partition under way."""
-
-    def __init__(self, pending: Pending, partition: int, num_rows: int) -> None:
-        self._pending, self._partition, self._num_rows = pending, partition, num_rows
-
-    def result(self) -> NodeRows:
-        """As many as were asked for, in every column. Raises StageError for another number, and what the owner raised."""
-        rows = expect(self._pending.result(), NodeRows)
-        for name, column in vars(rows).items():
-            if column is not None and len(column) != self._num_rows:
-                raise StageError(
-                    f"partition {self._partition}: expected {self._num_rows} rows of {name}, got {len(column)}; run the same version of "
-                    "Graphmill on all hosts"
-                )
-        return rows
-
-
-class LocalOwner:
-    """Answers in this process, at once."""
-
-    def __init__(self, owner: PartitionOwner) -> None:
-        self._owner = owner
-
-    def submit(self, request: Request) -> Pending:
-        return _Answered(self._owner.answer(request))
-
-    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        self._owner.place_rows(request, into, position)
-
-    @property
-    def feature_bytes(self) -> int:
-        """Of a stored row of features."""
-        return self._owner.feature_bytes
-
-
-class StoreOwner:
-    """Answers in this process, where features stay on a store: requests for rows are under way meanwhile, as those to other processes."""
-
-    def __init__(self, owner: PartitionOwner) -> None:
-        self._owner = owner
-
-    def submit(self, request: Request) -> Pending:
-        if isinstance(request, FetchRows):
-            return begin(partial(self._owner.answer, request), "rows")
-        return _Answered(self._owner.answer(request))
+def ask(questions: "Sequence[Question[Answer]]") -> list[Answer]:
+    """The answers to these questions, of one type or relation each, all sent at once: one message to each owner elsewhere."""
+    requests = [request for question in questions for request in question.requests]
+    replies = iter([one.result() for one in submit_together(requests)])
+    return [question.merge([next(replies) for _ in question.requests]) for question in questions]
 
 
 class Router:
@@ -180,6 +117,21 @@ class Router:
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
         self._pool = ArrayPool()
 
+    @property
+    def nodes(self) -> "dict[str, Router]":
+        """Routers by type: of a plain graph, itself for its one type."""
+        return {ONE_TYPE: self}
+
+    @property
+    def edges(self) -> "dict[Relation, Router]":
+        """Routers by relation: of a plain graph, itself for its one relation."""
+        return {ONE_RELATION: self}
+
+    @property
+    def content_hash(self) -> str:
+        """Of the graph, whatever its partitions."""
+        return self.manifest.measured.graph_digest
+
     def sample_neighbors(
         self,
         node: np.ndarray,
@@ -187,35 +139,14 @@ class Router:
         key: int,
         direction: WalkDirection = "in",
         *,
-        scheme: Scheme = "uniform",
-        replace: bool = False,
-        columns: tuple[EdgeColumn, ...] = (),
         until: np.ndarray | None = None,
+        **draw: Any,
     ) -> NeighborLists:
-        """Up to `fanout` neighbors of each node (-1: all), drawn as `SampleNeighbors` says."""
-        node, draw = integer_ids(node), (fanout, key, direction, scheme, replace, columns)
-        return self._neighbor_lists_at(
-            node, lambda at: SampleNeighbors(node[at], *draw, None if until is None else until[at])
-        )
+        """Up to `fanout` neighbors of each node (-1: all), drawn as `SampleNeighbors` says; `draw`: its scheme, replace and columns."""
+        untils = None if until is None else [until]
+        return ask([self.sample_question([node], fanout, [key], direction, untils=untils, **draw)])[0][0]
 
-    def neighbor_question(
-        self,
-        node: np.ndarray,
-        fanout: int,
-        key: int,
-        *,
-        scheme: Scheme = "uniform",
-        replace: bool = False,
-        columns: tuple[EdgeColumn, ...] = (),
-    ) -> NeighborQuestion:
-        """What `sample_neighbors` asks, for whoever sends several questions together."""
-        node = integer_ids(node)
-        requests, positions = self._requests_at(
-            node, lambda at: SampleNeighbors(node[at], fanout, key, "in", scheme, replace, columns)
-        )
-        return NeighborQuestion(tuple(requests), tuple(positions), len(node))
-
-    def sample_neighbors_of(
+    def sample_question(
         self,
         nodes: Sequence[np.ndarray],
         fanout: int,
@@ -224,32 +155,38 @@ class Router:
         *,
         untils: Sequence[np.ndarray] | None = None,
         **draw: Any,
-    ) -> list[NeighborLists]:
-        """`sample_neighbors` of each array of nodes by its key, with one request per owner for all of them."""
+    ) -> Question[list[NeighborLists]]:
+        """What `sample_neighbors` asks for each array of nodes by its key, with one request per owner for all of them."""
+        if not any(map(len, nodes)):
+            return Question((), lambda _: [_no_lists(self.manifest, draw.get("columns", ()))] * len(nodes))
         if len(nodes) == 1:
-            until = None if untils is None else untils[0]
-            return [self.sample_neighbors(nodes[0], fanout, keys[0], direction, until=until, **draw)]
-        until = None if untils is None else np.concatenate(untils)
-        node, start, key = (
-            np.concatenate(nodes),
-            pointers(np.array([len(one) for one in nodes])),
-            np.array(keys, np.uint64),
-        )
+            one, own_key, until_of = integer_ids(nodes[0]), keys[0], None if untils is None else untils[0]
+            return self._lists_question(
+                one,
+                lambda at: SampleNeighbors(
+                    one[at], fanout, own_key, direction, until=None if until_of is None else until_of[at], **draw
+                ),
+                lambda lists: [lists],
+            )
+        node, until = integer_ids(np.concatenate(nodes)), None if untils is None else np.concatenate(untils)
+        start, key = pointers(np.array([len(one) for one in nodes])), np.array(keys, np.uint64)
 
         def build(at: np.ndarray | slice) -> PartRequest:
             own_start = start if isinstance(at, slice) else np.searchsorted(at, start)
             own_until = None if until is None else until[at]
             return SampleForBatches(node[at], own_start, key, fanout, direction, until=own_until, **draw)
 
-        lists = self._neighbor_lists_at(node, build)
-        ends = pointers(lists.count)[start]
-        cuts = zip(start[:-1], start[1:], ends[:-1], ends[1:], strict=True)
-        return [_cut_lists(lists, slice(first, last), slice(begin, end)) for first, last, begin, end in cuts]
+        def cut(lists: NeighborLists) -> list[NeighborLists]:
+            ends = pointers(lists.count)[start]
+            cuts = zip(start[:-1], start[1:], ends[:-1], ends[1:], strict=True)
+            return [_cut_lists(lists, slice(first, last), slice(begin, end)) for first, last, begin, end in cuts]
+
+        return self._lists_question(node, build, cut)
 
     def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
         node = integer_ids(node)
-        return self._neighbor_lists_at(node, lambda _: InducedEdges(node, columns))
+        return ask([self._lists_question(node, lambda _: InducedEdges(node, columns), _as_they_are)])[0]
 
     def list_neighbors(
         self,
@@ -259,49 +196,53 @@ class Router:
         by_weight: bool = False,
     ) -> DegreeLists:
         """All neighbors of each node, with the edges' weights where asked; of a node with more than its entry of `max_degree`, only their number."""
-        question = self.list_question(node, direction, max_degree, by_weight)
-        pending = [owner.submit(request) for owner, request in question.requests]
-        return question.answer_with_degrees([one.result() for one in pending])
+        return ask([self.list_question(node, direction, max_degree, by_weight)])[0]
 
     def list_question(
-        self, node: np.ndarray, direction: WalkDirection, max_degree: np.ndarray | None, by_weight: bool
-    ) -> NeighborQuestion:
-        """What `list_neighbors` asks, for whoever sends several questions together."""
+        self,
+        node: np.ndarray,
+        direction: WalkDirection = "in",
+        max_degree: np.ndarray | None = None,
+        by_weight: bool = False,
+    ) -> Question[DegreeLists]:
+        """What `list_neighbors` asks."""
         node = integer_ids(node)
-        requests, positions = self._requests_at(
+        requests, groups = self._requests_at(
             node,
             lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at], by_weight),
         )
-        return NeighborQuestion(tuple(requests), tuple(positions), len(node))
+        return Question(requests, lambda replies: _merge_degrees(replies, groups, len(node)))
 
     def induced_subgraphs(
         self, member: np.ndarray, graph_ptr: np.ndarray, columns: tuple[EdgeColumn, ...] = ()
     ) -> NeighborLists:
         """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
-        member = integer_ids(member).astype(self.manifest.index_dtype, copy=False)
-        return self._neighbor_lists_at(member, lambda _: InducedSubgraphs(member, graph_ptr, columns))
+        return ask([self.induced_question(member, graph_ptr, columns=columns)])[0]
 
     def induced_question(
         self,
         target: np.ndarray,
         target_ptr: np.ndarray,
-        source: np.ndarray,
-        source_ptr: np.ndarray,
+        source: np.ndarray | None = None,
+        source_ptr: np.ndarray | None = None,
         columns: tuple[EdgeColumn, ...] = (),
-    ) -> NeighborQuestion:
-        """Of a relation, the edges within each set of nodes of both types: of set g source[source_ptr[g]:source_ptr[g + 1]], and so of `target`.
+    ) -> Question[NeighborLists]:
+        """What `induced_subgraphs` asks; of a relation between two types, set g has also source[source_ptr[g]:source_ptr[g + 1]].
 
-        The lists are those of `target`, as positions in `source`.
+        The lists are those of `target`, as positions in `source` (none: in `target`).
         """
-        target, dtype = integer_ids(target), self.manifest.index_dtype
-        request = InducedSubgraphs(source.astype(dtype), source_ptr, columns, target.astype(dtype), target_ptr)
-        requests, positions = self._requests_at(target, lambda _: request)
-        return NeighborQuestion(tuple(requests), tuple(positions), len(target))
+        target, dtype = integer_ids(target).astype(self.manifest.index_dtype, copy=False), self.manifest.index_dtype
+        request = InducedSubgraphs(target, target_ptr, columns)
+        if source is not None and source_ptr is not None:
+            member = integer_ids(source).astype(dtype, copy=False)
+            request = InducedSubgraphs(member, source_ptr, columns, target, target_ptr)
+        return self._lists_question(target, lambda _: request, _as_they_are)
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
         """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
         node = integer_ids(node)
-        return self._neighbor_lists_at(node, lambda at: StepWalks(node[at], walk[at], key, direction)).neighbor
+        question = self._lists_question(node, lambda at: StepWalks(node[at], walk[at], key, direction), _as_they_are)
+        return ask([question])[0].neighbor
 
     def fetch(
         self,
@@ -315,14 +256,7 @@ class Router:
 
         Features, which travel as they are stored, become float32 where they are put into these rows.
         """
-        node = integer_ids(node)
-        rows = self.empty_rows(len(node), feature=feature, split_set=split_set, encodings=encodings)
-        near, far = self.ask_rows(node, feature=feature, split_set=split_set, encodings=encodings)
-        for place, group in near:  # while the others answer
-            place(rows, group)
-        for pending, group in far:
-            self.put_rows(pending.result(), None, rows, group)
-        return rows
+        return fetch_rows([(self, node, Columns(feature, split_set, encodings))])[0]
 
     def put_rows(self, stored: NodeRows, row: np.ndarray | None, into: NodeRows, position: np.ndarray) -> None:
         """into[position] = stored[row] (all rows where that is None) in every column; features, as they travel, become float32."""
@@ -427,8 +361,9 @@ class Router:
     def groups_of(self, node: np.ndarray) -> np.ndarray:
         """int32: the locality group of each node."""
         node = integer_ids(node)
-        parts, groups = self._ask_at(node, lambda at: ListGroups(node[at]))
-        return _scatter([expect(reply, NodeGroups).group for reply in parts], groups, len(node))
+        requests, groups = self._requests_at(node, lambda at: ListGroups(node[at]))
+        replies = [expect(one.result(), NodeGroups) for one in submit_together(requests)]
+        return _scatter([reply.group for reply in replies], groups, len(node))
 
     def list_split(self, split_set: int, code: int) -> NodeList:
         """All nodes with this split code, ascending in permanent id."""
@@ -462,14 +397,6 @@ class Router:
         replies = [expect(one.result(), NodeList) for one in pending]
         return ascending_nodes(replies)
 
-    def _ask_at(
-        self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
-    ) -> tuple[list[Reply], list[np.ndarray | slice]]:
-        """Sends each owner the request built from the positions of its nodes, all at once; returns replies and those positions."""
-        requests, groups = self._requests_at(node, build)
-        pending = [owner.submit(request) for owner, request in requests]
-        return [one.result() for one in pending], groups
-
     def _requests_at(
         self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
     ) -> tuple[list[tuple[Owner, PartRequest]], list[np.ndarray | slice]]:
@@ -495,9 +422,34 @@ class Router:
         ]
         return groups or [(0, order)]
 
-    def _neighbor_lists_at(self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]) -> NeighborLists:
-        parts, groups = self._ask_at(node, build)
-        return _merge_lists([expect(reply, NeighborLists) for reply in parts], groups, len(node))
+    def _lists_question(
+        self,
+        node: np.ndarray,
+        build: Callable[[np.ndarray | slice], PartRequest],
+        then: Callable[[NeighborLists], Answer],
+    ) -> Question[Answer]:
+        """Of each owner the request built from the positions of its nodes; `then` of the merged lists is the answer."""
+        requests, groups = self._requests_at(node, build)
+        return Question(requests, lambda replies: then(_merge_lists(replies, groups, len(node))))
+
+
+def fetch_rows(wanted: Sequence[tuple[Router, np.ndarray, Columns]]) -> list[NodeRows]:
+    """Rows of each router's nodes, in their order (`Router.fetch`): all asked at once, with one message to each owner elsewhere."""
+    rows, placed, asked = list[NodeRows](), [], []
+    for router, ids, columns in wanted:
+        node, told = integer_ids(ids), vars(columns)
+        into = router.empty_rows(len(node), **told)
+        rows.append(into)
+        if len(node):
+            near, far = router.row_requests(node, **told)
+            placed += [(place, into, group) for place, group in near]
+            asked += [(router, into, *one) for one in far]
+    pending = submit_together([(router.owner(index), request) for router, _, index, request, _ in asked])
+    for place, into, group in placed:  # while the others answer
+        place(into, group)
+    for (router, into, index, _, group), one in zip(asked, pending, strict=True):
+        router.put_rows(PendingRows(one, index, len(group)).result(), None, into, group)
+    return rows
 
 
 def local_router(
@@ -528,14 +480,25 @@ def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
     return NodeList(node, original_id, time).take(np.argsort(original_id, kind="stable"))
 
 
-def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
-    """The reply, which is of this kind."""
-    assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
-    return reply
+def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...]) -> NeighborLists:
+    """Of no nodes, with the types of what some would have."""
+    own: dict[str, np.ndarray] = {
+        "id": np.empty(0, np.int64),
+        "weight": np.empty(0, np.float32),
+        "time": np.empty(0, np.int64),
+        "feature": np.empty((0, manifest.edge_feature_dim), np.float32),
+    }
+    told: dict[str, Any] = {f"edge_{name}": own[name] for name in columns}
+    return NeighborLists(np.empty(0, np.int64), np.empty(0, manifest.index_dtype), **told)
 
 
-def _merge_lists(replies: list[NeighborLists], groups: list[np.ndarray | slice], length: int) -> NeighborLists:
+def _as_they_are(lists: NeighborLists) -> NeighborLists:
+    return lists
+
+
+def _merge_lists(parts: Sequence[Reply], groups: list[np.ndarray | slice], length: int) -> NeighborLists:
     """Lists put back in the order of the question."""
+    replies = [expect(reply, NeighborLists) for reply in parts]
     if len(replies) == 1 and isinstance(groups[0], slice):
         return replies[0]
     count = _scatter([reply.count for reply in replies], groups, length)
@@ -552,6 +515,16 @@ def _merge_lists(replies: list[NeighborLists], groups: list[np.ndarray | slice],
             else:
                 column[all_positions(start[group], reply.count)] = getattr(reply, name)
     return NeighborLists(count=count, neighbor=neighbor, **columns)
+
+
+def _merge_degrees(parts: Sequence[Reply], groups: list[np.ndarray | slice], length: int) -> DegreeLists:
+    replies = [expect(reply, DegreeLists) for reply in parts]
+    if len(replies) == 1 and isinstance(groups[0], slice):
+        return replies[0]
+    pieces = [NeighborLists(reply.count, reply.neighbor, edge_weight=reply.weight) for reply in replies]
+    lists = _merge_lists(pieces, groups, length)
+    degree = _scatter([reply.degree for reply in replies], groups, length)
+    return DegreeLists(degree, lists.count, lists.neighbor, lists.edge_weight)
 
 
 def _cut_lists(lists: NeighborLists, some: slice, entries: slice) -> NeighborLists:

@@ -13,7 +13,7 @@ from graphmill.samplers.access.narrow_ints import narrow_bytes
 from graphmill.samplers.vocabulary.messages import messages_in
 
 if TYPE_CHECKING:  # they import compiled loops, and a report needs only the columns' names
-    from graphmill.samplers.access.router import LocalOwner, Owner, Pending
+    from graphmill.samplers.access.owners import LocalOwner, Owner, Pending
     from graphmill.samplers.vocabulary.messages import FetchRows, NodeRows, Reply, Request
 
 COLUMNS = (
@@ -49,7 +49,7 @@ class Traffic:
 
     def watch(self, owner: "Owner", partition: int) -> "Owner":
         """The owner with its messages counted: as local ones where it answers in this process."""
-        from graphmill.samplers.access.router import LocalOwner, StoreOwner
+        from graphmill.samplers.access.owners import LocalOwner, StoreOwner
 
         if isinstance(owner, StoreOwner):
             return WatchedRemote(owner, partition, self, is_here=True)

@@ -7,9 +7,10 @@ from the cache takes tenths of a second.
 import numpy as np
 
 from graphmill.core.compile_cache import one_compiles_for_all
-from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.access.partition_owner import PartitionOwner, PartsOwner
 from graphmill.samplers.vocabulary.messages import (
     FetchRows,
+    ForParts,
     InducedEdges,
     InducedSubgraphs,
     ListNeighbors,
@@ -18,6 +19,7 @@ from graphmill.samplers.vocabulary.messages import (
     WalkDirection,
 )
 from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.typed_graph import TypedGraph
 
 
 @one_compiles_for_all()
@@ -35,3 +37,20 @@ def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
     ]
     for request in requests:
         owner.answer(request)
+
+
+@one_compiles_for_all()
+def warm_up_parts(owner: PartsOwner, graph: TypedGraph) -> None:
+    """Compiles the loops behind the answers, as `graphmill.samplers.access.warm_up` does for plain graphs."""
+    node = np.empty(0, np.int64)
+    for relation in graph.relations:
+        part, dtype = str(relation), graph.relation(relation).manifest.index_dtype
+        none = (node.astype(dtype), np.zeros(1, np.int64))
+        for request in (
+            SampleNeighbors(node, fanout=1, key=0),
+            ListNeighbors(node),
+            InducedSubgraphs(*none, (), *none),
+        ):
+            owner.answer(ForParts((part,), (request,)))
+    for name in graph.node_types:
+        owner.answer(ForParts((name,), (FetchRows(node),)))

@@ -7,24 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.router import Columns, Router
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.vocabulary.messages import NodeRows
 from graphmill.samplers.vocabulary.stage_clock import stage
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What is fetched of each node."""
-
-    feature: bool = True
-    split_set: int | None = None
-    encodings: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, router: Router, split_set: int, encodings: tuple[str, ...], *, feature: bool = True) -> "Columns":
-        """With the codes of a split set where the graph has some."""
-        return cls(feature, split_set if router.manifest.num_split_sets else None, encodings)
 
 
 @dataclass(frozen=True)

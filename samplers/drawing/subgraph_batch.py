@@ -3,9 +3,9 @@
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, Router
+from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Router
 from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.drawing.pending_batch import Columns, PendingBatch
+from graphmill.samplers.drawing.pending_batch import PendingBatch
 from graphmill.samplers.kernels.relabel import Relabeler
 from graphmill.samplers.kernels.search import order_members
 from graphmill.samplers.vocabulary.messages import EdgeColumn, NodeRows

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphmill.core.errors import DeadlineError, StageError
-from graphmill.samplers.access.router import PendingRows
+from graphmill.samplers.access.owners import PendingRows
+from graphmill.samplers.access.router import Columns
 from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.drawing.pending_batch import Columns, DrawingSampler, PendingBatch
+from graphmill.samplers.drawing.pending_batch import DrawingSampler, PendingBatch
 from graphmill.samplers.kernels.rows import place_rows
 from graphmill.samplers.loading.ordered_stream import Bounds, OrderedStream
 from graphmill.samplers.loading.row_schedule import RowSchedule, Step

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, Router
+from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Router, ask
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.batches.recency import ages_of_copies, encode_ages
-from graphmill.samplers.drawing.pending_batch import Columns, PendingBatch, own_router, sample_drawn, with_rows
+from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn, with_rows
 from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
 from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan_length
 from graphmill.samplers.drawing.roots import find_roots
@@ -141,7 +141,7 @@ class NeighborSampler:
             frontiers = [one.node[one.num_nodes - sizes[-1] :] for one, *_, sizes in grown]
             nodes, untils = _as_of(frontiers, of_all)
             keys = [self._key(draw_epoch, batch, hop) for batch in batches]
-            drawn = self._router.sample_neighbors_of(
+            question = self._router.sample_question(
                 nodes,
                 fanout,
                 keys,
@@ -151,6 +151,7 @@ class NeighborSampler:
                 replace=options.replace,
                 columns=() if options.edges == "induced" else columns,
             )
+            (drawn,) = ask([question])
             for (relabeler, copies, lists, sources, layer_sizes), frontier, found in zip(
                 grown, frontiers, drawn, strict=True
             ):

@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from graphmill.samplers.access.router import EDGE_COLUMNS
-from graphmill.samplers.access.typed_router import Draw, TypedRouter
+from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Question, ask, fetch_rows
+from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, TypedNodes
 from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
 from graphmill.samplers.drawing.root_batches import RootBatches, plan_length
@@ -84,12 +84,12 @@ class TypedNeighborSampler:
             for hop in range(len(options.fanouts)):
                 frontier = grown.frontier()
                 drawing_epoch = epoch if options.shuffle else 0
-                draws = {
-                    relation: self._draw(relation, frontier[relation.target], drawing_epoch, batch, hop)
+                draws = [
+                    self._draw(relation, frontier[relation.target], drawing_epoch, batch, hop)
                     for relation in router.edges
-                }
-                for relation, lists in router.sample_neighbors(draws).items():
-                    if not len(draws[relation].node):  # of those of a relation that is left out, no lists
+                ]
+                for relation, (lists,) in zip(router.edges, ask(draws), strict=True):
+                    if not options.fanout(relation, hop):  # of those of a relation that is left out, no lists
                         lists = replace(lists, count=np.zeros(len(frontier[relation.target]), np.int64))
                     grown.add(relation, lists)
             grown.close()
@@ -106,13 +106,15 @@ class TypedNeighborSampler:
             edges=edges,
         )
 
-    def _draw(self, relation: Relation, node: np.ndarray, epoch: int, batch: int, hop: int) -> Draw:
-        options, manifest = self.options, self._router.edges[relation].manifest
-        fanout = options.fanout(relation, hop)
-        return Draw(
-            node if fanout else node[:0],
+    def _draw(
+        self, relation: Relation, node: np.ndarray, epoch: int, batch: int, hop: int
+    ) -> Question[list[NeighborLists]]:
+        options, router = self.options, self._router.edges[relation]
+        fanout, manifest = options.fanout(relation, hop), router.manifest
+        return router.sample_question(
+            [node if fanout else node[:0]],
             fanout,
-            self._key(relation, epoch, batch, hop),
+            [self._key(relation, epoch, batch, hop)],
             scheme="weight" if options.scheme == "weight" and manifest.has_edge_weight else "uniform",
             replace=options.replace,
             columns=edge_columns_of(manifest, options.edge_columns),
@@ -121,16 +123,10 @@ class TypedNeighborSampler:
     def _rows(self, grown: "_Growth") -> dict[str, TypedNodes[np.ndarray]]:
         split_set, routers = self.options.split_set, self._router.nodes
         nodes = {name: grown.nodes(name) for name in routers}
-        rows_of = self._router.fetch(
-            {name: node for name, (node, _) in nodes.items()},
-            feature=self.options.features,
-            split_sets={
-                name: split_set if split_set < router.manifest.num_split_sets else None
-                for name, router in routers.items()
-            },
-        )
+        columns = {name: Columns.of(each, split_set, feature=self.options.features) for name, each in routers.items()}
+        rows_of = fetch_rows([(routers[name], node, columns[name]) for name, (node, _) in nodes.items()])
         nodes_of = {}
-        for name, rows in rows_of.items():
+        for name, rows in zip(nodes, rows_of, strict=True):
             _, sizes = nodes[name]
             nodes_of[name] = TypedNodes(
                 node_id=rows.original_id,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS
+from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, ask, fetch_rows
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, TypedNodes
 from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
@@ -83,10 +83,7 @@ class UnionRouter:
             )
             for relation in asked
         ]
-        answers = [
-            question.answer_with_degrees(replies)
-            for question, replies in zip(questions, self._router.ask(questions), strict=True)
-        ]
+        answers = ask(questions)
         degree = np.zeros(len(node), np.int64)
         for relation, lists in zip(asked, answers, strict=True):
             degree[at_of[relation.target]] += lists.degree
@@ -151,13 +148,10 @@ class _Subgraphs:
         """int64: numbers in whose order these distinct nodes of the union stand: type after type, ascending in permanent id."""
         type_of, permanent = self.union.type_of(node), np.empty(len(node), np.int64)
         at_of = {name: np.flatnonzero(type_of == number) for number, name in enumerate(self.router.nodes)}
-        rows_of = self.router.fetch(
-            {name: node[at] - self.union.first(name) for name, at in at_of.items()},
-            feature=False,
-            split_sets=dict.fromkeys(at_of),
-        )
-        for name, at in at_of.items():
-            permanent[at] = rows_of[name].original_id
+        routers, only_ids = self.router.nodes, Columns(feature=False)
+        wanted = [(routers[name], node[at] - self.union.first(name), only_ids) for name, at in at_of.items()]
+        for at, rows in zip(at_of.values(), fetch_rows(wanted), strict=True):
+            permanent[at] = rows.original_id
         rank = np.empty(len(node), np.int64)
         rank[np.lexsort((permanent, type_of))] = np.arange(len(node))
         return rank
@@ -173,17 +167,14 @@ class _Subgraphs:
                 for name, entry in entry_of.items()
             }
         with stage("fetch"):
-            rows_of = router.fetch(
-                {name: distinct for name, (distinct, _) in found.items()},
-                feature=options.features,
-                split_sets={
-                    name: options.split_set if options.split_set < each.manifest.num_split_sets else None
-                    for name, each in router.nodes.items()
-                },
-            )
+            columns = {
+                name: Columns.of(each, options.split_set, feature=options.features)
+                for name, each in router.nodes.items()
+            }
+            rows_of = fetch_rows([(router.nodes[name], found[name][0], columns[name]) for name in found])
         nodes, asked = {}, {}
         with stage("sample"):
-            for name, rows in rows_of.items():
+            for name, rows in zip(found, rows_of, strict=True):
                 entry, (distinct, row) = entry_of[name], found[name]
                 by_set = np.lexsort((rows.original_id[row], sets.level[entry], set_of[entry]))
                 entry, row = entry[by_set], row[by_set]
@@ -221,8 +212,7 @@ class _Subgraphs:
             columns = edge_columns_of(router.manifest, self._options.edge_columns)
             questions.append(router.induced_question(target.node, target.ptr, source.node, source.ptr, columns))
         edges = {}
-        for relation, question, replies in zip(routers, questions, self.router.ask(questions), strict=True):
-            lists = question.answer(replies)
+        for relation, lists in zip(routers, ask(questions), strict=True):
             edges[relation] = _reordered(lists, asked[relation.target].by_hop, asked[relation.source].place)
         return edges
 

@@ -37,8 +37,9 @@ from graphmill.models.options.geco import GECOConfig
 from graphmill.models.parallel.shards import Shards
 from graphmill.models.parallel_cost import sent_bytes
 from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.owners import LocalOwner
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Router
+from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, WatchedLocal, WatchedRemote
 from graphmill.samplers.loading.row_schedule import RowSchedule
 from graphmill.samplers.methods.neighbor import NeighborSampler

@@ -7,7 +7,8 @@ from graphmill.cluster.serving.shared_rows import most_needed, needed
 from graphmill.jobs.plan.cost_model import Rates
 from graphmill.jobs.plan.needs import Needs, probabilities, seen_needs
 from graphmill.jobs.plan.settings_search import Settings, Setup
-from graphmill.samplers.access.router import LocalOwner, Owner, Router, local_router
+from graphmill.samplers.access.owners import LocalOwner, Owner
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, WatchedRemote
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.loading.scheduled_rows import SharedRows, copy_rows

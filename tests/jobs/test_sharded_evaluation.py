@@ -37,8 +37,9 @@ from graphmill.models.parallel import sequences
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel.shards import NUM_BLOCKS
 from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.owners import LocalOwner
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Router, local_router
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.batches.minibatch import TorchBatch, to_torch
 from graphmill.samplers.methods.full_graph import FullGraphSampler

@@ -10,8 +10,8 @@ import pytest
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.partition_owner import open_parts
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
-from graphmill.samplers.access.typed_owner import open_parts
 from graphmill.samplers.access.typed_router import TypedRouter, typed_router
 from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
 from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler

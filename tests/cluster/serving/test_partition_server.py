@@ -22,7 +22,8 @@ from graphmill.cluster.serving.partition_server import (
 )
 from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.core.errors import ConfigError, DamageError, DeadlineError, FormatError, GraphmillError, StageError
-from graphmill.samplers.access.router import LocalOwner, Router, local_router
+from graphmill.samplers.access.owners import LocalOwner
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.methods.random_partition import RandomPartitionSampler

@@ -29,8 +29,9 @@ from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.cluster.transport.wire import Failure
 from graphmill.core.errors import ConfigError, DeadlineError, StageError
 from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.owners import LocalOwner, Owner
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Owner, Router, local_router
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
 from graphmill.samplers.vocabulary.messages import (
     FetchRows,

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.core.errors import ConfigError, FormatError
+from graphmill.samplers.access.owners import LocalOwner, Pending
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Pending, Router, local_router
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.vocabulary.messages import FindNodes, Request, SampleNeighbors
 from graphmill.storage.format.source import SPLIT_TRAIN
 from graphmill.storage.graph import StoredGraph, open_graph

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from graphmill.core.errors import ConfigError, StageError
-from graphmill.samplers.access.router import LocalOwner, local_router
+from graphmill.samplers.access.owners import LocalOwner
+from graphmill.samplers.access.router import local_router
 from graphmill.samplers.loading import scheduled_rows as planned_rows
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.neighbor import NeighborSampler

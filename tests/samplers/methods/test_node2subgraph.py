@@ -12,8 +12,9 @@ from scipy.stats import chi2
 
 from graphmill.core.counter_random import hash_counters
 from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.owners import LocalOwner
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Router
+from graphmill.samplers.access.router import Router
 from graphmill.samplers.batches.minibatch import to_torch
 from graphmill.samplers.kernels.random_streams import Purpose, stream_key
 from graphmill.samplers.kernels.subgraphs import induced_subgraphs

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
 from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.owners import LocalOwner, Pending
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Pending, Router, local_router
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.methods.random_partition import RandomPartitionSampler
 from graphmill.samplers.vocabulary.messages import Request
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions

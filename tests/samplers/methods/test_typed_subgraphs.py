@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.owners import LocalOwner
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import LocalOwner, Router
+from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.typed_router import typed_router
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch, typed_to_torch
