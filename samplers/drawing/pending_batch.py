@@ -7,24 +7,31 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from graphmill.samplers.access.router import Columns, Router
-from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.vocabulary.messages import NodeRows
+from graphmill.samplers.access.router import Columns, Router, fetch_rows
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 
 @dataclass(frozen=True)
 class PendingBatch:
-    """A minibatch that lacks its rows."""
+    """A batch that lacks its rows."""
 
-    node: np.ndarray  # [n], stored ids, distinct
-    columns: Columns
-    complete: Callable[[NodeRows], MiniBatch]  # from the rows of `node`, in its order
+    wanted: tuple[tuple[Router, np.ndarray, Columns], ...]  # of each type, distinct stored ids; a plain graph has one
+    complete: Callable[..., Any]  # the batch, from the rows of each of `wanted`
     num_bytes: int  # that it keeps in memory
 
-    def then(self, change: Callable[[MiniBatch], MiniBatch]) -> "PendingBatch":
-        """The same, with the minibatch changed at the end."""
-        return replace(self, complete=lambda rows: change(self.complete(rows)))
+    @property
+    def node(self) -> np.ndarray:
+        """Of a plain graph, the stored ids."""
+        return self.wanted[0][1]
+
+    @property
+    def columns(self) -> Columns:
+        """Of a plain graph, what is fetched of each."""
+        return self.wanted[0][2]
+
+    def then(self, change: Callable[[Any], Any]) -> "PendingBatch":
+        """The same, with the batch changed at the end."""
+        return replace(self, complete=lambda *rows: change(self.complete(*rows)))
 
 
 @runtime_checkable
@@ -39,16 +46,16 @@ class DrawingSampler(Protocol):
         ...
 
 
-def with_rows(router: Router, drawn: PendingBatch) -> MiniBatch:
-    """The minibatch, with its rows fetched in one question."""
+def with_rows(drawn: PendingBatch) -> Any:
+    """The batch, with its rows fetched: one request to each owner for all types."""
     with stage("fetch"):
-        rows = router.fetch(drawn.node, **vars(drawn.columns))
-    return drawn.complete(rows)
+        rows = fetch_rows(drawn.wanted)
+    return drawn.complete(*rows)
 
 
-def sample_drawn(sampler: Any, epoch: int, batch: int) -> MiniBatch:
-    """The minibatch; the same for the same arguments, always."""
-    return with_rows(sampler.router, *sampler.draw(epoch, [batch]))
+def sample_drawn(sampler: Any, epoch: int, batch: int) -> Any:
+    """The batch; the same for the same arguments, always."""
+    return with_rows(*sampler.draw(epoch, [batch]))
 
 
 # The `router` of a sampler that keeps it as `_router`; `sample_drawn` is its `sample`.

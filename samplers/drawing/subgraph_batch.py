@@ -65,4 +65,4 @@ def draw_subgraph_batch(
     node = relabeler.node.copy()
     kept = (node, member, place, graph_ptr, level, hop, score)
     num_bytes = sum(array.nbytes for array in kept if array is not None)
-    return PendingBatch(node, Columns.of(router, split_set, encodings), complete, num_bytes)
+    return PendingBatch(((router, node, Columns.of(router, split_set, encodings)),), complete, num_bytes)

@@ -141,7 +141,9 @@ class ScheduledBatches:
         def draw(part: int) -> list[PendingBatch]:
             of_epoch, start = divmod(bounds[part], length)
             drawn = self._sampler.draw(of_epoch, self._batches[start : start + bounds[part + 1] - bounds[part]])
-            return [replace(one, node=one.node.astype(dtype, copy=False)) for one in drawn]
+            return [
+                replace(one, wanted=((self._router, one.node.astype(dtype, copy=False), one.columns),)) for one in drawn
+            ]
 
         if self._plan is not None:
             if self._turns.next != self._plan.next_taken:  # a batch was given up: its rows may not have come

@@ -51,7 +51,7 @@ class FullGraphSampler:
         else:
             nodes = self._router.list_chunk(key=0, chunk=0, num_chunks=1).node
             drawn = draw_induced(self._router, epoch, batch, nodes, self.options, self.options.edge_columns)
-            minibatch = with_rows(self._router, drawn)
+            minibatch = with_rows(drawn)
         return replace(minibatch, root_index=np.flatnonzero(self._roots.among(minibatch)))
 
     def _shard(self, epoch: int, rank: int) -> MiniBatch:

@@ -75,7 +75,7 @@ class NeighborSampler:
         there at several times. One more request per owner finds the roots. Raises ConfigError where a root is repeated, or is no node of the
         graph.
         """
-        return with_rows(self._router, *self.draw_roots(node_id, epoch, batch, time))
+        return with_rows(*self.draw_roots(node_id, epoch, batch, time))
 
     def draw_roots(
         self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None
@@ -111,7 +111,7 @@ class NeighborSampler:
                     root_time,
                 )
                 complete = partial(edges.minibatch, epoch, batch, options)
-                drawn.append(PendingBatch(node, columns, complete, node.nbytes + edges.num_bytes))
+                drawn.append(PendingBatch(((self._router, node, columns),), complete, node.nbytes + edges.num_bytes))
         return drawn
 
     def _expand(
@@ -243,7 +243,7 @@ def draw_induced(
         return build_minibatch(epoch, batch, rows, edges.count, edges.neighbor, no_roots, options.encodings, **told)
 
     kept = (node, edges.count, edges.neighbor, *told.values())
-    return PendingBatch(node, columns, complete, sum(array.nbytes for array in kept))
+    return PendingBatch(((router, node, columns),), complete, sum(array.nbytes for array in kept))
 
 
 def build_minibatch(

@@ -61,7 +61,7 @@ class Node2SubgraphSampler:
 
         `epoch` chooses the draws; one more request per owner finds the roots. Raises ConfigError where a root is no node of the graph.
         """
-        return with_rows(self._router, self._draw(find_roots(self._router, node_id), epoch, batch))
+        return with_rows(self._draw(find_roots(self._router, node_id), epoch, batch))
 
     def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         """Batches around these nodes, before their rows are fetched."""
