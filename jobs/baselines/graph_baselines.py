@@ -1,12 +1,21 @@
 """What a model of many graphs must beat: one constant, and a linear model of what a graph is made of, blind to its structure."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from graphmill.cluster.data.training_data import graph_labels
 from graphmill.cluster.tasks import Classification, Regression, Task
-from graphmill.jobs.baselines.node_baselines import Baselines, constant_prediction, minimise, split_scores, zero_linear
+from graphmill.jobs.baselines.node_baselines import (
+    Baselines,
+    Seen,
+    constant_prediction,
+    minimise,
+    split_scores,
+    zero_linear,
+)
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
 _BLOCK_ROWS = 65_536
@@ -16,20 +25,20 @@ _PENALTY = 1e-4  # of the linear model's squared weights, for standardised colum
 
 
 def compute_graph_baselines(
-    store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...]
+    store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...], seen: Seen = None
 ) -> Baselines:
     """Scores on `splits` of "constant", the training split's mean, and "composition": linear in the counts of nodes, of edges, and of nodes
     of each first category (atoms of each element).
 
     Of labelled nodes: of "shares", the training split's shares of the classes, and "features_only", linear in the node's own features. Of labelled
-    pairs: of "equal", the same score for all.
+    pairs: of "equal", the same score for all. Features that are numbers are read as `seen` makes them of rows for the model.
     """
     if store.manifest.labelled == "pairs":
         return {"equal": {split: _equal_scores(store, task, split) for split in splits}}
     graphs = store.split("train")
     per_graph = max(1, int(store.num_nodes.mean())) if store.manifest.labelled else 1  # rows
     block = max(1, _BLOCK_ROWS // per_graph)
-    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) * per_graph // _MAX_TRAIN_ROWS))], columns, task)
+    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) * per_graph // _MAX_TRAIN_ROWS))], columns, task, seen)
     centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
     linear = _fit((x - centre) / scale, y, task)
@@ -40,7 +49,7 @@ def compute_graph_baselines(
         totals = {name: task.scores(torch.device("cpu")) for name in scores}
         part = store.split(split)
         for start in range(0, len(part), block):
-            rows, target = _rows(store, part[start : start + block], columns, task)
+            rows, target = _rows(store, part[start : start + block], columns, task, seen)
             totals[names[0]].update(constant.expand(len(target), -1), target)
             with torch.no_grad():
                 totals[names[1]].update(linear((rows - centre) / scale), target)
@@ -49,9 +58,13 @@ def compute_graph_baselines(
     return dict(scores)
 
 
-def _rows(store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task) -> tuple[Tensor, Tensor]:
+def _rows(
+    store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task, seen: Seen
+) -> tuple[Tensor, Tensor]:
     """(counts [g, F] as float64, targets as the task takes them); of labelled nodes their features [n, F]."""
     packed = store.fetch(graphs)
+    if seen is not None and store.manifest.node.holds_numbers:
+        packed = replace(packed, node_feature=seen(torch.tensor(packed.node_feature)).numpy())
     if packed.node_label is not None:
         own = np.ones((len(packed.node_label), 1)) if packed.node_feature is None else packed.node_feature
         if np.issubdtype(own.dtype, np.integer):

@@ -101,6 +101,9 @@ class GraphSetOptions:
     """Which snapshot of it; none: the newest. A run that is resumed keeps its own."""
     molecules: int = 4_000
     """Size of the embedded set."""
+    standardise: Literal["auto", "yes", "no"] = "auto"
+    """Model and baseline read columns of real numbers, of nodes and of edges, minus their mean, by their deviation, both of the training graphs. auto: columns
+    of another scale, as of one graph's nodes; yes: all."""
     folder: str = "data"
     """Where sets that the run prepares are kept."""
 

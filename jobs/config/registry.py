@@ -28,7 +28,10 @@ from graphmill.samplers.methods.registry import SAMPLERS, load
 from graphmill.storage.format.encoding_names import EncodingOptions
 
 Kind = Literal["nodes", "graphs"]
-StandardColumn = tuple[str, int, float, float]  # type of nodes (empty: of a plain graph), column, mean, deviation
+StandardColumn = tuple[
+    str, int, float, float
+]  # type of nodes (empty: of a plain graph or a set), column, mean, deviation
+OF_EDGES = "edge"  # in place of the type: of a set's edges
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,9 @@ class Inputs:
     edge_weight: bool = False
     """Batches carry the weights of edges, which count in sums over neighbors."""
     standard: tuple[StandardColumn, ...] = ()
-    """Columns of node features that the model reads standardised; its weights hold these numbers, too, and those count."""
+    """Columns of features that the model reads standardised; its weights hold these numbers, too, and those count."""
+    standard_names: tuple[str, ...] = ()
+    """What people call the first of them."""
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,64 @@
-"""Which columns of node features a run standardises."""
+"""Which columns of features a run standardises."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
-from graphmill.jobs.config.config import NodeDataOptions
-from graphmill.jobs.config.registry import StandardColumn
+from graphmill.jobs.config.config import GraphSetOptions, NodeDataOptions
+from graphmill.jobs.config.registry import OF_EDGES, Inputs, StandardColumn
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import FeatureColumn
 from graphmill.storage.format.statistics import ColumnStatistics
 
+_NAMED = 3  # columns that a run names
 
-def standard_columns(rows: Iterable[Manifest], options: NodeDataOptions) -> tuple[StandardColumn, ...]:
-    """Those of a graph, or of all types of a typed one. Raises ConfigError where they are asked for and a manifest has no numbers of them."""
+
+def with_standard_columns(
+    inputs: Inputs, rows: Iterable[Manifest | GraphSetManifest], options: NodeDataOptions | GraphSetOptions
+) -> Inputs:
+    """With the columns of a graph, of all types of a typed one, or of a set's nodes and edges. Raises ConfigError where they are asked for and a manifest has no
+    numbers of them."""
     chosen: list[StandardColumn] = []
+    names: list[str] = []
     for row in [] if options.standardise == "no" else rows:
-        dim, name = row.feature_dim, "" if row.part is None else row.part.name
-        columns = row.measured.feature.columns if row.measured.feature else ()
-        if dim and not columns and options.standardise == "yes":
-            raise ConfigError(
-                f"{row.name}: standardise: expected a manifest with the mean and deviation of each column, got none; ingest the graph again, or set "
-                "--data.standardise no"
-            )
-        columns = columns[options.split_set * dim :][:dim] or columns[:dim]
-        odd = have_other_scale(columns) if options.standardise == "auto" else np.ones(len(columns), bool)
-        chosen += [(name, k, columns[k].mean, columns[k].deviation) for k in np.flatnonzero(odd).tolist()]
-    return tuple(chosen)
+        for of, dim, columns, named in _tables(row, getattr(options, "split_set", 0)):
+            if dim and not columns and options.standardise == "yes":
+                raise ConfigError(
+                    f"{row.name}: standardise: expected a manifest with the mean and deviation of each column, got none; ingest the data again, or set "
+                    "--data.standardise no"
+                )
+            odd = have_other_scale(columns) if options.standardise == "auto" else np.ones(len(columns), bool)
+            chosen += [(of, k, columns[k].mean, columns[k].deviation) for k in np.flatnonzero(odd).tolist()]
+            names += [f"{of} {named[k] if named else k}".strip() for k in np.flatnonzero(odd).tolist()]
+    if options.standardise == "yes" and not chosen:
+        raise ConfigError("standardise: expected columns of numbers, the data has none; leave out --data.standardise")
+    return replace(inputs, standard=tuple(chosen), standard_names=tuple(names[:_NAMED]))
+
+
+def _tables(
+    row: Manifest | GraphSetManifest, split_set: int
+) -> list[tuple[str, int, Sequence[ColumnStatistics], list[str]]]:
+    """(what the rows are of, number of columns, their statistics, their names where there are some) of each table of numbers."""
+    if isinstance(row, GraphSetManifest):
+        tables = ("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)
+        return [(of, schema.dim, columns, []) for of, schema, columns in tables if schema.holds_numbers]
+    dim, columns = row.feature_dim, row.measured.feature.columns if row.measured.feature else ()
+    of = "" if row.part is None else row.part.name
+    return [(of, dim, columns[split_set * dim :][:dim] or columns[:dim], feature_names(row.feature_columns))]
+
+
+def feature_names(columns: Iterable[FeatureColumn]) -> list[str]:
+    """A name of each feature that the columns of a table became."""
+    names: list[str] = []
+    for column in columns:
+        several = {"number": ["", " is empty"], "categories": [f" {value}" for value in column.values]}
+        numbered = [f" {k}" for k in range(column.width)]
+        names += [f"{column.name}{each}" for each in several.get(column.kind, numbered)[: column.width]]
+    return names
 
 
 def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
@@ -43,8 +75,9 @@ def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
     return (size > 10) | (small & (size > 0)) | far
 
 
-def standard_choice(columns: Sequence[StandardColumn]) -> str:
-    """What a run says of them, with the numbers of the first three."""
-    told = [f"{name} {k}: mean {mean:.4g}, deviation {std:.4g}".strip() for name, k, mean, std in columns[:3]]
-    told += ["…"] * (len(columns) > len(told))
-    return f"{counted(len(columns), 'column')} of features to mean 0 and deviation 1 ({'; '.join(told)})"
+def standard_choice(inputs: Inputs) -> str:
+    """What a run says of them, with the names and numbers of the first."""
+    named = zip(inputs.standard_names, inputs.standard, strict=False)
+    told = [f"{name}: mean {mean:.4g}, deviation {std:.4g}" for name, (*_, mean, std) in named]
+    told += ["…"] * (len(inputs.standard) > len(told))
+    return f"{counted(len(inputs.standard), 'column')} of features to mean 0 and deviation 1 ({'; '.join(told)})"

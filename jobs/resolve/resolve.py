@@ -301,7 +301,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         chosen.append("--data.edge_weight yes: edges have weights")
     if standard := facts.inputs.standard:
         identity["standardised"] = len(standard)
-        chosen.append(f"--data.standardise yes: {standard_choice(standard)}")
+        chosen.append(f"--data.standardise yes: {standard_choice(facts.inputs)}")
     if config.kind == "nodes":
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
     encoding = stored_encoding(config.model.options) if config.kind == "nodes" else None

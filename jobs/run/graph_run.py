@@ -19,6 +19,7 @@ from graphmill.jobs.baselines.node_baselines import begin_baselines
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import set_facts
 from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.config.standard_columns import with_standard_columns
 from graphmill.jobs.data.prepare_molecules import prepare_molecules
 from graphmill.jobs.machine.this_machine import local_session
 from graphmill.jobs.records.verdict import end_of_run
@@ -34,6 +35,7 @@ from graphmill.jobs.run.training_run import (
     train_and_score,
 )
 from graphmill.jobs.tasks.graph_task import graph_task, predicted, scored_splits, set_inputs, target_columns
+from graphmill.jobs.tasks.model_inputs import StandardColumns
 from graphmill.jobs.tasks.split_lacks import set_lacks
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 from graphmill.storage.replicas.file_stamps import take_stamps
@@ -79,7 +81,8 @@ def run_graphs(job: str, config: RunConfig) -> int:
     told = {None: "mean, composition only", "nodes": "shares of the classes, features only"}
     print(f"fitting the baselines ({told.get(manifest.labelled, 'equal scores')})", flush=True)
     alone, before = resolved.workers.launcher == "process", resolved.workers
-    fitted = begin_baselines(partial(compute_graph_baselines, store, columns, task, splits), alone=alone)
+    seen = StandardColumns(resolved.inputs.standard).rows
+    fitted = begin_baselines(partial(compute_graph_baselines, store, columns, task, splits, seen), alone=alone)
     if not alone:
         print("starting Ray", flush=True)
     with nullcontext() if alone else ray_session(local_session(config.workers, config.ray)):
@@ -102,6 +105,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
             "snapshot": manifest.snapshot,
             **({"lacks": lacks} if lacks else {}),
             **({"predicted": predicted(manifest)} if manifest.labelled else {}),
+            **({"standardised_columns": len(standard)} if (standard := resolved.inputs.standard) else {}),
             "task": dict(vars(task)),
         }
         evaluation = {split: samplers[split] for split in splits}
@@ -129,7 +133,8 @@ def resolve_graphs(
         DATA: manifest.measured.digest[:16],
     }
     stored = sum(entry.num_bytes for entry in manifest.files.values())
-    return resolve(config, Facts(set_inputs(manifest, task.out_dim), identity, resources, stored, set_facts(manifest)))
+    inputs = with_standard_columns(set_inputs(manifest, task.out_dim), [manifest], config.data)
+    return resolve(config, Facts(inputs, identity, resources, stored, set_facts(manifest)))
 
 
 def graph_samplers(resolved: ResolvedRun, splits: tuple[str, ...]) -> dict[str, GraphSplitOptions]:

@@ -26,7 +26,7 @@ from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import graph_facts
 from graphmill.jobs.config.link_options import LinksOptions
 from graphmill.jobs.config.registry import PLACEHOLDERS
-from graphmill.jobs.config.standard_columns import standard_columns
+from graphmill.jobs.config.standard_columns import with_standard_columns
 from graphmill.jobs.config.stored_columns import edge_weights, unread
 from graphmill.jobs.data.prepare_graph import prepare_any_graph, store_encoding
 from graphmill.jobs.machine.this_machine import local_session
@@ -272,7 +272,7 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
     }
     facts = graph_facts(manifest, config.data.split_set, by_weight=config.data.edge_weight != "no")
     inputs, weights = graph_inputs(manifest, config), edge_weights(manifest, config)
-    inputs = replace(inputs, standard=standard_columns([manifest], config.data))
+    inputs = with_standard_columns(inputs, [manifest], config.data)
     return resolve(config, Facts(inputs, identity, resources, manifest.num_bytes, facts, weights))
 
 
@@ -290,7 +290,7 @@ def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | 
     _check_targets(config, predicted)
     nodes = predicted.manifest
     facts = Facts(
-        replace(typed_inputs(manifest, nodes, config), standard=standard_columns(manifest.types.values(), config.data)),
+        with_standard_columns(typed_inputs(manifest, nodes, config), manifest.types.values(), config.data),
         typed_identity(manifest, nodes.name, split_set),
         resources,
         manifest.num_bytes,
@@ -321,7 +321,7 @@ def _resolve_links(
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
     inputs, weights = graph_inputs(manifest, config), edge_weights(manifest, config)
-    inputs = replace(inputs, standard=standard_columns([manifest], config.data))
+    inputs = with_standard_columns(inputs, [manifest], config.data)
     facts = Facts(inputs, identity, resources, manifest.num_bytes, weights=weights)
     return resolve(replace(config, task=chosen), facts)
 

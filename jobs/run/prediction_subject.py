@@ -392,12 +392,14 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     def look() -> Served:
         return GraphData(store, columns, labels=isinstance(task, Classification)), members
 
+    own = set_inputs(manifest, task.out_dim)
+    inputs = replace(trained.inputs, node=own.node, edge=own.edge, out_dim=own.out_dim)
     return Subject(
         url=store.url,
         content_hash=manifest.content_hash,
         text=f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes at {store.url}",
         samplers=samplers,
-        build_model=_checked(run, store.url, replace(trained, inputs=set_inputs(manifest, task.out_dim)).build_model),
+        build_model=_checked(run, store.url, replace(trained, inputs=inputs).build_model),
         task=task,
         target_names=target_names,
         has_targets=has_targets,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.cluster.tasks import StepOutput
-from graphmill.jobs.config.registry import StandardColumn
+from graphmill.jobs.config.registry import OF_EDGES, StandardColumn
 from graphmill.models.ends.pair_head import PairHead
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel.graph import ShardedGraph
@@ -23,7 +23,7 @@ from graphmill.models.relational import TypedGraphs
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.batches.minibatch import TorchBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch
-from graphmill.samplers.methods.graph_batches import TorchGraphBatch
+from graphmill.samplers.methods.graph_batches import PackedBatch, TorchGraphBatch
 
 Made = TypeVar("Made")
 
@@ -167,7 +167,7 @@ def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
 
 
 class StandardColumns(nn.Module):
-    """(x - mean) / deviation of columns of node features, in float64; one of deviation 0 becomes 0. Buffers hold the numbers: they travel with the weights."""
+    """(x - mean) / deviation of columns of features, in float64; one of deviation 0 becomes 0. Buffers hold the numbers: they travel with the weights."""
 
     def __init__(self, columns: Sequence[StandardColumn]) -> None:
         super().__init__()
@@ -177,14 +177,18 @@ class StandardColumns(nn.Module):
             self.register_buffer(f"numbers {name}", torch.tensor(numbers, dtype=torch.float64))
 
     def rows(self, x_nF: Any, name: str = "") -> Any:
-        """Of a type of nodes, or of a plain graph."""
+        """Of a type of nodes, of a plain graph or a set's nodes, or of its edges (OF_EDGES)."""
         if (index := getattr(self, f"columns {name}", None)) is None:
             return x_nF
+        x_nF = x_nF.to(torch.promote_types(x_nF.dtype, torch.float32))
         mean_k, deviation_k = getattr(self, f"numbers {name}")
         z_nk = (x_nF[:, index] - mean_k) / deviation_k.where(deviation_k > 0, torch.inf)
         return x_nF.index_copy(1, index, z_nk.to(x_nF.dtype))
 
     def forward(self, batch: Any) -> Any:
+        if isinstance(batch, PackedBatch):
+            edge = self.rows(batch.edge_feature, OF_EDGES)
+            return replace(batch, node_feature=self.rows(batch.node_feature), edge_feature=edge)
         if not isinstance(batch, TypedBatch):
             return replace(batch, x=self.rows(batch.x))
         return replace(batch, nodes={key: replace(own, x=self.rows(own.x, key)) for key, own in batch.nodes.items()})

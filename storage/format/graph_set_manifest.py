@@ -30,6 +30,11 @@ class RowSchema:
     dtype: str | None = None
     categories: tuple[int, ...] = ()  # where all columns are categories: the size of each one's vocabulary
 
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether its columns are real numbers."""
+        return self.dtype in ("float16", "float32") and not self.categories
+
 
 NO_FEATURES = RowSchema()
 

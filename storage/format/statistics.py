@@ -149,6 +149,9 @@ class GraphSetStatistics:
     edges: CountStatistics
     parts: tuple[GraphPartStatistics, ...]
     digest: str  # SHA-256 of all columns but ids, whatever the shards
+    # Of features that are real numbers, in the training graphs' rows (without such a split in all). Empty: none, too many, or an older version measured.
+    node_columns: tuple[ColumnStatistics, ...] = ()
+    edge_columns: tuple[ColumnStatistics, ...] = ()
 
 
 class GraphSizes(Protocol):
@@ -176,6 +179,13 @@ class GraphSizes(Protocol):
     def label_kind(self) -> str | None: ...
 
 
+class RowSize(Protocol):
+    """How many columns rows have."""
+
+    @property
+    def dim(self) -> int: ...
+
+
 class GraphSetSizes(Protocol):
     """What the statistics of many graphs must agree with: their `GraphSetManifest`."""
 
@@ -193,6 +203,12 @@ class GraphSetSizes(Protocol):
 
     @property
     def split_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def node(self) -> RowSize: ...
+
+    @property
+    def edge(self) -> RowSize: ...
 
 
 def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
@@ -247,6 +263,8 @@ def read_graph_set_statistics(reader: ManifestReader, manifest: GraphSetSizes) -
         edges=_read_counts(reader.inner("edges"), num_graphs, manifest.num_edges),
         parts=tuple(read),
         digest=reader.hexadecimal("digest", _DIGEST),
+        node_columns=_read_columns(reader, "node_columns", manifest.node.dim),
+        edge_columns=_read_columns(reader, "edge_columns", manifest.edge.dim),
     )
 
 
@@ -265,9 +283,6 @@ def _read_features(reader: ManifestReader, manifest: GraphSizes) -> FeatureStati
     num_values, num_columns = (
         manifest.feature_dim * rows for rows in (manifest.num_nodes, max(manifest.num_split_sets, 1))
     )
-    columns, finite = reader.optional_inners("columns"), "a finite number"
-    if columns and len(columns) != num_columns:
-        reader.fail("columns", f"{num_columns} columns", f"{len(columns)} columns")
     if reader.count("num_values") != num_values:
         reader.fail("num_values", str(num_values), reader.count("num_values"))
     return FeatureStatistics(
@@ -280,14 +295,21 @@ def _read_features(reader: ManifestReader, manifest: GraphSizes) -> FeatureStati
         mean_norm=reader.optional_number("mean_norm"),
         max_norm=reader.optional_number("max_norm"),
         fingerprint=reader.hexadecimal("fingerprint", _FINGERPRINT),
-        columns=tuple(
-            ColumnStatistics(
-                own.number("mean", finite, -_LARGEST, _LARGEST),
-                own.number("deviation", f"{finite} of at least 0", 0, _LARGEST),
-                own.number("nonzero", "a share", 0, 1),
-            )
-            for own in columns
-        ),
+        columns=_read_columns(reader, "columns", num_columns),
+    )
+
+
+def _read_columns(reader: ManifestReader, key: str, num_columns: int) -> tuple[ColumnStatistics, ...]:
+    columns, finite = reader.optional_inners(key), "a finite number"
+    if columns and len(columns) != num_columns:
+        reader.fail(key, f"{num_columns} columns", f"{len(columns)} columns")
+    return tuple(
+        ColumnStatistics(
+            own.number("mean", finite, -_LARGEST, _LARGEST),
+            own.number("deviation", f"{finite} of at least 0", 0, _LARGEST),
+            own.number("nonzero", "a share", 0, 1),
+        )
+        for own in columns
     )
 
 

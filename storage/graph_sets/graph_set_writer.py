@@ -78,7 +78,7 @@ def _write(
     found: Callable[[GraphSetInfo], GraphSetInfo],
 ) -> GraphSetManifest:
     offsets = [0]
-    measure = GraphSetMeasure(len(info.target_names), len(info.split_names))
+    measure = GraphSetMeasure(len(info.target_names), info.split_names, info.node, info.edge)
     for index, batch in enumerate(shards):
         file = writer.files / shard_file(index)
         file.parent.mkdir()

@@ -364,15 +364,31 @@ class TargetMeasure:
         )
 
 
+class ColumnMeasure:
+    """Statistics of columns of rows that are added in a fixed order."""
+
+    def __init__(self, dim: int) -> None:
+        self._numbers, self._nonzero = TargetMeasure(1, dim), np.zeros(dim)
+
+    def add(self, rows: np.ndarray) -> None:
+        """float32 [k, dim]"""
+        finite = np.isfinite(rows)
+        self._numbers.add(np.where(finite, rows, np.nan), np.zeros(len(rows), np.int8))
+        self._nonzero += np.count_nonzero(finite & (rows != 0), axis=0)
+
+    def result(self) -> tuple[ColumnStatistics, ...]:
+        counted = zip(self._numbers.result()[0], self._nonzero.tolist(), strict=True)
+        return tuple(
+            ColumnStatistics(own.mean or 0.0, own.std or 0.0, n / max(own.num_labelled, 1)) for own, n in counted
+        )
+
+
 def measure_columns(blocks: Iterable[np.ndarray], dim: int) -> tuple[ColumnStatistics, ...]:
     """Of rows that come in blocks, float32 [k, dim] each."""
-    measure, nonzero = TargetMeasure(1, dim), np.zeros(dim)
+    measure = ColumnMeasure(dim)
     for rows in blocks:
-        finite = np.isfinite(rows)
-        measure.add(np.where(finite, rows, np.nan), np.zeros(len(rows), np.int8))
-        nonzero += np.count_nonzero(finite & (rows != 0), axis=0)
-    counted = zip(measure.result()[0], nonzero.tolist(), strict=True)
-    return tuple(ColumnStatistics(own.mean or 0.0, own.std or 0.0, n / max(own.num_labelled, 1)) for own, n in counted)
+        measure.add(rows)
+    return measure.result()
 
 
 def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:

@@ -1,19 +1,30 @@
 """Measures the statistics of many graphs while their shards are written, in one pass; they do not depend on the shards."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from graphmill.core.errors import DataError
-from graphmill.storage.format.statistics import GraphPartStatistics, GraphSetStatistics
-from graphmill.storage.statistics.graph_measures import TargetMeasure, joined_counts
+from graphmill.storage.format.graph_set_manifest import RowSchema
+from graphmill.storage.format.statistics import MAX_CLASS_COUNTS, GraphPartStatistics, GraphSetStatistics
+from graphmill.storage.statistics.graph_measures import ColumnMeasure, TargetMeasure, joined_counts
+
+_BLOCK_NUMBERS = 1 << 20  # at a time, of which columns are measured
 
 
 class GraphSetMeasure:
     """Statistics of shards (`graphmill.storage.graph_sets.graph_set.shard_batch`) that are added in the order of their graphs."""
 
-    def __init__(self, num_targets: int, num_splits: int) -> None:
+    def __init__(self, num_targets: int, split_names: Sequence[str], node: RowSchema, edge: RowSchema) -> None:
+        num_splits = len(split_names)
+        self._training = split_names.index("train") + 1 if "train" in split_names else None
+        self._columns = {
+            name: ColumnMeasure(rows.dim)
+            for name, rows in (("nodes", node), ("edges", edge))
+            if rows.holds_numbers and 3 * rows.dim <= MAX_CLASS_COUNTS
+        }
         self._counts: dict[str, list[tuple[np.ndarray, tuple[int, int, int]]]] = {"nodes": [], "edges": []}
         self._num_graphs, self._num_targets = 0, num_targets
         self._sizes = np.zeros(num_splits + 1, np.int64)
@@ -43,6 +54,11 @@ class GraphSetMeasure:
                 f"expected split codes 0 to {len(self._sizes) - 1}, got {split.min()} to {split.max()}; name all splits"
             )
         self._sizes += np.bincount(split, minlength=len(self._sizes))
+        for name, measure in self._columns.items():
+            lists = batch.column(name)
+            trains = split == self._training if self._training else np.ones(len(split), bool)
+            rows = np.flatnonzero(np.repeat(trains, np.diff(lists.offsets)))
+            _measure_rows(measure, lists.flatten(), rows)
         for name in ("split", "original_id"):
             self._update(name, batch.column(name).to_numpy())
         for name in ("node_label", "pairs"):
@@ -80,4 +96,14 @@ class GraphSetMeasure:
             edges=edges,
             parts=tuple(GraphPartStatistics(size, targets) for size, targets in parts),
             digest=digest.hexdigest(),
+            **{f"{name[:-1]}_columns": measure.result() for name, measure in self._columns.items()},
         )
+
+
+def _measure_rows(measure: ColumnMeasure, rows: pa.Array, chosen: np.ndarray) -> None:
+    """Adds the chosen rows of nodes, or of edges, whose features are a field."""
+    numbers = rows.field("feature") if pa.types.is_struct(rows.type) else rows
+    dim = numbers.type.list_size
+    values, step = numbers.flatten().to_numpy().reshape(-1, dim), max(1, _BLOCK_NUMBERS // dim)
+    for start in range(0, len(chosen), step):
+        measure.add(values[chosen[start : start + step]].astype(np.float32))

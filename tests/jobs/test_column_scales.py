@@ -3,19 +3,24 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import graphmill as gm
 from graphmill.core.errors import ConfigError
-from graphmill.jobs import predict, train_nodes
-from graphmill.jobs.config.config import NodeDataOptions
-from graphmill.jobs.config.standard_columns import have_other_scale, standard_columns
+from graphmill.jobs import predict, train_graphs, train_nodes
+from graphmill.jobs.config.config import GraphSetOptions, NodeDataOptions
+from graphmill.jobs.config.registry import Inputs
+from graphmill.jobs.config.standard_columns import have_other_scale, with_standard_columns
+from graphmill.storage.format.graph_set_manifest import parse_graph_set_manifest
 from graphmill.storage.format.manifest import parse_manifest
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.format.statistics import ColumnStatistics
 from graphmill.storage.graph import open_graph
+from graphmill.storage.graph_sets.graph_set import open_graphs
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.ingestion.typed_ingestion import ingest_typed
@@ -68,10 +73,10 @@ def graphs(tmp_path_factory) -> dict[str, str]:
     return {name: make(folder, name) for name in SCALES}
 
 
-def train(url: str, run: Path, *words) -> tuple[dict, list[float], str]:
+def train(url: str, run: Path, *words, job=train_nodes) -> tuple[dict, list[float], str]:
     """(summary, losses, what was printed)."""
     with one_thread():
-        done = run_job(train_nodes.main, [*map(str, ["--data", url, *words, "--run.dir", run])])
+        done = run_job(job.main, [*map(str, ["--data", url, *words, "--run.dir", run])])
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [line["train_loss"] for line in lines if "train_loss" in line]
@@ -162,9 +167,9 @@ def test_a_graph_of_an_older_version_has_no_numbers(graphs):
     body = json.loads(open_graph(graphs["all"]).manifest.to_json())
     del body["statistics"]["feature"]["columns"]
     manifest = parse_manifest(json.dumps(body), "manifests/000001.json")
-    assert standard_columns([manifest], NodeDataOptions()) == ()
-    with pytest.raises(ConfigError, match=r"mean and deviation.*ingest the graph again, or set --data.standardise no"):
-        standard_columns([manifest], NodeDataOptions(standardise="yes"))
+    assert with_standard_columns(Inputs(), [manifest], NodeDataOptions()) == Inputs()
+    with pytest.raises(ConfigError, match=r"mean and deviation.*ingest the data again, or set --data.standardise no"):
+        with_standard_columns(Inputs(), [manifest], NodeDataOptions(standardise="yes"))
 
 
 def test_each_type_of_nodes_has_its_own_columns(tmp_path):
@@ -254,3 +259,83 @@ def test_models_and_baselines_score_as_on_plain_columns(tmp_path, model):
         assert tests[name] == pytest.approx(tests["plain"], abs=0.02), tests
         for baseline, scores in found["plain"]["baselines"].items():
             assert one["baselines"][baseline]["test"] == pytest.approx(scores["test"], abs=0.02), (name, baseline)
+
+
+def write_set(folder: Path, name: str, training: int = 40, seed: int = 0) -> str:
+    """Numbers of graphs that show in their nodes' and edges' columns; `all`: columns of other scales hold the same."""
+    rng, graphs, part = np.random.default_rng(0), [], np.random.default_rng(seed).permutation(60)
+    for _ in range(60):
+        n, y = int(rng.integers(3, 8)), rng.normal()
+        x, edges = rng.normal([y, 0, 0], 1, (n, 3)), rng.normal([0, y], 1, (2 * n, 2))
+        if name == "all":
+            x, edges = scaled(0, 1e7)(scaled(1, 1e6, 3e7)(x)), scaled(1, 1e-2, 5)(edges)
+        columns = {"x": x.astype(np.float32), "edge_attr": edges.astype(np.float32), "y": np.array([y])}
+        graphs.append(SimpleNamespace(edge_index=rng.integers(0, n, (2, 2 * n)), num_nodes=n, **columns))
+    ends = {"train": part[:training], "valid": part[training : training + 10], "test": part[training + 10 :]}
+    url = str(folder / f"{name} {training} {seed}")
+    gm.ingest_graphs(graphs, url, split=ends, shard_rows=25)
+    return url
+
+
+SET = ["--model", "grit", "--model.num_layers", 1, "--model.width", 16, "--sampler.max_graphs", 8, "--fit.epochs", 3]
+
+
+def test_columns_of_sets_are_standardised(tmp_path):
+    """Nodes' and edges', by the training graphs; model and baseline read the same numbers, and predictions of another set those of training."""
+    urls = {name: write_set(tmp_path, name) for name in ("plain", "all")}
+    rows = open_graphs(urls["all"]).fetch(open_graphs(urls["all"]).split("train"))
+    measured = open_graphs(urls["all"]).manifest.measured
+    for x, columns in ((rows.node_feature, measured.node_columns), (rows.edge_feature, measured.edge_columns)):
+        assert [own.mean for own in columns] == pytest.approx(x.astype(float).mean(0).tolist(), rel=1e-12)
+        assert [own.deviation for own in columns] == pytest.approx(x.astype(float).std(0).tolist(), rel=1e-9)
+    yes = {
+        name: train(url, tmp_path / name, *SET, "--data.standardise", "yes", job=train_graphs)
+        for name, url in urls.items()
+    }
+    assert yes["all"][1] == pytest.approx(yes["plain"][1], rel=1e-4)
+    baselines = {name: one[0]["baselines"]["composition"] for name, one in yes.items()}
+    assert baselines["all"] == pytest.approx(baselines["plain"], rel=1e-3)
+    summary, losses, printed = train(urls["all"], tmp_path / "auto", *SET, job=train_graphs)
+    assert re.search(r"chosen --data.standardise yes: 3 columns .* \(0: mean .*; 1: mean .*; edge 1: mean ", printed)
+    assert summary["standardised_columns"] == 3
+    raw = train(urls["all"], tmp_path / "no", *SET, "--data.standardise", "no", job=train_graphs)[1]
+    assert raw != losses
+    other, tables = write_set(tmp_path, "all", 20, 1), []
+    assert open_graphs(other).manifest.measured.node_columns != measured.node_columns
+    for url in (urls["all"], other):
+        done = run_job(
+            predict.main,
+            [str(tmp_path / "auto"), str(out := tmp_path / f"out {len(tables)}"), "--graph", url, "--other-graph"],
+        )
+        assert done.returncode == 0, done.stderr
+        tables.append(predictions_of(out).sort_by("id")["prediction_y"].to_pylist())
+    assert tables[0] == pytest.approx(tables[1], rel=1e-5)  # in other batches
+
+
+def test_sets_of_ordinary_scales_are_left_as_they_are(tmp_path):
+    url = write_set(tmp_path, "plain")
+    summary, losses, printed = train(url, tmp_path / "auto", *SET, job=train_graphs)
+    assert train(url, tmp_path / "no", *SET, "--data.standardise", "no", job=train_graphs)[1] == losses
+    assert "standardise" not in printed
+    assert "standardised_columns" not in summary
+
+
+def test_nothing_to_standardise_is_said(tmp_path):
+    body = json.loads(open_graphs(write_set(tmp_path, "all")).manifest.to_json())
+    del body["statistics"]["node_columns"], body["statistics"]["edge_columns"]
+    older = parse_graph_set_manifest(json.dumps(body), "manifests/000001.json")
+    assert with_standard_columns(Inputs(), [older], GraphSetOptions()) == Inputs()
+    with pytest.raises(ConfigError, match=r"ingest the data again, or set --data.standardise no"):
+        with_standard_columns(Inputs(), [older], GraphSetOptions(standardise="yes"))
+    words = [
+        "--data.molecules",
+        40,
+        "--data.folder",
+        tmp_path,
+        "--data.standardise",
+        "yes",
+        "--run.dir",
+        tmp_path / "run",
+    ]
+    done = run_job(train_graphs.main, [*map(str, words)])
+    assert "standardise: expected columns of numbers, the data has none; leave out --data.standardise" in done.stderr
