@@ -9,7 +9,7 @@
 Source: arXiv:2305.17589 (ICML 2023). The defaults are the paper's; where the published code differs it is an option: the score's clamp
 at ±5 (`score_clamp`), the scaler before W_O (`degree_scaler`), walks towards the query instead of from it (`transposed_rrwp`, as in all
 published numbers), an edge's features at the query that it enters instead of the one that it leaves (`edge_query`; the same on undirected
-graphs), GraphGym's head (`head="graphgym"`, whose hidden layers are scaled to length 1); `as_released` sets the five. The paper's ablations are
+graphs), GraphGym's head (`head="graphgym"`, whose hidden layers are scaled to length 1); `graphmill.models.published.grit.as_released` sets the five. The paper's ablations are
 options too: `degree_scaler`, `encoding`, `attention`, `sparse`, `update_pairs`. Batch normalisation sees real nodes and real pairs, never padding; below two nodes
 training uses the running statistics, since there is no variance.
 

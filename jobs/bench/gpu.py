@@ -120,14 +120,15 @@ def node_model(device: str) -> "tuple[nn.Module, str, Callable[[Any, str], Tenso
 
     from graphmill.jobs.bench.speed_subjects import RegularGraph
     from graphmill.models.geco import GECO
-    from graphmill.models.options.geco import node_classification
+    from graphmill.models.options.geco import FilterConfig, GECOConfig
 
     x = torch.randn(2000, 16)
 
     def forward(model: Any, where: str) -> "Tensor":
         return model(x.to(where, next(model.parameters()).dtype), RegularGraph(2000, 4, where).adjacency)
 
-    return GECO(node_classification(16, 5, num_layers=2, width=32)).eval(), device, forward
+    options = GECOConfig(16, 5, num_layers=2, width=32, skip=True, filter=FilterConfig(inner_width=32, scale="length"))
+    return GECO(options).eval(), device, forward
 
 
 def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any, str], Tensor]") -> list[Result]:

@@ -158,7 +158,7 @@ GRAPH_PARALLEL = ", ".join(name for name, row in MODELS["nodes"].items() if row.
 # What options are checked with before the data is known.
 PLACEHOLDERS: dict[Kind, Inputs] = {
     "nodes": Inputs(node=Features(dim=1), out_dim=2, task="node"),
-    "graphs": Inputs(node=Features(categories=(2,)), edge=Features(categories=(2,))),
+    "graphs": Inputs(node=Features(categories=(2,))),
 }
 
 

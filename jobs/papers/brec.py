@@ -24,7 +24,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -34,9 +34,12 @@ from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.option_checks import at_least, check_options
 from graphmill.jobs.bench.results import table
 from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 from graphmill.jobs.config.reader import parse
+from graphmill.jobs.config.registry import MODELS, Inputs, model_config
 from graphmill.jobs.reporting.record_lines import append_record, load_records
 from graphmill.jobs.resolve.cross_checks import check_device
+from graphmill.samplers.methods.registry import load
 
 if TYPE_CHECKING:
     import fsspec
@@ -46,9 +49,10 @@ if TYPE_CHECKING:
     from graphmill.models.primitives.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
-# The models that compute no more than colour refinement over walks, and the longest walk that their `brec` presets read.
+# The models that compute no more than colour refinement over walks, and the longest walk that their recipes read.
 WALK_STEPS = {"grit": 31, "ppgt": 32}
 COPIES = 32
+WITHOUT_FEATURES = Inputs(out_dim=16)
 THRESHOLD = 72.34
 # Two T² this close are one: the model tells the pair apart no better than copies of one graph.
 SAME_T2 = 1e-6
@@ -61,7 +65,7 @@ class BrecConfig:
     data: Path
     """The folder of BREC's graph6 files (basic.npy, cfi.npy …)."""
     model: Literal["grit", "ppgt", "primphormer"] = "grit"
-    """Its `brec` preset is trained."""
+    """Its recipe brec.yaml is trained."""
     pairs: tuple[str, ...] = tuple(CATEGORIES)
     """Categories, or parts of them: `basic:0-9`, `cfi:3`."""
     epochs: int = 20
@@ -77,13 +81,13 @@ class BrecConfig:
     batch_size: int = 16
     """Graphs per step; even, since pairs stay together."""
     width: int | None = None
-    """Instead of the preset's."""
+    """Instead of the recipe's."""
     num_layers: int | None = None
-    """Instead of the preset's."""
+    """Instead of the recipe's."""
     spe_scales: int | None = None
-    """ppgt's S, instead of the preset's 15."""
+    """ppgt's S, instead of the recipe's 15."""
     position: Literal["laplacian", "stable_expressive"] | None = None
-    """primphormer's positions, instead of the preset's laplacian."""
+    """primphormer's positions, instead of the recipe's laplacian."""
     precision: Literal["float32", "float64"] = "float32"
     """Of weights, walks and outputs. BREC's program has float32, in which rounding can hide how two graphs differ (five of CFI's pairs for ppgt)."""
     seed: int = 2022
@@ -197,24 +201,23 @@ def pack(matrices: list[np.ndarray], device: str) -> "Graphs":
 
 
 def build_model(config: BrecConfig) -> "nn.Module":
-    """A fresh model by the preset. Raises ConfigError where an option does not fit it."""
-    import importlib
-
+    """A fresh model by the recipe. Raises ConfigError where an option does not fit it."""
     import torch
 
-    network = {"grit": "GRIT", "ppgt": "PPGT", "primphormer": "Primphormer"}[config.model]
-    module = importlib.import_module(f"graphmill.models.{config.model}")
-    presets = importlib.import_module(f"graphmill.models.options.{config.model}")
+    component = read_config(config_tree("graphs", read_recipe(f"{config.model}/brec.yaml"))).model
     changes: dict[str, Any] = {"width": config.width, "num_layers": config.num_layers, "spe_scales": config.spe_scales}
     if config.position is not None:
         from graphmill.models.options.gps import PositionOptions
 
         changes["position"] = PositionOptions(config.position)
     try:
-        model = getattr(module, network)(presets.brec(**{k: v for k, v in changes.items() if v is not None}))
+        options = replace(component.options, **{k: v for k, v in changes.items() if v is not None})
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return model.to(getattr(torch, config.precision))
+    network = load(MODELS["graphs"][config.model].build)
+    return network(model_config(replace(component, options=options), WITHOUT_FEATURES)).to(
+        getattr(torch, config.precision)
+    )
 
 
 def hotelling_t2(difference_CD: "Tensor") -> float:

@@ -5,7 +5,7 @@ GD-WL (Zhang et al. 2023, arXiv:2301.09505, equation 3) with the walk probabilit
     χ_i ← hash(χ_i, {{(r_ij, χ_j) : j}}),   r_ij = ((D⁻¹A)^0_ij, …, (D⁻¹A)^steps_ij, deg_i, deg_j, A_ij)
 
 until the number of colours stands still. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP, so a
-pair with equal colours is beyond every weight they could learn, but for rounding; the steps of their presets decide what r_ij holds.
+pair with equal colours is beyond every weight they could learn, but for rounding; the steps of their recipes decide what r_ij holds.
 """
 
 import numpy as np

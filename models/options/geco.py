@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Literal
 
 from graphmill.models.options.checks import check_choices, check_least, check_shares
@@ -129,8 +128,3 @@ class GECOConfig:
     def sharding(self) -> Literal["rows"] | None:
         """How several workers evaluate it on one graph: each a range of the nodes."""
         return None if self.block == "hyena" else "rows"
-
-
-node_classification = partial(GECOConfig, dropout=0.3, skip=True, filter=FilterConfig(inner_width=32, scale="length"))
-"""Trains on graphs of thousands of nodes. Departs from the paper twice: filters divided by N, without which a graph of 13,752 nodes stayed at
-the majority class, and the skip. The filters took a learning rate of 1e-2, the rest 2e-3."""

@@ -1,4 +1,4 @@
-"""Options and presets of GECO over many graphs; the network is in `graphmill.models.geco_graphs`."""
+"""Options of GECO over many graphs; the network is in `graphmill.models.geco_graphs`."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar

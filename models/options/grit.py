@@ -1,7 +1,6 @@
-"""GRIT's options and presets (arXiv:2305.17589); the network is in `graphmill.models.grit`."""
+"""GRIT's options (arXiv:2305.17589); the network is in `graphmill.models.grit`."""
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
@@ -78,16 +77,3 @@ class GRITConfig:
             raise ValueError(f"score_clamp must be positive or None, got {self.score_clamp}; set score_clamp")
         if self.task != "link" and self.head == "halving" and self.width >> (self.head_layers - 1) < 1:
             raise ValueError(f"width {self.width} cannot be halved {self.head_layers - 1} times; set head_layers")
-
-
-def as_released(config: GRITConfig) -> GRITConfig:
-    """The config with the published code's five departures from the paper, as published checkpoints need."""
-    head = "graphgym" if config.head == "mlp" else config.head
-    return replace(
-        config, score_clamp=5.0, degree_scaler="before", transposed_rrwp=True, edge_query="target", head=head
-    )
-
-
-brec = partial(GRITConfig, out_dim=16, rrwp_steps=32, attention_dropout=0.0)
-"""BREC, graphs without features: ZINC's sizes, 16 outputs that are compared, longer walks, no dropout.
-Published: 60 basic, 50 regular, 100 extension and 8 CFI pairs (in PPGT's paper, which does not state GRIT's sizes)."""

@@ -1,7 +1,6 @@
-"""PPGT's options and presets (arXiv:2504.12588); the network is in `graphmill.models.ppgt`."""
+"""PPGT's options (arXiv:2504.12588); the network is in `graphmill.models.ppgt`."""
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphmill.models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
@@ -147,36 +146,3 @@ class PPGTConfig:
     def pair_channels(self) -> int:
         """Channels of a pair before SPE: those of P_ij, differences of places, 1/n and, if any, 1/deg_i and 1/deg_j."""
         return self.walk_channels + self.positions + (3 if self.degree_channels else 1)
-
-
-def as_released(config: PPGTConfig) -> PPGTConfig:
-    """Returns the config with the released code's formulas in place of the paper's."""
-    return replace(
-        config,
-        urpe="one_plus_phi",
-        unscaled_qk=True,
-        stem_init="normal",
-        head_shape="constant",
-        undirected_walks=not config.dual_walks,
-        edge_query="target",
-        class_norm="each" if config.readout == "direct" else "before",
-        stem_branch=config.readout == "class_attention",
-    )
-
-
-brec = partial(
-    PPGTConfig,
-    out_dim=16,
-    num_layers=6,
-    width=96,
-    num_heads=16,
-    walk_steps=32,
-    spe_scales=15,
-    stem_hidden=192,
-    edge_width=96,
-    stem_layers=4,
-    pool_norm=True,
-    head_shape="constant",
-)
-"""BREC, graphs without features: 874,096 parameters, as published (874K). Published training: AdamW, batch 32 (released code: 16), lr 1e-3, 10 epochs of warm-up from 1e-7, cosine over
-200 to 7e-5, weight decay 1e-5, gradient norm 1."""

@@ -1,7 +1,6 @@
-"""Primphormer's options and presets (ICML 2025); the network is in `graphmill.models.primphormer`."""
+"""Primphormer's options (ICML 2025); the network is in `graphmill.models.primphormer`."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Literal
 
 from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
@@ -101,19 +100,3 @@ class PrimphormerConfig:
         """How several workers evaluate it on one graph: each a range of the nodes, unless it decomposes the graph's Laplacian itself."""
         whole = self.position.kind in ("laplacian", "stable_expressive") or self.position.reverse
         return None if whole or self.attention in ("softmax", "performer") else "rows"
-
-
-brec = partial(
-    PrimphormerConfig,
-    out_dim=16,
-    width=32,
-    num_layers=5,
-    primal=PrimalOptions(num_virtual=20),
-    layer=GPSOptions(local="none", mlp="residual"),
-    position=PositionOptions("laplacian"),
-    eta=0.01,
-    pool="sum",
-)
-"""BREC: no features, 16 outputs that are compared; the pure model. The paper also runs it with "stable_expressive" positions. 16, 1e-3, 25, 1e-2.
-No dropout: the table's 0.5 "attention dropout", where ours acts (on the scores), keeps the loss above 0.2, and of ten basic
-pairs five stay together; without it none does."""

@@ -1,12 +1,11 @@
-"""TokenGT's options and presets (arXiv:2207.02505); the network is in `graphmill.models.tokengt`."""
+"""TokenGT's options (arXiv:2207.02505); the network is in `graphmill.models.tokengt`."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal
 
 from graphmill.models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
 from graphmill.models.options.choices import Task
-from graphmill.models.options.features import Features, atoms, bonds
+from graphmill.models.options.features import Features
 from graphmill.models.options.local import LocalOptions, check_global, check_joins
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
@@ -155,18 +154,3 @@ class TokenGTConfig:
     def num_special(self) -> int:
         """Tokens in front of the nodes: [graph], [null]."""
         return (self.task == "graph") + self.null_token
-
-
-pcqm4mv2_lap = partial(
-    TokenGTConfig,
-    node=atoms(),
-    edge=bonds(),
-    feature_table="slots",
-    embedding_norm=True,
-    null_token=True,
-    head="code",
-    dead_modules=True,
-)
-"""The released PCQM4Mv2 model with 16 eigenvectors: 48,492,289 parameters; published valid MAE 0.0910.
-Trained with L1, batches of 1,024, AdamW of 2e-4 and weight decay 0.1, 60,000 steps of warm-up, then linearly down to 1e-9 after a million,
-gradient norm 5, fp16; so are `pcqm4mv2_orf` and `pcqm4mv2_ablated`."""

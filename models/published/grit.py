@@ -14,7 +14,7 @@ The names of encoders are sure too; those of the `default` and `inductive_node` 
 Ignored: rrwp_rel_encoder.padding, a constant. Any other name that is not in the table is an error: nothing is dropped silently.
 
 The shapes tell everything but the kinds of pooling, task and activation (GELU on PCQM4Mv2), which `convert` takes; Aw's shape tells the
-attention heads. The config that results has the code's five departures from the paper (`graphmill.models.grit.as_released`); a checkpoint trained
+attention heads. The config that results has the code's five departures from the paper (`as_released`); a checkpoint trained
 after commit ee10422 of the released code (2024-12-08) has walks from the query: pass `transposed_rrwp=False`.
 """
 
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from graphmill.models.options.features import Features
-from graphmill.models.options.grit import GRITConfig, as_released
+from graphmill.models.options.grit import GRITConfig
 
 _IN_LAYER = {
     "attention.Q": "attention.query",
@@ -51,6 +51,14 @@ _ENCODER = re.compile(r"^encoder\.(node|edge)_encoder\.encoder\.(weight|bias)$")
 _HEAD = re.compile(r"^post_mp\.(FC_layers\.|layer_post_mp\.).*?(weight|bias)$")
 _STEM = {"rrwp_abs_encoder.fc.weight": "absolute.weight", "rrwp_rel_encoder.fc.weight": "relative.weight"}
 _IGNORED = ("rrwp_rel_encoder.padding",)
+
+
+def as_released(config: GRITConfig) -> GRITConfig:
+    """The config with the published code's five departures from the paper, as published checkpoints need."""
+    head = "graphgym" if config.head == "mlp" else config.head
+    return replace(
+        config, score_clamp=5.0, degree_scaler="before", transposed_rrwp=True, edge_query="target", head=head
+    )
 
 
 def convert(state: Mapping[str, Tensor], **options: Any) -> tuple[GRITConfig, dict[str, Tensor]]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from graphmill.models.options.features import Features, atoms, bonds
-from graphmill.models.options.tokengt import SLOT, SLOT_CATEGORIES, TokenGTConfig, pcqm4mv2_lap
+from graphmill.models.options.tokengt import SLOT, SLOT_CATEGORIES, TokenGTConfig
 
 _FEATURE = "encoder.graph_encoder.graph_feature."
 _IDENTIFIERS = {"lap_encoder": "laplacian", "orf_encoder": "orf", "rand_encoder": "positive"}
@@ -137,7 +137,10 @@ def _config(state: Mapping[str, Tensor], num_heads: int) -> TokenGTConfig:
             "performer_as_released": True,
             "performer_features": projections[0].shape[0],
         }
-    return pcqm4mv2_lap(
+    return TokenGTConfig(
+        feature_table="slots",
+        head="code",
+        dead_modules=True,
         node=_features(shape(_FEATURE + "atom_encoder.weight")[0], atoms()),
         edge=_features(shape(_FEATURE + "edge_encoder.weight")[0], bonds()),
         out_dim=shape("encoder.embed_out.weight")[0],

@@ -11,8 +11,7 @@ from graphmill.core.errors import ConfigError, FormatError
 from graphmill.jobs.papers import brec
 from graphmill.jobs.papers.brec import BrecConfig, Result
 from graphmill.jobs.papers.color_refinement import tells_apart
-from graphmill.models.options import grit as grit_options
-from graphmill.models.options import ppgt as ppgt_options
+from tests.recipe_options import options_of
 
 
 def ring(*sizes: int) -> np.ndarray:
@@ -94,8 +93,9 @@ def test_bound_of_all_cfi_pairs(real_data, capsys, model):
     assert capsys.readouterr().out.startswith("cfi: 26 of 100: ")
 
 
-def test_bound_reads_as_far_as_the_presets():
-    assert {"grit": grit_options.brec().rrwp_steps - 1, "ppgt": ppgt_options.brec().walk_steps} == brec.WALK_STEPS
+def test_bound_reads_as_far_as_the_recipes():
+    grit, ppgt = options_of("grit/brec"), options_of("ppgt/brec")
+    assert {"grit": grit.rrwp_steps - 1, "ppgt": ppgt.walk_steps} == brec.WALK_STEPS
 
 
 def test_bound_needs_a_model_of_walks(tmp_path):

@@ -11,7 +11,7 @@ from graphmill.jobs.config.registry import Inputs
 from graphmill.jobs.resolve.resolve import Facts, resolve
 from graphmill.models.options.features import Features
 from tests.job_in_process import run_job
-from tests.models.presets.tokengt import node_classification
+from tests.recipe_options import options_of
 from tests.runs import config_of
 
 TINY = "--data.nodes 600 --data.partitions 1 --workers 1 --fit.epochs 2 --fit.warmup_epochs 0 --fit.checkpoint_every 1 --run.dir run"
@@ -51,12 +51,12 @@ def trains_and_reports(model, launcher, tmp_path):
     assert (tmp_path / "run" / "best" / "config.json").exists()
 
 
-def test_tokengts_default_recipe_is_the_preset_of_node_classification():
+def test_tokengts_default_recipe_with_what_the_graph_and_the_run_decide():
     facts = Facts(Inputs(node=Features(dim=9), out_dim=5, task="node"), {}, None)
     resolved = resolve(config_of("--model", "tokengt", "--run.defaults", "recipe", "--fit.seed", 3), facts)
     assert resolved.encoding is not None
-    want = node_classification(Features(dim=9), 5, encoding=resolved.encoding.name, seed=3)
-    assert resolved.model_config == want
+    given = {"node": Features(dim=9), "out_dim": 5, "encoding": resolved.encoding.name, "seed": 3}
+    assert resolved.model_config == options_of("defaults/nodes-tokengt", **given)
 
 
 BAD = [

@@ -2,19 +2,25 @@
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from graphmill.jobs import ingest, train_graphs, train_nodes
 from graphmill.jobs.config.config import RECIPES, RunConfig, config_tree, read_config, read_recipe
-from graphmill.jobs.config.registry import Inputs
+from graphmill.jobs.config.registry import PLACEHOLDERS, Inputs, given_of
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.jobs.tasks.graph_task import set_inputs
 from graphmill.jobs.tasks.link_task import graph_inputs
 from graphmill.models.options.features import Features
+from graphmill.models.options.geco import FilterConfig
+from graphmill.models.options.gps import GPSOptions, PositionOptions
+from graphmill.models.options.primphormer import PrimalOptions
 from graphmill.storage.format.source import SourceInfo
 from graphmill.storage.importers.public.data_sets import DATA_SETS
 from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
@@ -64,6 +70,19 @@ COUNTS = {
     "ppgt/pcqm4mv2_base": 86_826_529,  # published as 86.8M
     "geco/pcqm4mv2": 7_184_525,
 }
+# What the paper says where its table gives another number.
+OTHERWISE = {
+    "grit/cluster": "432,206",
+    "grit/peptides_func": "443,338",
+    "grit/peptides_struct": "438,827",
+    "ppgt/pascalvoc_sp": "492K",
+    "ppgt/pattern": "497K",
+    "primphormer/coco_sp": "315,305",
+    "primphormer/malnet_tiny": "519,605",
+    "primphormer/peptides_func": "470,693",
+    "primphormer/peptides_struct": "468,783",
+    "primphormer/brec": "52,238",
+}
 # Of one graph: the set, its features (those of chameleon and crocodile not checked on the file) and classes, which the tiny set has fewer of, and the parameters with them.
 NODES = {
     "geco/arxiv": ("ogbn-arxiv", 128, 40, 1_746_920),
@@ -89,6 +108,144 @@ LOWEST_RATES = {
     "ppgt/pcqm4mv2_base": 1e-5,
     "ppgt/arxiv": 1e-6,
 }
+# The papers' tables: what each recipe's model has in place of its class's defaults, and the training: graphs of a step, learning rate, epochs, those of
+# warm-up, weight decay. Rows hold the columns named before them, then what is not in the table but in the released code, or decided by a size.
+SET_COLUMNS = ("num_layers", "width", "num_heads")
+GRIT_TABLE = {  # arXiv:2305.17589, appendix; columns, K, dropout, attention's
+    "zinc": ((10, 64, 8, 21, 0.0, 0.2), {}, (32, 1e-3, 2000, 50, 1e-5)),
+    "zinc_full": ((10, 64, 8, 21, 0.0, 0.2), {}, (256, 1e-3, 2000, 50, 1e-5)),
+    "mnist": ((3, 52, 4, 18, 0.0, 0.5), {"pool": "mean", "head": "graphgym"}, (16, 1e-3, 200, 5, 1e-5)),
+    "cifar10": (
+        (3, 52, 4, 18, 0.0, 0.5),
+        {"pool": "mean", "head": "graphgym", "head_layers": 2},
+        (16, 1e-3, 200, 5, 1e-5),
+    ),
+    "pattern": ((10, 64, 8, 21, 0.0, 0.2), {"head": "graphgym"}, (32, 5e-4, 100, 5, 1e-5)),
+    "cluster": ((16, 48, 8, 32, 0.01, 0.5), {"head": "graphgym"}, (16, 5e-4, 100, 5, 1e-5)),
+    "peptides_func": (
+        (4, 96, 4, 17, 0.0, 0.5),
+        {"pool": "mean", "head": "graphgym", "head_layers": 1},
+        (32, 3e-4, 200, 5, 0.0),
+    ),
+    "peptides_struct": (
+        (4, 96, 8, 24, 0.0, 0.5),
+        {"pool": "mean", "head": "graphgym", "head_layers": 1},
+        (32, 3e-4, 200, 5, 0.0),
+    ),
+    "pcqm4mv2": ((16, 256, 8, 16, 0.1, 0.1), {"pool": "mean", "activation": "gelu"}, (256, 2e-4, 150, 10, 0.0)),
+}
+_PIXELS = {"pool": "mean", "head_layers": 2, "head_shape": "constant", "positions": 2}
+PPGT_TABLE = {  # arXiv:2504.12588, appendix; columns, stem_hidden, edge_width, stem_layers, K, drop_path, attention's dropout
+    "zinc": ((12, 64, 8, 128, 64, 2, 24, 0.1, 0.2), {}, (32, 2e-3, 2500, 50, 1e-5)),
+    "zinc_full": ((12, 64, 8, 128, 64, 2, 24, 0.1, 0.2), {}, (32, 2e-3, 2500, 50, 1e-5)),
+    # The table's pairs are 32 wide.
+    "mnist": ((4, 48, 6, 64, 48, 1, 10, 0.2, 0.5), _PIXELS, (32, 1e-3, 400, 10, 1e-5)),
+    "cifar10": ((10, 32, 4, 64, 32, 2, 10, 0.2, 0.2), _PIXELS, (16, 1e-3, 200, 10, 1e-5)),
+    "pattern": ((12, 64, 8, 128, 64, 2, 32, 0.1, 0.1), {"head_layers": 2}, (32, 1e-3, 400, 10, 1e-5)),
+    "cluster": (
+        (16, 56, 7, 128, 56, 2, 32, 0.3, 0.3),
+        {"head_layers": 2, "head_shape": "constant"},
+        (16, 1e-3, 150, 10, 1e-5),
+    ),
+    # The table's pairs are 64 wide, and its heads 16.
+    "peptides_func": (
+        (5, 96, 12, 128, 96, 1, 32, 0.1, 0.2),
+        {"pool_norm": True, "head_shape": "constant"},
+        (32, 7e-4, 400, 10, 1e-5),
+    ),
+    "peptides_struct": (
+        (5, 96, 8, 128, 96, 1, 24, 0.1, 0.1),
+        {"pool": "mean", "head_layers": 2, "head_shape": "constant"},
+        (32, 7e-4, 250, 10, 1e-5),
+    ),
+    "pascalvoc_sp": ((12, 64, 8, 128, 64, 1, 16, 0.2, 0.3), {"head_layers": 2}, (16, 1e-3, 200, 10, 1e-2)),
+    # The table's 16 layers and 8 FFNs of the stem make 34.9M parameters.
+    "pcqm4mv2": (
+        (8, 512, 16, 512, 128, 2, 24, 0.2, 0.2),
+        {"spe_scales": 10, "layer_scale": 1e-4},
+        (2048, 1e-3, 500, 50, 1e-3),
+    ),
+    "pcqm4mv2_base": (
+        (12, 768, 12, 512, 128, 2, 8, 0.2, 0.1),
+        {
+            **{"ffn_ratio": 4, "walk_normalisation": "sym", "spe_scales": 5, "layer_scale": 1e-4, "stem_ratio": 4},
+            **{"input_norms": True, "degree_channels": False, "node_degrees": False},
+            **{"head_shape": "constant", "pool": "mean"},
+        },
+        (512, 1e-3, 300, 30, 1e-5),
+    ),
+    "brec": (
+        (6, 96, 16, 192, 96, 4, 32, 0.0, 0.0),
+        {"spe_scales": 15, "pool_norm": True, "head_shape": "constant"},
+        None,
+    ),
+}
+_LAPLACIAN = PositionOptions("laplacian", steps=10, normalisation="none")
+_GATE = PositionOptions("stable_laplacian", 8, normalisation="none")
+_WIDE_GATE = replace(_GATE, dim=10)
+_GRAPHGYM = {"head": "graphgym", "head_layers": 2}
+PRIMPHORMER_TABLE = {  # ICML 2025, appendix; columns, dropout, attention's, positions, N_s, η
+    "pascalvoc_sp": ((6, 80, 1, 0.15, 0.5, _LAPLACIAN, 30, 0.1), {"head_layers": 1}, (200, 1e-3, 300, 1e-5)),
+    "coco_sp": ((7, 56, 2, 0.0, 0.5, _LAPLACIAN, 20, 0.1), {}, (150, 1e-3, 300, 1e-2)),
+    "peptides_func": ((4, 96, 4, 0.1, 0.1, PositionOptions("random_walk", 16), 30, 0.1), {}, (200, 1e-3, 250, 1e-2)),
+    "peptides_struct": ((4, 96, 4, 0.15, 0.5, PositionOptions("random_walk", 20), 40, 0.1), {}, (200, 1e-3, 250, 1e-2)),
+    "pcqm_contact": ((7, 64, 4, 0.0, 0.56, _LAPLACIAN, 30, 0.1), {}, (128, 3e-4, 250, 0.0)),
+    "cifar10": ((3, 52, 1, 0.15, 0.5, _GATE, 20, 0.1), _GRAPHGYM, (200, 1e-3, 300, 1e-2)),
+    "mnist": ((4, 40, 1, 0.1, 0.5, _GATE, 30, 0.1), _GRAPHGYM, (200, 1e-3, 300, 1e-5)),
+    "malnet_tiny": (
+        (5, 84, 1, 0.15, 0.5, PositionOptions(), 50, 0.1),
+        {"pool": "max", "head": "graphgym"},
+        (64, 1e-3, 300, 1e-3),
+    ),
+    "pattern": ((6, 48, 1, 0.0, 0.5, _WIDE_GATE, 30, 0.1), {"head": "graphgym"}, (128, 1e-3, 200, 1e-5)),
+    "cluster": ((12, 52, 1, 0.15, 0.5, _WIDE_GATE, 40, 0.1), {"head_layers": 1}, (48, 1e-3, 300, 1e-5)),
+}
+_RELEASED_TOKENGT = {"feature_table": "slots", "embedding_norm": True, "null_token": True, "head": "code"}
+TOKENGT_TABLE = {  # arXiv:2207.02505 and its code; columns, rows of no other table
+    "pcqm4mv2_lap": {},
+    "pcqm4mv2_orf": {"identifier": "orf", "identifier_dim": 64},
+    "pcqm4mv2_ablated": {"identifier": "none", "type_identifier": False},
+    "pcqm4mv2_performer": {
+        **{"attention": "performer", "performer_as_released": True, "redraw_interval": 100},
+        **{"drop_path": 0.0, "eigenvector_dropout": 0.0, "attention_dropout": 0.0},
+    },
+}
+# GECO in the place of GraphGPS's attention: the paper gives no sizes, these are GraphGPS's and the Long Range Graph Benchmark's.
+_FILTER = FilterConfig(inner_width=32, scale="length")
+GECO_TABLE = {
+    **dict.fromkeys(
+        ("pascalvoc_sp", "coco_sp", "peptides_func", "peptides_struct", "pcqm_contact"),
+        {"width": 96, "num_layers": 4, "position": PositionOptions("laplacian", 16, steps=10, normalisation="none")}
+        | {"filter": _FILTER, "layer": GPSOptions(mlp="residual"), "head": "graphgym"},
+    ),
+    "pcqm4mv2": {"width": 304, "num_layers": 5, "position": PositionOptions("random_walk", 20, steps=16)}
+    | {"filter": _FILTER, "layer": GPSOptions(mlp="residual")},
+}
+
+
+def _published() -> Iterator[tuple[str, dict[str, Any], tuple[Any, ...] | None]]:
+    """(recipe, fields of its model, training) of every row."""
+    for name, (row, more, training) in GRIT_TABLE.items():
+        columns = (*SET_COLUMNS, "rrwp_steps", "dropout", "attention_dropout")
+        yield f"grit/{name}", dict(zip(columns, row, strict=True)) | more, training
+    stem = ("stem_hidden", "edge_width", "stem_layers")
+    for name, (row, more, training) in PPGT_TABLE.items():
+        columns = (*SET_COLUMNS, *stem, "walk_steps", "drop_path", "attention_dropout")
+        yield f"ppgt/{name}", dict(zip(columns, row, strict=True)) | more, training
+    for name, (row, more, training) in PRIMPHORMER_TABLE.items():
+        *sizes, dropout, of_scores, position, num_virtual, eta = row
+        primal = PrimalOptions(
+            num_virtual, virtual_nodes="running", heads="shared", score_terms="batch", dropout=of_scores
+        )
+        layer = GPSOptions(mlp="residual", dropout=dropout)
+        fields = {"primal": primal, "layer": layer, "position": position, "eta": eta}
+        yield f"primphormer/{name}", dict(zip(SET_COLUMNS, sizes, strict=True)) | fields | more, training
+    for name, more in TOKENGT_TABLE.items():
+        yield f"tokengt/{name}", _RELEASED_TOKENGT | {"dead_modules": True} | more, None
+    for name, fields in GECO_TABLE.items():
+        yield f"geco/{name}", fields, None
+
+
 ALL_COUNTS = COUNTS | {recipe: count for recipe, (*_, count) in NODES.items()}
 
 
@@ -125,11 +282,45 @@ def test_its_head_says_its_parameters(recipe):
     assert _says("\n".join(line for line in lines if line.startswith("#")), ALL_COUNTS[recipe])
 
 
+@pytest.mark.parametrize(("recipe", "published"), OTHERWISE.items())
+def test_its_head_says_a_published_number_that_is_another(recipe, published):
+    assert published in (RECIPES / f"{recipe}.yaml").read_text()
+
+
 @pytest.mark.parametrize("recipe", ALL_COUNTS)
 def test_its_lowest_rate_is_the_published_one(recipe):
     kind = "nodes" if recipe in NODES else "graphs"
     config = read_config(config_tree(kind, read_recipe(f"{recipe}.yaml")))
     assert config.fit.min_learning_rate == LOWEST_RATES.get(recipe, 0.0)
+
+
+@pytest.mark.parametrize(("recipe", "model", "training"), [pytest.param(*row, id=row[0]) for row in _published()])
+def test_its_numbers_are_those_of_the_paper(recipe, model, training):
+    """Fields that no row names are the class's defaults: the paper's formulas."""
+    config = read_config(config_tree("graphs", read_recipe(f"{recipe}.yaml")))
+    options, fit = config.model.options, config.fit
+    given = given_of(type(options), PLACEHOLDERS["graphs"])
+    assert options == type(options)(**given, **model)
+    if training is not None:
+        batch, rate, epochs, *warmup, decay = training
+        assert config.sampler.options.max_graphs * fit.micro_batches == batch
+        assert (fit.learning_rate, fit.epochs, fit.weight_decay, fit.optimizer) == (rate, epochs, decay, "adamw")
+        assert warmup in ([], [fit.warmup_epochs])  # Primphormer's are not published
+    elif recipe.startswith("tokengt/pcqm4mv2"):
+        assert (config.sampler.options.max_graphs * fit.micro_batches, fit.learning_rate, fit.weight_decay) == (
+            1024,
+            2e-4,
+            0.1,
+        )
+        assert (fit.schedule, fit.clip_norm, fit.warmup_steps) == (
+            "poly",
+            5.0,
+            None if "performer" in recipe else 60_000,
+        )
+
+
+def test_every_published_row_has_a_recipe():
+    assert {recipe for recipe, _, _ in _published()} == {*COUNTS} | {"ppgt/brec"}
 
 
 @cache
@@ -160,10 +351,33 @@ def test_its_parameters(recipe, tmp_path_factory):
     assert _count(config, set_inputs(info, out_dim)) == COUNTS[recipe]
 
 
-def test_the_parameters_of_a_recipe_of_ours_for_molecules():
-    inputs = Inputs(node=Features(categories=ATOMS.categories), edge=Features(categories=BONDS.categories))
-    count = _count(read_config(config_tree("graphs", read_recipe("primphormer/molhiv.yaml"))), inputs)
-    assert _says((RECIPES / "primphormer/molhiv.yaml").read_text(), count)
+MOLECULES = Inputs(node=Features(categories=ATOMS.categories), edge=Features(categories=BONDS.categories))
+FOUR_CHIRALITIES = replace(MOLECULES, node=Features(categories=(119, 4, *ATOMS.categories[2:])))  # OGB 1.3.3's
+
+
+@pytest.mark.parametrize(
+    ("recipe", "inputs", "changes", "count"),
+    [
+        ("primphormer/molhiv", MOLECULES, {}, 106_209),
+        ("ppgt/brec", Inputs(out_dim=16), {}, 874_096),  # published as 874K
+        ("primphormer/brec", Inputs(out_dim=16), {}, 51_548),  # published: 52,238
+        ("ppgt/zinc_released", Inputs(Features((21,)), Features((4,))), {}, 493_185),
+        ("ppgt/arxiv_released", Inputs(Features(dim=128), out_dim=40, task="node"), {}, 3_749_096),
+        # Published with four kinds of chirality, the second with 17 steps, though the table says 24.
+        ("grit/peptides_func", replace(FOUR_CHIRALITIES, out_dim=10), {}, 443_338),
+        ("grit/peptides_struct", replace(FOUR_CHIRALITIES, out_dim=11), {"rrwp_steps": 17}, 438_827),
+        ("defaults/graphs-tokengt", MOLECULES, {}, 527_905),
+        ("defaults/graphs-grit", MOLECULES, {}, 483_841),
+        ("defaults/graphs-ppgt", MOLECULES, {}, 503_065),
+        ("defaults/graphs-geco", MOLECULES, {}, 493_239),
+        ("defaults/graphs-primphormer", MOLECULES, {}, 498_601),
+    ],
+)
+def test_the_parameters_of_a_recipe_for_other_features(recipe, inputs, changes, count):
+    config = read_config(config_tree("graphs", read_recipe(f"{recipe}.yaml"), {"model": changes}))
+    assert _count(config, inputs) == count
+    if not recipe.startswith(("defaults/", "grit/")):
+        assert _says((RECIPES / f"{recipe}.yaml").read_text(), count)
 
 
 @pytest.mark.parametrize("recipe", NODES)

@@ -1,14 +1,17 @@
-"""Every recipe reads, equals its preset where there is one, and builds its model."""
+"""Every recipe reads and builds its model."""
 
-from dataclasses import fields
-from importlib import import_module
+from dataclasses import replace
 
 import pytest
 
+from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.config import RECIPES, config_tree, read_config, read_recipe
 from graphmill.jobs.config.reader import read_words
-from graphmill.jobs.config.registry import PLACEHOLDERS, given_of
+from graphmill.jobs.config.registry import PLACEHOLDERS, Inputs
+from graphmill.jobs.resolve.resolve import Facts, resolve
 from graphmill.jobs.tasks.build_model import build_model
+from graphmill.models.options.features import Features
+from tests.runs import config_of
 
 PATHS = sorted(str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml") if path.parent.name != "studies")
 WHOLE = [path for path in PATHS if path not in ("defaults/nodes.yaml", "defaults/graphs.yaml", "baselines/search.yaml")]
@@ -19,26 +22,6 @@ LARGE = ("tokengt/", "ppgt/pcqm4mv2_base", "grit/pcqm4mv2")
 def test_it_reads_and_comes_back(path):
     config = read_config(config_tree("nodes", read_recipe(path)))
     assert read_config(config.tree()) == config
-
-
-def _has_preset(path):
-    if path.startswith(("defaults/nodes", "baselines/", "jobs/")) or path == "primphormer/molhiv.yaml":  # of ours
-        return False
-    return read_recipe(path).get("kind") == "graphs" or path.startswith(("ppgt/", "primphormer/"))
-
-
-@pytest.mark.parametrize("path", [path for path in WHOLE if _has_preset(path)])
-def test_it_is_the_preset_of_its_name(path):
-    module, name = path.removesuffix(".yaml").split("/")
-    if module == "defaults":
-        module, name = name.removeprefix("graphs-"), "small"
-    module = module.replace("geco", "geco_graphs")
-    config = read_config(config_tree("nodes", read_recipe(path)))
-    options = config.model.options
-    preset = getattr(import_module(f"tests.models.presets.{module}"), name)()
-    given = given_of(type(options), PLACEHOLDERS[config.kind])
-    differing = [f.name for f in fields(options) if getattr(options, f.name) != getattr(preset, f.name)]
-    assert set(differing) <= set(given)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +47,11 @@ def test_a_flag_stands_in_place_of_what_the_recipe_says(words, block):
     _, flags = read_words(words.split())
     tree = config_tree("nodes", read_recipe("geco/cora.yaml"), flags)
     assert read_config(tree).model.options.local.block == block
+
+
+def test_attention_alone_is_refused_where_edges_have_features_and_only_there():
+    config = config_of("--model", "primphormer", "--model.layer.local", "none", kind="graphs")
+    inputs = Inputs(node=Features(categories=(3,)))
+    assert resolve(config, Facts(inputs, {}, None)).model_config.layer.local == "none"
+    with pytest.raises(ConfigError, match=r"edge features need layer.local gated_gcn"):
+        resolve(config, Facts(replace(inputs, edge=Features(categories=(2,))), {}, None))

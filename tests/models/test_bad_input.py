@@ -9,23 +9,18 @@ from torch import nn
 
 from graphmill.models import geco_graphs, grit, ppgt, primphormer, tokengt
 from graphmill.models.grit import GRIT
-from graphmill.models.options import ppgt as ppgt_options
 from graphmill.models.options.features import Features
 from graphmill.models.ppgt import PPGT
 from graphmill.models.primitives.graphs import Graphs
-from tests.models.presets import geco_graphs as geco_graphs_presets
-from tests.models.presets import grit as grit_presets
-from tests.models.presets import ppgt as ppgt_presets
-from tests.models.presets import primphormer as primphormer_presets
-from tests.models.presets import tokengt as tokengt_presets
+from tests.recipe_options import MOLECULES, options_of
 
-MODELS: dict[str, tuple[Any, Any]] = {
-    "tokengt": (tokengt.TokenGT, tokengt_presets.small),
-    "tokengt, orf": (tokengt.TokenGT, lambda **options: tokengt_presets.small(identifier="orf", **options)),
-    "grit": (grit.GRIT, grit_presets.small),
-    "ppgt": (ppgt.PPGT, ppgt_presets.small),
-    "geco": (geco_graphs.GECOGraphs, geco_graphs_presets.small),
-    "primphormer": (primphormer.Primphormer, primphormer_presets.small),
+MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "tokengt": (tokengt.TokenGT, {}),
+    "tokengt, orf": (tokengt.TokenGT, {"identifier": "orf"}),
+    "grit": (grit.GRIT, {}),
+    "ppgt": (ppgt.PPGT, {}),
+    "geco": (geco_graphs.GECOGraphs, {}),
+    "primphormer": (primphormer.Primphormer, {}),
 }
 ONE = (1, [])
 PATH = (7, [(i, i + 1) for i in range(6)])
@@ -59,10 +54,14 @@ def make_graphs(case: list[tuple[int, list[tuple[int, int]]]]) -> Graphs:
     )
 
 
+def small(name: str, **changes: Any) -> Any:
+    recipe = name.partition(",")[0]
+    return options_of(f"defaults/graphs-{recipe}", **MOLECULES, **MODELS[name][1], **changes)
+
+
 def build(name: str) -> nn.Module:
     torch.manual_seed(0)
-    model, small = MODELS[name]
-    built = model(small(num_layers=2)).double()
+    built = MODELS[name][0](small(name, num_layers=2)).double()
     with torch.no_grad():  # running statistics other than the initial ones
         built(make_graphs([PATH, TWO_SQUARES]))
     return built
@@ -94,10 +93,12 @@ def test_mixed_sizes_get_what_each_graph_gets_alone(name):
     torch.testing.assert_close(model(graphs), torch.cat(alone), rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("preset", [ppgt_presets.peptides_func, ppgt_presets.zinc, grit_presets.peptides_struct])
-def test_a_training_batch_of_one_graph(preset):
-    config = preset(node=Features(categories=(5,)), edge=Features(categories=(5,)), out_dim=2, num_layers=1)
-    model = (PPGT if preset.func is ppgt_options.PPGTConfig else GRIT)(config).train()
+@pytest.mark.parametrize("recipe", ["ppgt/peptides_func", "ppgt/zinc", "grit/peptides_struct"])
+def test_a_training_batch_of_one_graph(recipe):
+    features = {"node": Features(categories=(5,)), "edge": Features(categories=(5,))}
+    model = (PPGT if recipe.startswith("ppgt") else GRIT)(
+        options_of(recipe, **features, out_dim=2, num_layers=1)
+    ).train()
     graphs = Graphs(
         torch.tensor([0, 3]),
         torch.tensor([[0, 1], [1, 0]]),
@@ -123,4 +124,4 @@ def test_an_id_outside_the_vocabulary_is_named(name, rows, value):
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "geco"])  # which has no heads
 def test_heads_must_divide_the_width(name):
     with pytest.raises(ValueError, match=r"set num_heads"):
-        MODELS[name][1](width=30, num_heads=4)
+        small(name, width=30, num_heads=4)

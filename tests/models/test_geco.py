@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from graphmill.models.geco import GECO, GlobalBlock, param_groups
 from graphmill.models.operators.filters import circular_convolve
 from graphmill.models.operators.local_blocks import LocalBlock
-from graphmill.models.options.geco import FilterConfig, GECOConfig, node_classification
+from graphmill.models.options.geco import FilterConfig, GECOConfig
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.node_order import node_order
 from graphmill.models.primitives.propagation import Adjacency
@@ -414,15 +414,6 @@ def test_forward_refusals():
         model(x, adjacency)
     with pytest.raises(ValueError, match=r"encodings must be \[4, 0\], a row for each node, got \(4, 2\)"):
         GECO(config())(x, adjacency, encoding_NE=encoding)
-
-
-def test_preset_overrides_field_by_field():
-    preset = node_classification(7, 2, width=48, dropout=0.5)
-    assert (preset.in_dim, preset.out_dim, preset.width, preset.dropout) == (7, 2, 48, 0.5)
-    assert preset.skip
-    assert preset.filter.scale == "length"
-    assert not GECOConfig(in_dim=7, out_dim=2).skip  # the paper's formulas stay the default
-    assert GECOConfig(in_dim=7, out_dim=2).filter.scale == "none"
 
 
 @pytest.mark.parametrize("local", [LocalOptions(), LocalOptions("gcn", "gate", "linear", "batch")])

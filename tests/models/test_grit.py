@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from graphmill.models.grit import GRIT
-from graphmill.models.options import grit as grit_options
 from graphmill.models.options.features import Features, atoms, bonds
 from graphmill.models.options.grit import GRITConfig
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
-from tests.models.presets import grit as grit_presets
+from graphmill.models.published.grit import as_released
+from tests.recipe_options import MOLECULES
 
 TINY = GRITConfig(
     node=Features(categories=(5,)), edge=Features(categories=(3,)), width=16, num_layers=3, num_heads=4, rrwp_steps=6
@@ -48,33 +48,11 @@ def build(config: GRITConfig = TINY, **options) -> GRIT:
     return model.eval()
 
 
-@pytest.mark.parametrize(
-    ("preset", "count"),
-    [
-        (grit_presets.zinc(), 473_473),
-        (grit_presets.mnist(), 102_138),
-        (grit_presets.cifar10(), 99_486),
-        (grit_presets.pattern(), 477_953),
-        (grit_presets.peptides_func(), 443_338),
-        # The published count is that of 17 steps, though the table says 24.
-        (grit_presets.peptides_struct(rrwp_steps=17), 438_827),
-        (grit_presets.small(), 483_841),
-    ],
-)
-def test_parameter_counts(preset, count):
-    assert sum(p.numel() for p in GRIT(preset).parameters()) == count
-
-
-def test_every_preset_builds_within_its_own_limits():
-    for preset in (grit_presets.cluster, grit_presets.pcqm4mv2, grit_presets.peptides_struct):
-        assert preset(num_layers=2).num_layers == 2
-
-
 @pytest.mark.parametrize("task", ["graph", "node"])
 @pytest.mark.parametrize("released", [False, True])
 def test_equivariance(task, released):
     config = replace(TINY, task=task, head="mlp", head_layers=2)
-    model = build(grit_options.as_released(config) if released else config)
+    model = build(as_released(config) if released else config)
     graphs = random_graphs([8], seed=1)
     order = torch.randperm(8, generator=torch.Generator().manual_seed(2))
     place = torch.empty_like(order)
@@ -153,7 +131,7 @@ def test_degenerate_graphs_give_finite_results_and_gradients(sizes, chance):
 
 
 def test_all_trainable_parameters_receive_gradients():
-    model = GRIT(grit_options.as_released(TINY))
+    model = GRIT(as_released(TINY))
     model(random_graphs([5, 6])).square().sum().backward()
     assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
 
@@ -220,7 +198,7 @@ def test_tells_a_hexagon_from_two_triangles():
 
 def test_overfits_a_few_molecule_like_graphs():
     torch.manual_seed(0)
-    config = grit_presets.small(width=32, num_layers=2, num_heads=4, rrwp_steps=8, attention_dropout=0.0)
+    config = GRITConfig(**MOLECULES, width=32, num_layers=2, num_heads=4, rrwp_steps=8, attention_dropout=0.0)
     graphs = random_graphs([5, 9, 7, 6, 8, 4, 9, 5], seed=5)
     graphs = replace(
         graphs,
@@ -271,7 +249,7 @@ def test_pairs_of_directed_graphs(transposed, edge_query):
 
 
 def test_released_options_are_those_of_the_code():
-    released = grit_options.as_released(replace(TINY, head="mlp"))
+    released = as_released(replace(TINY, head="mlp"))
     assert (released.score_clamp, released.degree_scaler) == (5.0, "before")
     assert (released.transposed_rrwp, released.edge_query, released.head) == (True, "target", "graphgym")
 
@@ -289,14 +267,6 @@ def test_graphgym_heads_scale_hidden_layers_to_length_one():
         h = (h @ linear.weight.T + linear.bias).clamp(min=0)
         h = h / h.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
     torch.testing.assert_close(found, h @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
-    for preset in (
-        grit_presets.mnist,
-        grit_presets.cifar10,
-        grit_presets.pattern,
-        grit_presets.cluster,
-        grit_presets.peptides_struct,
-    ):
-        assert preset().head == "graphgym"
 
 
 def test_activation_of_the_ffn_and_the_halving_head():
@@ -313,7 +283,6 @@ def test_activation_of_the_ffn_and_the_halving_head():
     for linear in [module for module in model.head.layers if isinstance(module, nn.Linear)][:-1]:
         pooled = gelu(linear(pooled))
     torch.testing.assert_close(out, model.head.layers[-1](pooled), rtol=1e-12, atol=1e-13)
-    assert grit_presets.pcqm4mv2().activation == "gelu"
     with pytest.raises(ValueError, match="activation must be one of relu, gelu, got 'tanh'"):
         replace(TINY, activation="tanh")
 
@@ -356,7 +325,7 @@ def released_forward(model: GRIT, n: int, edges: list[tuple[int, int, int]], x: 
 
 
 def test_as_released_on_directed_graphs():
-    model = build(grit_options.as_released(replace(TINY, head="mlp", head_layers=2, out_dim=2)))
+    model = build(as_released(replace(TINY, head="mlp", head_layers=2, out_dim=2)))
     expected = []
     for start, stop in [(0, 4), (4, 6)]:
         ends = DIRECTED.edge_index.T.tolist()

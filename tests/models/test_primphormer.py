@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.models.options import primphormer as primphormer_options
 from graphmill.models.options.features import Features
 from graphmill.models.options.gps import GPSOptions, PositionOptions
 from graphmill.models.options.primphormer import PrimalOptions, PrimphormerConfig
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primphormer import Primphormer
-from tests.models.presets import primphormer as primphormer_presets
+from tests.recipe_options import options_of
 
 
 def ring(n: int) -> Tensor:
@@ -167,49 +166,10 @@ def test_no_features_at_all() -> None:
     assert torch.isfinite(model(bare)).all()
 
 
-PUBLISHED = {
-    "pascalvoc_sp": 508_305,
-    "coco_sp": 315_305,
-    "peptides_func": 470_693,
-    "peptides_struct": 468_783,
-    "pcqm_contact": 386_526,
-    "cifar10": 112_957,
-    "mnist": 101_714,
-    "malnet_tiny": 519_605,
-    "pattern": 208_387,
-    "cluster": 499_386,
-    "brec": 52_238,
-}
-
-
-# No encoders and heads that fit the paper's words give these to the digit.
-NEAR = {"coco_sp": 0.10, "peptides_func": 0.07, "peptides_struct": 0.11, "brec": 0.07}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_presets_of_the_table_have_the_published_sizes(name: str) -> None:
-    """To the digit but for those in NEAR. The paper scores PCQM-Contact's links after a linear map of the states."""
-    module = primphormer_options if name == "brec" else primphormer_presets
-    settings = getattr(module, name)()
-    with torch.device("meta"):
-        count = sum(p.numel() for p in Primphormer(settings).parameters())
-    if name == "pcqm_contact":
-        count += settings.width * (settings.width + 1)
-    assert count == pytest.approx(PUBLISHED[name], rel=NEAR.get(name, 0), abs=0)
-    assert settings.primal.scores == settings.primal.num_virtual
-
-
-def test_small_has_half_a_million_parameters() -> None:
-    settings = primphormer_presets.small(out_dim=2)
-    assert settings.out_dim == 2
-    assert 480_000 < sum(p.numel() for p in Primphormer(settings).parameters()) < 520_000
-
-
-def test_presets_of_large_graphs_learn_without_edge_states() -> None:
-    for settings in (primphormer_presets.node_classification(7, 4), primphormer_presets.products(width=32)):
-        model = Primphormer(settings)
-        graphs = replace(packed((30,)), x=torch.randn(30, settings.node.dim), edge_attr=None)
-        assert model(graphs).shape == (30, settings.out_dim)
+def test_large_graphs_without_edge_states() -> None:
+    model = Primphormer(options_of("primphormer/products", node=Features(dim=7), width=32))
+    graphs = replace(packed((30,)), x=torch.randn(30, 7), edge_attr=None)
+    assert model(graphs).shape == (30, 2)
 
 
 def test_bfloat16_autocast() -> None:

@@ -13,7 +13,7 @@ from graphmill.models.options.features import Features
 from graphmill.models.options.tokengt import TokenGTConfig
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.tokengt import TokenGT, TokenView
-from tests.models.presets import tokengt as tokengt_presets
+from tests.recipe_options import MOLECULES, options_of
 
 NODE, EDGE = Features(categories=(4, 3)), Features(categories=(5,))
 
@@ -176,16 +176,6 @@ def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
     assert torch.equal(paper.embedding._node_identifiers(mixed), rows)
 
 
-def test_the_paper_sums_edge_tokens_and_the_node_preset_averages_them():
-    paper, preset = TokenGTConfig(), tokengt_presets.node_classification(Features(dim=3), 2)
-    assert (paper.basis_reduction, paper.unit_identifiers, paper.sign_flip) == ("sum", False, True)
-    assert (preset.basis_reduction, preset.unit_identifiers, preset.sign_flip) == ("mean", True, False)
-    as_published = tokengt_presets.node_classification(
-        Features(dim=3), 2, basis_reduction="sum", unit_identifiers=False
-    )
-    assert (as_published.basis_reduction, as_published.unit_identifiers) == ("sum", False)
-
-
 def test_a_mean_over_edges_does_not_grow_with_their_number():
     """A hub's node token after SEB: the sum has as many edge tokens in it as the hub has edges, the mean is one of them."""
     sizes = {}
@@ -255,27 +245,9 @@ def test_first_order_identifiers_are_orthonormal_over_tokens():
     torch.testing.assert_close(rows @ rows.t() * same, torch.eye(12, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("config", "count"),
-    [
-        (tokengt_options.pcqm4mv2_lap(), 48_492_289),
-        (tokengt_presets.pcqm4mv2_performer(), 48_492_289),
-        (tokengt_presets.pcqm4mv2_orf(), 48_566_017),
-        (tokengt_presets.pcqm4mv2_ablated(), 48_466_177),
-    ],
-)
-def test_published_parameter_counts(config, count):
-    with torch.device("meta"):
-        assert sum(p.numel() for p in TokenGT(config).parameters()) == count
-
-
-def test_small_is_about_half_a_million():
-    assert 0.45e6 < sum(p.numel() for p in TokenGT(tokengt_presets.small()).parameters()) < 0.55e6
-
-
 def test_initial_values():
     torch.manual_seed(0)
-    model = TokenGT(tokengt_options.pcqm4mv2_lap(width=64, num_layers=2, num_heads=4))
+    model = TokenGT(options_of("tokengt/pcqm4mv2_lap", **MOLECULES, width=64, num_layers=2, num_heads=4))
     assert model.embedding.node.embedding.weight.shape == (4608, 64)
     assert model.embedding.edge.embedding.weight.shape == (1536, 64)
     assert (model.embedding.node.embedding.weight[0] == 0).all()
@@ -333,9 +305,8 @@ def test_performer_holds_nothing_quadratic_in_the_tokens():
     edge_index = torch.randint(0, n, (2, n * degree), generator=generator)
     graphs = Graphs(torch.tensor([0, n]), edge_index, x=torch.randn(n, 3, generator=generator))
     graphs = dataclasses.replace(graphs, encodings={"lap": torch.randn(n, 8, generator=generator)})
-    config = tokengt_presets.node_classification(
-        Features(dim=3), 2, width=16, num_layers=1, identifier_dim=8, encoding="lap", drop_path=0.0
-    )
+    small = {"width": 16, "num_layers": 1, "identifier_dim": 8}
+    config = options_of("defaults/nodes-tokengt", node=Features(dim=3), encoding="lap", **small)
     model = TokenGT(config)
     with _LargestTensor() as largest:
         model(graphs).sum().backward()

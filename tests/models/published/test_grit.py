@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from graphmill.models.grit import GRIT
-from graphmill.models.options import grit as grit_options
 from graphmill.models.options.features import Features
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.published.grit import convert
-from tests.models.presets import grit as grit_presets
+from graphmill.models.published.grit import as_released, convert
+from tests.recipe_options import options_of
 
 
 def released_state(width: int, heads: int, layers: int, steps: int, head: str = "san") -> dict[str, torch.Tensor]:
@@ -62,7 +61,8 @@ def released_state(width: int, heads: int, layers: int, steps: int, head: str = 
 def test_zinc_checkpoint_loads_whole():
     state = released_state(64, 8, 10, 21)
     config, weights = convert(state)
-    assert config == grit_options.as_released(grit_presets.zinc(attention_dropout=0.2))
+    zinc = options_of("grit/zinc", node=Features(categories=(21,)), edge=Features(categories=(4,)))
+    assert config == as_released(zinc)
     model = GRIT(config)
     model.load_state_dict(weights)
     assert sum(p.numel() for p in model.parameters()) == 473_473

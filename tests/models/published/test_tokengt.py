@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from graphmill.models.options import tokengt as tokengt_options
 from graphmill.models.published.tokengt import convert
 from graphmill.models.tokengt import TokenGT
-from tests.models.presets import tokengt as tokengt_presets
+from tests.recipe_options import MOLECULES, options_of
 
 FEATURE = "encoder.graph_encoder.graph_feature."
 
@@ -42,31 +41,19 @@ def published_state(width=768, num_layers=12, identifier="lap_encoder", identifi
 
 
 @pytest.mark.parametrize(
-    ("options", "preset"),
+    ("options", "recipe", "changes"),
     [
-        ({}, tokengt_options.pcqm4mv2_lap(type_by_index=True, ffn_width=768)),
-        (
-            {"identifier": "orf_encoder", "identifier_dim": 64},
-            tokengt_presets.pcqm4mv2_orf(type_by_index=True, ffn_width=768, resample_in_eval=True),
-        ),
-        (
-            {"identifier": "rand_encoder"},
-            tokengt_options.pcqm4mv2_lap(
-                type_by_index=True, ffn_width=768, identifier="positive", resample_in_eval=True
-            ),
-        ),
-        ({"identifier": None, "types": False}, tokengt_presets.pcqm4mv2_ablated(type_by_index=True, ffn_width=768)),
+        ({}, "lap", {}),
+        ({"identifier": "orf_encoder", "identifier_dim": 64}, "orf", {"resample_in_eval": True}),
+        ({"identifier": "rand_encoder"}, "lap", {"identifier": "positive", "resample_in_eval": True}),
+        ({"identifier": None, "types": False}, "ablated", {}),
     ],
     ids=["lap", "orf", "random", "ablated"],
 )
-def test_published_shapes_are_those_of_the_preset(options, preset):
+def test_published_shapes_are_those_of_the_recipe(options, recipe, changes):
     state = published_state(**options, device="meta")
     config, weights = convert(state)
-    if config.identifier == "none":
-        preset = tokengt_presets.pcqm4mv2_ablated(
-            type_by_index=True, ffn_width=768, identifier_dim=config.identifier_dim
-        )
-    assert config == preset
+    assert config == options_of(f"tokengt/pcqm4mv2_{recipe}", type_by_index=True, ffn_width=768, **changes, **MOLECULES)
     with torch.device("meta"):
         expected = TokenGT(config).state_dict()
     assert {k: v.shape for k, v in weights.items()} == {k: v.shape for k, v in expected.items()}
