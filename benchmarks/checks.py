@@ -95,8 +95,8 @@ def measure(config: Config) -> list[Share]:
 
     from graphmill.cluster.options import ServerOptions
     from graphmill.cluster.ray.session import ray_session
-    from graphmill.cluster.runs.local_records import AttemptFiles
     from graphmill.cluster.runs.record_follower import followed
+    from graphmill.cluster.runs.records import AttemptRecords
     from graphmill.cluster.runs.run_directory import RunDirectory
     from graphmill.cluster.serving.partition_server import partition_servers
     from graphmill.jobs.data.prepare_graph import prepare_graph
@@ -108,7 +108,7 @@ def measure(config: Config) -> list[Share]:
         partition_servers(graph, ServerOptions(local_reads=config.local_reads)) as servers,
     ):
         directory = RunDirectory.create(Path(folder) / "run", {})
-        files = AttemptFiles.create(directory.path)
+        files = AttemptRecords.create(directory.place)
         with followed(files, directory.take):
             return _train(config, servers, graph.manifest, files, folder)
 
@@ -134,10 +134,11 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     from ray.train.torch import get_device
     from torch.nn.parallel import DistributedDataParallel
 
-    from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+    from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
     from graphmill.cluster.data.training_data import OpenNodes
     from graphmill.cluster.metrics.class_scores import gather_objects
-    from graphmill.cluster.runs.local_records import Recorder
+    from graphmill.cluster.runs.records import Recorder
+    from graphmill.cluster.runs.run_store import RunStore
     from graphmill.cluster.serving.partition_server import connect
     from graphmill.cluster.training.checkpoint_writer import CheckpointWriter
     from graphmill.cluster.training.ray_train import RayTrainSession
@@ -147,7 +148,7 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     torch.set_num_threads(1)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    checkpoints = LocalCheckpoints(Path(context.get_storage().experiment_fs_path))
+    checkpoints = Checkpoints(RunStore(context.get_storage().experiment_fs_path))
     reporter = Recorder(given["files"])
     session = RayTrainSession(rank, world_size, get_device(), "", checkpoints, reporter, config.epochs)
     writer = CheckpointWriter(checkpoints, rank, None, session.register)

@@ -34,7 +34,7 @@ from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
-    from graphmill.cluster.runs.local_records import Record, Records
+    from graphmill.cluster.runs.records import AttemptRecords, Record
     from graphmill.cluster.training.train_spec import TrainSpec
 
 
@@ -61,13 +61,14 @@ class ControllerConfig:
         check_options(self, at_least(self, 1, "workers", "epochs", "polls") | more_than_0(self, "epoch_s"))
 
 
-def rank_0(reports: "Records", workers: int, epochs: int, epoch_s: float) -> None:
+def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float) -> None:
     """Reports what rank 0 of so many workers does."""
     from graphmill.cluster.runs.recorded_epochs import is_recorded
+    from graphmill.cluster.runs.records import Recorder
     from graphmill.cluster.training.train_loop import RANK_SECONDS
     from graphmill.samplers.access.traffic import COLUMNS
 
-    reporter = reports.reporter()
+    reporter = Recorder(reports)
     reporter.push({"kind": "start", "epoch": 0, "step": 0, "workers": workers})
     seconds = {name: [round(1234.567 + rank, 3) for rank in range(workers)] for name in RANK_SECONDS}
     hosts = [f"worker-{rank:04d} (10.0.{rank // 250}.{rank % 250})" for rank in range(workers)]
@@ -99,7 +100,7 @@ class StandInLauncher:
 
     def watch(self, record: "Record") -> None: ...
 
-    def attempt(self, spec: "TrainSpec", reports: "Records") -> Outcome:
+    def attempt(self, spec: "TrainSpec", reports: "AttemptRecords") -> Outcome:
         config = self._config
         many = cast(int, self.workers.num_workers)
         arguments = (reports, many, config.epochs, config.epoch_s)

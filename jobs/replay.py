@@ -148,7 +148,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     from graphmill.cluster.embeddings.embeddings import embedded
     from graphmill.cluster.embeddings.rows import SavedTable
     from graphmill.cluster.process.subnormals import flushed_subnormals
-    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.cluster.runs.run_store import RunStore
     from graphmill.cluster.tasks import step_output
     from graphmill.cluster.training.evaluation import autocast
     from graphmill.cluster.training.train_loop import seed_dropout, step_loss
@@ -157,7 +157,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     step, position = divmod(batch.index, batches.num_positions)
     torch.manual_seed(fit.seed)
     model = batches.resolved.build_model()
-    checkpoints = checkpoints_of(RunUrl(path))
+    checkpoints = checkpoints_of(RunStore(path))
     inputs, width = batches.data.collate(batch), batches.resolved.config.embeddings.width
     weights = "those that training began with: no checkpoint at or before this batch is kept"
     with checkpoints.newest([], (batch.epoch, step)) as found:

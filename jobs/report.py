@@ -26,7 +26,7 @@ class ReportConfig:
 def main() -> int | None:
     config = parse(ReportConfig, __doc__, ("run",))
     from graphmill.cluster.runs.run_directory import write_atomic
-    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.cluster.runs.run_store import RunStore
     from graphmill.core.errors import ConfigError
     from graphmill.jobs.records.run_record import read_run, stored_partitions
     from graphmill.jobs.reporting.page import check_page
@@ -34,12 +34,12 @@ def main() -> int | None:
 
     if config.out is not None:
         check_page(config.out)
-    place = RunUrl(config.run)
+    place = RunStore(config.run)
     record = read_run(place)
-    other = None if config.compare is None else read_run(RunUrl(config.compare))
+    other = None if config.compare is None else read_run(RunStore(config.compare))
     page = run_page(record, stored_partitions(record), other)
-    if config.out is None and place.store is not None:
-        place.store.write("report.html", page.encode("utf-8", errors="backslashreplace"))
+    if config.out is None and not place.is_local:
+        place.write("report.html", page.encode("utf-8", errors="backslashreplace"))
         print(place.below("report.html"))
         return None
     target = config.out or place.folder / "report.html"

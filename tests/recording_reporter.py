@@ -5,7 +5,7 @@ from typing import Any
 
 
 class MemoryRecorder:
-    """What `graphmill.cluster.runs.local_records.Recorder` offers."""
+    """What `graphmill.cluster.runs.records.Recorder` offers."""
 
     def __init__(self) -> None:
         self.records: list[Mapping[str, Any]] = []

@@ -12,13 +12,11 @@ It appears under its name at once, whole and synced. Dropout, sampling and the l
 position), so no generator's state is kept.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ from graphmill.core.errors import ConfigError, FormatError, StageError
 from graphmill.core.files.json_object import parse_object
 from graphmill.core.files.small_files import read_small
 from graphmill.storage.filesystem.fsync import sync_file
-from graphmill.storage.filesystem.outputs import remove_ours
 from graphmill.storage.format.arrow_files import file_digest
 
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
@@ -47,7 +44,9 @@ _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 OURS = re.compile(
     r"(model|average|best|optimizer)\.safetensors|(config|state)\.json|table-\d{4,}-of-\d{4,}\.[a-z0-9]+\.npy"
 )
-NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
+NAME = re.compile(
+    r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?"
+)  # as `TrainState.name` and `Checkpoints.unused_name` make them
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
 
 
@@ -103,19 +102,6 @@ def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {f"{index}.{name}": value for index, values in states for name, value in values.items()}
 
 
-def save_checkpoint(directory: Path, snapshot: Snapshot) -> None:
-    """Writes a checkpoint to a directory that does not exist yet. Raises OSError where that fails; then it still does not exist."""
-    staged = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
-    shutil.rmtree(staged, ignore_errors=True)
-    try:
-        staged.mkdir(parents=True)
-        write_files(staged, snapshot)
-        os.rename(staged, directory)
-        sync_file(directory.parent)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-
-
 def file_names() -> tuple[str, ...]:
     """Of a checkpoint; some may not be there."""
     return (*(f"{file}.safetensors" for file in ("model", "average", "best", "optimizer")), "config.json", "state.json")
@@ -140,12 +126,8 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
     if snapshot.table is not None:
         _move_table(snapshot.table, directory)
-    digests = {}
-    for path in sorted(directory.iterdir()):
-        sync_file(path)
-        digests[path.name] = file_digest(path)
-    body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, "sha256": digests, **asdict(state)}
-    _write_body(directory, body)
+    kind = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION}
+    _write_body(directory, kind | {"sha256": _synced_digests(directory)} | asdict(state))
 
 
 def _move_table(table: Path, directory: Path) -> None:
@@ -174,41 +156,24 @@ def _body_digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(body), sort_keys=True).encode()).hexdigest()
 
 
-def keep_best(checkpoint: Path, best: Path) -> None:
-    """Replaces the folder `best` by a checkpoint's best weights, as `model.safetensors`."""
-    verify_checkpoint(checkpoint)
-    staged, old = best.with_name(f".{best.name}.tmp"), best.with_name(f".{best.name}.old")
-    shutil.rmtree(staged, ignore_errors=True)
-    if old.exists() and not best.exists():  # a kill came between the two names
-        old.rename(best)
-    _retire(old, best)
-    staged.mkdir()
-    shutil.copy(checkpoint / "best.safetensors", staged / "model.safetensors")
-    names = ["model.safetensors"]
+def write_best(directory: Path, checkpoint: Path) -> None:
+    """Writes a checkpoint's best weights to an empty folder, synced, as `model.safetensors`."""
+    shutil.copy(checkpoint / "best.safetensors", directory / "model.safetensors")
     if (checkpoint / "config.json").exists():  # checkpoints of version 1 may have none
-        shutil.copy(checkpoint / "config.json", staged / "config.json")
-        names.append("config.json")
+        shutil.copy(checkpoint / "config.json", directory / "config.json")
     for path in (*checkpoint.glob("table-*.ids.npy"), *checkpoint.glob("table-*.best.npy")):
-        shutil.copy(path, staged / path.name)
-        names.append(path.name)
+        shutil.copy(path, directory / path.name)
+    digests = _synced_digests(directory)
+    _write_body(directory, _state_body(checkpoint) | {"format_version": CHECKPOINT_VERSION, "sha256": digests})
+
+
+def _synced_digests(directory: Path) -> dict[str, str]:
+    """Of all files of a folder, by name, once they are on disk."""
     digests = {}
-    for name in names:
-        sync_file(staged / name)
-        digests[name] = file_digest(staged / name)
-    _write_body(staged, _state_body(checkpoint) | {"format_version": CHECKPOINT_VERSION, "sha256": digests})
-    if best.exists():
-        best.rename(old)
-    staged.rename(best)
-    sync_file(best.parent)
-    _retire(old, best)
-
-
-def _retire(old: Path, best: Path) -> None:
-    """Removes earlier best weights; what others put beside them moves on to the new ones' folder."""
-    if old.is_dir():
-        for path in [path for path in old.iterdir() if not OURS.fullmatch(path.name)]:
-            path.rename(best / path.name)
-        remove_ours(old, OURS)
+    for path in sorted(directory.iterdir()):
+        sync_file(path)
+        digests[path.name] = file_digest(path)
+    return digests
 
 
 def verify_checkpoint(directory: Path) -> None:
@@ -275,70 +240,6 @@ def _parse_body(content: bytes, path: str) -> dict[str, Any]:
     return body
 
 
-def _folders(train: Path) -> list[Path]:
-    """All that bear a checkpoint's name, newest first; what has another name is not ours."""
-    return sorted((path for path in train.glob("epoch-*") if NAME.fullmatch(path.name)), reverse=True)
-
-
-def written(train: Path) -> Iterator[Path]:
-    """Those of them that were written to the end, whatever has happened to them since."""
-    return (folder for folder in _folders(train) if (folder / "state.json").exists())
-
-
-def newest_whole(train: Path, damaged: list[str], latest: tuple[int, int] | None = None) -> Path | None:
-    """The newest checkpoint in a run's folder of them that is as it was saved; None where there is none.
-
-    What is wrong with newer ones goes to `damaged`. `latest`: an (epoch, step) that it may not lie behind.
-    """
-    for directory in written(train):
-        try:
-            verify_checkpoint(directory)
-            state = load_state(directory)
-            if latest is None or state.position <= latest:
-                return directory
-        except FormatError as error:
-            damaged.append(str(error))
-    return None
-
-
-def sweep(train: Path, keep: int) -> None:
-    """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones; nobody may be writing."""
-    for path in train.glob(".epoch-*.tmp"):
-        shutil.rmtree(path, ignore_errors=True)
-    num_kept = 0
-    for path in _folders(train):
-        if num_kept >= keep:
-            _remove(path)
-        elif _is_whole(path):
-            num_kept += 1
-        elif num_kept:  # nobody comes to a damaged one that is older
-            _remove(path)
-
-
-def _remove(checkpoint: Path) -> None:
-    """Removes a checkpoint's files, state.json first, without which it is none; others' files stay in its folder."""
-    with contextlib.suppress(OSError):
-        (checkpoint / "state.json").unlink(missing_ok=True)
-        remove_ours(checkpoint, OURS)
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    try:
-        verify_checkpoint(checkpoint)
-    except FormatError:
-        return False
-    return True
-
-
-def unused_name(folder: Path, name: str) -> str:
-    """`name`, or `name+1` …: no name is given twice, so that none is written to while another process may read it."""
-    taken, number = name, 0
-    while (folder / taken).exists():
-        number += 1
-        taken = f"{name}+{number}"
-    return taken
-
-
 def check_continues(
     state: TrainState, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int, where: str
 ) -> None:
@@ -399,7 +300,7 @@ def set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> 
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Loads AdamW's moments written by `save_checkpoint`. Raises FormatError where they are not of this optimizer's parameters."""
+    """Loads AdamW's moments written by `write_files`. Raises FormatError where they are not of this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     shapes = {
         f"{index}.{name}": () if name == "step" else tuple(parameter.shape)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from graphmill.cluster.process.graceful_stop import interrupt_main
-from graphmill.cluster.runs.local_records import Record
+from graphmill.cluster.runs.records import Record
 
 _MAX_WAITING = 100  # beyond that a step's progress is not shown
 _END_S = 5.0  # longest wait at the end for what is not shown yet

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from graphmill.cluster.process.graceful_stop import interrupt_main
-from graphmill.cluster.runs.local_records import Record, Records
+from graphmill.cluster.runs.records import AttemptRecords, Record, RecordReader
 from graphmill.core.errors import StageError
 
 _END_S = 20.0  # longest wait at the end for what is not recorded yet
@@ -13,7 +13,7 @@ _END_S = 20.0  # longest wait at the end for what is not recorded yet
 
 @contextmanager
 def followed(
-    reports: Records,
+    reports: AttemptRecords,
     consume: Callable[[Record], None],
     stopping: threading.Event | None = None,
     end_now: Callable[[], None] = interrupt_main,
@@ -24,7 +24,7 @@ def followed(
 
     Asks the workers to stop once `stopping` is set. An error in `consume` ends the body, by `end_now`, and is raised as StageError.
     """
-    reader, ended, failures = reports.reader(), threading.Event(), list[Exception]()
+    reader, ended, failures = RecordReader(reports), threading.Event(), list[Exception]()
 
     def follow() -> None:
         is_asked = is_last = False

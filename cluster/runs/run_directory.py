@@ -6,7 +6,7 @@ metrics.jsonl      one line per epoch
 events.jsonl       one line per beginning, start of the workers (after a failure: once more), failure, epoch's traffic and end, with its UTC time
 tensorboard/       the same as TensorBoard events
 train/             Ray Train's own state and checkpoints
-attempts/          what the workers of an attempt that has not ended report (cluster/runs/local_records.py)
+attempts/          what the workers of an attempt that has not ended report (cluster/runs/records.py)
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
 summary.json       final scores, baselines, throughput
 report.html        all of this for people
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphmill.cluster.runs.run_lease import HOLDERS, RunLease
-from graphmill.cluster.runs.run_url import BASELINES, CONFIG, FILES, RunUrl, fetch
+from graphmill.cluster.runs.run_store import BASELINES, CONFIG, FILES, RunStore
 from graphmill.cluster.runs.tensorboard_file import EventFile
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.files.json_object import parse_object
@@ -50,23 +50,22 @@ def write_atomic(path: Path, text: str) -> None:
     write_durably(path, text.encode("utf-8", errors="backslashreplace"))
 
 
-def check_free(run: Path | RunUrl) -> None:
+def check_free(run: Path | RunStore) -> None:
     """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins, or
     who was about to begin one."""
-    place = RunUrl.of(run)
+    place = RunStore.of(run)
     if place.holds_run:
         raise ConfigError(
             f"{place}: expected no run here, found one; pass --run.resume {place} to continue it, or another --run.dir"
         )
-    where = place.folder if place.store is None else place.url
-    check_output(where, "a run", _strangers, advice="choose another --run.dir")
+    check_output(place.folder if place.is_local else place.url, "a run", _strangers, advice="choose another --run.dir")
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
     return [name for name in names_there(filesystem, path) if name not in (BASELINES, HOLDERS)]
 
 
-def make_folder(place: RunUrl) -> None:
+def make_folder(place: RunStore) -> None:
     """Raises ConfigError where the folder cannot be made."""
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
@@ -79,8 +78,8 @@ def make_folder(place: RunUrl) -> None:
 class RunDirectory:
     """Writes a run's files. Create with `create` or `resume`."""
 
-    def __init__(self, run: Path | RunUrl) -> None:
-        self.place = RunUrl.of(run)
+    def __init__(self, run: Path | RunStore) -> None:
+        self.place = RunStore.of(run)
         self.path = self.place.folder
         self.settle: Callable[[], None] = lambda: None  # returns when the place has all that is written
         self.hold: RunLease | None = None  # of a run on a store, once its driver has it
@@ -96,21 +95,21 @@ class RunDirectory:
         return self.hold is not None and self.hold.is_lost
 
     @classmethod
-    def create(cls, run: Path | RunUrl, config: Mapping[str, Any]) -> "RunDirectory":
+    def create(cls, run: Path | RunStore, config: Mapping[str, Any]) -> "RunDirectory":
         """A new run. Raises ConfigError where the directory already holds something."""
-        place = RunUrl.of(run)
+        place = RunStore.of(run)
         check_free(place)
         make_folder(place)
         write_atomic(place.folder / CONFIG, json.dumps(config, indent=1) + "\n")
         return cls(place)
 
     @classmethod
-    def resume(cls, run: Path | RunUrl, config: Mapping[str, Any]) -> "RunDirectory":
+    def resume(cls, run: Path | RunStore, config: Mapping[str, Any]) -> "RunDirectory":
         """An earlier run, continued. Its configuration is replaced by the one now in force when it starts, not where that is refused."""
-        place = RunUrl.of(run)
+        place = RunStore.of(run)
         load_config(place)
-        if place.store is not None:
-            fetch(place.store, place.folder, FILES)
+        if not place.is_local:
+            place.fetch(place.folder, FILES)
         continued = cls(place)
         continued._new_config = config
         return continued
@@ -201,9 +200,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return options
 
 
-def load_config(run: Path | RunUrl, advice: str = "start one without --run.resume") -> dict[str, Any]:
+def load_config(run: Path | RunStore, advice: str = "start one without --run.resume") -> dict[str, Any]:
     """The configuration saved with a run. Raises FormatError where there is none."""
-    place = RunUrl.of(run)
+    place = RunStore.of(run)
     content = place.read(CONFIG)
     if content is None:
         raise FormatError(f"{place}: expected a run directory (config.json), found none; {advice}")

@@ -1,4 +1,4 @@
-"""One driver at a time trains a run that is on an object store, where no lock ends with its process.
+"""One driver at a time trains a run. In a folder a lock keeps others out, which ends with the process. On an object store, which has none, a lease does:
 
     holders/000003.json     who trains it; the highest number counts
 
@@ -9,6 +9,7 @@ followed at once.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -17,13 +18,14 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
 from graphmill.cluster.process.graceful_stop import interrupt_main
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConflictError, GraphmillError
-from graphmill.storage.filesystem.remote_folder import StoredFolder
 from graphmill.storage.snapshots.conditional_put import check_exclusive_creation
 
 HOLDERS = "holders"
@@ -68,10 +70,35 @@ def _process(pid: int) -> str:
     return f"{boot} {namespace} {started}"
 
 
+@contextlib.contextmanager
+def held(run: RunStore) -> "Iterator[RunLease | None]":
+    """No other driver trains this run meanwhile. Raises ConflictError where one does. Of a run on a store it gives the lease, which another
+    driver may take over."""
+    if not run.is_local:
+        with RunLease(run) as hold:
+            yield hold
+        return
+    descriptor = os.open(run.folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(
+                descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # of the folder: it adds no file, and ends with the process
+        except BlockingIOError:
+            raise ConflictError(
+                f"{run.url}: expected a run that nobody trains now, found a process that does; wait for its end, or choose another --run.dir"
+            ) from None
+        except OSError:  # a network filesystem without locks of folders
+            pass
+        yield None  # the lock ends with the process
+    finally:
+        os.close(descriptor)
+
+
 class RunLease:
     """Held inside the context."""
 
-    def __init__(self, run: StoredFolder, lease_s: float = LEASE_S) -> None:
+    def __init__(self, run: RunStore, lease_s: float = LEASE_S) -> None:
         self._run, self._lease_s = run, lease_s
         self._holder = Holder.this()
         self._number = 0
@@ -91,7 +118,7 @@ class RunLease:
         self._thread.start()
         return self
 
-    def check(self, run: StoredFolder) -> None:
+    def check(self, run: RunStore) -> None:
         """Raises ConflictError where another process has taken the run over. `run`: the same, with the deadline that counts."""
         if self._numbers(run)[-1:] > [self._number]:
             raise ConflictError(
@@ -111,9 +138,9 @@ class RunLease:
         self._thread.join(timeout=self._run.deadline_s)
         if self._successor is not None:
             raise self._successor from error
-        self._holder = Holder(**{**asdict(self._holder), "ended": True})
+        self._holder = replace(self._holder, ended=True)
         with contextlib.suppress(GraphmillError, OSError):  # else who comes next waits for a lease
-            self._run.write(_name(self._number), self._content(), 10.0)
+            replace(self._run, deadline_s=10.0).write(_name(self._number), self._content())
 
     def _wait_for(self, number: int) -> None:
         """Until the holder of this number is gone. Raises ConflictError where it is not."""
@@ -143,7 +170,7 @@ class RunLease:
         while not self._ended.wait(self._lease_s / 4):
             try:
                 self.check(self._run)
-                self._holder = Holder(**{**asdict(self._holder), "renewals": self._holder.renewals + 1})
+                self._holder = replace(self._holder, renewals=self._holder.renewals + 1)
                 self._run.write(_name(self._number), self._content())
             except ConflictError as error:
                 self._successor = error
@@ -153,7 +180,7 @@ class RunLease:
                 continue
 
     @staticmethod
-    def _numbers(run: StoredFolder) -> list[int]:
+    def _numbers(run: RunStore) -> list[int]:
         matches = [_NAME.fullmatch(name) for name in run.names(HOLDERS)]
         return sorted(int(match[1]) for match in matches if match)
 

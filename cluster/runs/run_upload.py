@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from graphmill.cluster.runs.run_directory import RunDirectory
-from graphmill.cluster.runs.run_url import FILES
+from graphmill.cluster.runs.run_store import FILES, RunStore
 from graphmill.core.errors import ConflictError, DeadlineError, FormatError
-from graphmill.storage.filesystem.remote_folder import StoredFolder
 
 TENSORBOARD = "tensorboard"
 _PERIOD_S = 5.0
@@ -30,12 +28,10 @@ def copied(run: RunDirectory) -> Iterator[None]:
     Where another driver has taken the run over, its files are left alone. Raises ConflictError then,
     DeadlineError or FormatError where the end cannot be brought there: what is missing then stays in the working folder, which is told.
     """
-    store = run.place.store
-    if store is None:
+    if run.place.is_local:
         yield
         return
-    check_held: Callable[[StoredFolder], None] = (lambda _: None) if run.hold is None else run.hold.check
-    copy = RunCopy(store, run.path, check_held)
+    copy = RunCopy(run, run.place)
     copy.sync()  # from here on the run is there, for whoever begins it again
     run.settle = copy.sync
     try:
@@ -44,7 +40,7 @@ def copied(run: RunDirectory) -> Iterator[None]:
     except BaseException:  # its own error comes first
         run.place.leave_working_folder()  # whatever the last copy ends with
         try:
-            RunCopy(replace(store, deadline_s=_LAST_S), run.path, check_held).sync()
+            RunCopy(run, replace(run.place, deadline_s=_LAST_S)).sync()
         except (ConflictError, DeadlineError, FormatError) as error:
             print(f"{error}; what the run has recorded since is in {run.path}", file=sys.stderr)
         else:
@@ -61,8 +57,8 @@ def copied(run: RunDirectory) -> Iterator[None]:
 class RunCopy:
     """One run's."""
 
-    def __init__(self, run: StoredFolder, folder: Path, check_held: Callable[[StoredFolder], None]) -> None:
-        self._run, self._folder, self._check_held = run, folder, check_held
+    def __init__(self, run: RunDirectory, store: RunStore) -> None:
+        self._run, self._folder, self._hold = store, run.path, run.hold
         self._lock = threading.Lock()
         self._sent: dict[str, tuple[int, int]] = {}
         self._ended = threading.Event()
@@ -72,7 +68,8 @@ class RunCopy:
         """Returns when the store has all that was written before. Raises DeadlineError or FormatError where it cannot be reached, ConflictError
         where another driver has taken the run over."""
         with self._lock:
-            self._check_held(self._run)
+            if self._hold is not None:
+                self._hold.check(self._run)
             for name in self._names():
                 path = self._folder / name
                 status = path.stat()

@@ -7,7 +7,7 @@ from safetensors.torch import load
 
 from graphmill.cluster.checkpoints.checkpoint import set_weights
 from graphmill.cluster.checkpoints.checkpoint_store import BEST
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 
 _FILE = "model.safetensors"
@@ -35,7 +35,7 @@ def load_start(model: torch.nn.Module, path: str) -> None:
 
 def _read(path: str) -> dict[str, torch.Tensor]:
     names = ("",) if path.endswith(".safetensors") else (f"{BEST}/{_FILE}", _FILE)
-    place = RunUrl(path)
+    place = RunStore(path)
     for name in names:
         content = place.read(name) if name else _file(path)
         if content is None:

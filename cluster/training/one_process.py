@@ -16,8 +16,8 @@ import torch
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints, checkpoints_of
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
 from graphmill.cluster.process.outcome import Failed, Outcome
-from graphmill.cluster.runs.local_records import Record, RecorderEnd, Records
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.records import AttemptRecords, Record, Recorder
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.train_loop import train_worker
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
@@ -30,7 +30,7 @@ class ProcessSession:
     rank, world_size = 0, 1
 
     def __init__(
-        self, device: torch.device, checkpoints: Checkpoints, reporter: RecorderEnd, keep_checkpoints: int
+        self, device: torch.device, checkpoints: Checkpoints, reporter: Recorder, keep_checkpoints: int
     ) -> None:
         self.device, self.checkpoints, self.reporter = device, checkpoints, reporter
         self.host = socket.gethostname()
@@ -64,8 +64,8 @@ class ProcessSession:
 class ProcessLauncher:
     """Trains in this process."""
 
-    def __init__(self, workers: WorkerOptions, run: Path | RunUrl) -> None:
-        self.workers, self._run = workers, RunUrl.of(run)
+    def __init__(self, workers: WorkerOptions, run: Path | RunStore) -> None:
+        self.workers, self._run = workers, RunStore.of(run)
 
     def watching(
         self, say: Callable[[str], None], end_now: Callable[[], None]
@@ -76,10 +76,10 @@ class ProcessLauncher:
     def watch(self, record: Record) -> None:
         """Nobody else is shown anything."""
 
-    def attempt(self, spec: TrainSpec, reports: Records) -> Outcome:
+    def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         """What the loop returns; for what it raises, the failure that the worker of a cluster would have had."""
         device = torch.device("cuda", 0) if self.workers.device == "gpu" else torch.device("cpu")
-        reporter = reports.reporter()
+        reporter = Recorder(reports)
         session = ProcessSession(device, checkpoints_of(self._run), reporter, self.workers.keep_checkpoints)
         try:
             try:

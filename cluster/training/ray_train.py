@@ -26,8 +26,8 @@ from graphmill.cluster.ray.host_watch import watched_hosts
 from graphmill.cluster.ray.placement import place, wait_for_room
 from graphmill.cluster.ray.process_group import MeetingConfig
 from graphmill.cluster.ray.session import environment_defaults
-from graphmill.cluster.runs.local_records import Record, RecorderEnd, Records
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.records import AttemptRecords, Record, Recorder
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.train_loop import train_worker
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
@@ -56,7 +56,7 @@ class RayTrainSession:
     device: torch.device
     host: str
     checkpoints: Checkpoints
-    reporter: RecorderEnd
+    reporter: Recorder
     keep_checkpoints: int
 
     def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
@@ -86,13 +86,13 @@ def _worker(config: dict[str, Any]) -> Outcome:
     context = ray.train.get_context()
     torch.set_num_threads(config["threads"])
     rank = context.get_world_rank()
-    reporter = config["reports"].reporter()
+    reporter = Recorder(config["reports"])
     session = RayTrainSession(
         rank,
         context.get_world_size(),
         get_device(),
         f"{socket.gethostname()} ({get_node_ip_address()})",
-        checkpoints_of(RunUrl(config["run"])),
+        checkpoints_of(RunStore(config["run"])),
         reporter,
         config["keep_checkpoints"],
     )
@@ -108,7 +108,7 @@ class RayTrainLauncher:
     def __init__(
         self,
         workers: WorkerOptions,
-        run: Path | RunUrl,
+        run: Path | RunStore,
         renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
         full_disks: Callable[[], str] = lambda: "",
     ) -> None:
@@ -120,7 +120,7 @@ class RayTrainLauncher:
         self.workers, self._renewed, self._full_disks = place(workers), renewed, full_disks
         self._say: Callable[[str], None] = lambda _: None
         self._lost: Callable[[], str] = lambda: ""
-        self._run = RunUrl.of(run)
+        self._run = RunStore.of(run)
         self._live = LiveMetrics(self._run.name)
 
     @contextmanager
@@ -132,7 +132,7 @@ class RayTrainLauncher:
     def watch(self, record: Record) -> None:
         self._live.update(record)
 
-    def attempt(self, spec: TrainSpec, reports: Records) -> Outcome:
+    def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure.
 
         Waits for room in the cluster, and for hosts that have the data. Raises DeadlineError or FormatError where they do not come.
@@ -141,14 +141,10 @@ class RayTrainLauncher:
         # Ctrl-C by one that waits without bound.
         return begin(lambda: self._attempt(spec, reports), "attempt").result()
 
-    def _attempt(self, spec: TrainSpec, reports: Records) -> Outcome:
+    def _attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         log = self._run.folder / "failure.log"
         # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
-        for name in _RAYS_LISTS:
-            if self._run.store is None:
-                (self._run.folder / TRAIN / name).unlink(missing_ok=True)
-            else:
-                self._run.store.remove([f"{TRAIN}/{name}"])
+        self._run.remove([f"{TRAIN}/{name}" for name in _RAYS_LISTS])
         wait_for_room(self.workers, self._say, self._lost)
         if self._renewed is not None:
             spec = replace(spec, data=self._renewed(self.workers.wait_s, self._say))
@@ -180,11 +176,11 @@ def poll_interval_s(workers: int) -> float:
     return max(_SHORTEST_POLL_S, workers / _POLLS_PER_S)
 
 
-def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunUrl) -> Any:
+def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunStore) -> Any:
     storage: dict[str, Any] = {"storage_path": run.absolute}
-    if run.store is not None:  # through fsspec, as all else: its options and credentials hold
-        through = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(run.store.filesystem))
-        storage = {"storage_path": run.store.path, "storage_filesystem": through}
+    if not run.is_local:  # through fsspec, as all else: its options and credentials hold
+        through = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(run.filesystem))
+        storage = {"storage_path": run.path, "storage_filesystem": through}
     is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"
     return TorchTrainer(
         cast(Any, _worker),

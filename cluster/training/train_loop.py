@@ -28,9 +28,8 @@ from graphmill.cluster.checkpoints.checkpoint import (
     load_optimizer,
     load_state,
     load_weights,
-    verify_checkpoint,
 )
-from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints, LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.batch_cache import BatchCache
 from graphmill.cluster.embeddings.client import SavedAt
 from graphmill.cluster.embeddings.embeddings import Embeddings
@@ -42,8 +41,8 @@ from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.reduction.buffer_mean import BufferMean
 from graphmill.cluster.reduction.gradient_tree import GradientTree
 from graphmill.cluster.reduction.position_tree import Seat
-from graphmill.cluster.runs.local_records import RecorderEnd
 from graphmill.cluster.runs.recorded_epochs import is_recorded
+from graphmill.cluster.runs.records import Recorder
 from graphmill.cluster.serving.shared_rows import HostMates, share_rows
 from graphmill.cluster.tasks import Scores, StepOutput, Task, step_output
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
@@ -137,7 +136,7 @@ class Worker:
     def __init__(
         self,
         spec: TrainSpec,
-        reporter: RecorderEnd,
+        reporter: Recorder,
         rank: int,
         world_size: int,
         device: torch.device,
@@ -643,8 +642,7 @@ class Worker:
             if isinstance(choice, FormatError):
                 raise choice
             if choice is not None and folder is None:
-                folder = held.enter_context(checkpoints.opened(choice))
-                verify_checkpoint(folder)  # another node may read other bytes
+                folder = held.enter_context(checkpoints.opened(choice))  # verified: another node may read other bytes
             if self.embeddings is not None:
                 self._begin_table(checkpoints, folder)
             if folder is not None:
@@ -659,13 +657,13 @@ class Worker:
 
     def _begin_table(self, checkpoints: Checkpoints, folder: Path | None) -> None:
         assert self.embeddings is not None
-        assert isinstance(checkpoints, LocalCheckpoints), "a run with embeddings on a store is refused before it begins"
-        self._table_folder = checkpoints.folder.resolve()
+        assert checkpoints.store.is_local, "a run with embeddings on a store is refused before it begins"
+        self._table_folder = checkpoints.store.folder.resolve()
         step = 0
         if folder is not None:
             step = load_state(folder).table_step
         if self.rank == 0:  # what an attempt before this one has left
-            for left in checkpoints.folder.glob(".table-[0-9]*-[0-9]*"):
+            for left in checkpoints.store.folder.glob(".table-[0-9]*-[0-9]*"):
                 shutil.rmtree(left, ignore_errors=True)
         self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
 

@@ -15,7 +15,7 @@ import torch
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.options import WorkerOptions
 from graphmill.cluster.process.outcome import Outcome
-from graphmill.cluster.runs.local_records import Record, RecorderEnd, Records
+from graphmill.cluster.runs.records import AttemptRecords, Record, Recorder
 from graphmill.cluster.training.train_spec import TrainSpec
 
 Register = Callable[[int, str, Callable[[], None] | None], None]
@@ -44,7 +44,7 @@ class TrainSession(Protocol):
         ...
 
     @property
-    def reporter(self) -> RecorderEnd:
+    def reporter(self) -> Recorder:
         """Through which the driver is told, and asks to stop."""
         ...
 
@@ -64,7 +64,7 @@ class Launcher(Protocol):
         """Resolved."""
         ...
 
-    def attempt(self, spec: TrainSpec, reports: Records) -> Outcome:
+    def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         """One start of the workers, which ends as they do."""
         ...
 

@@ -8,9 +8,9 @@ from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, keep_
 from graphmill.cluster.process.failure_budget import Failure, why_give_up
 from graphmill.cluster.process.graceful_stop import GracefulStop
 from graphmill.cluster.process.outcome import Failed, Stopped
-from graphmill.cluster.runs.local_records import Record
 from graphmill.cluster.runs.progress_thread import progress_thread
 from graphmill.cluster.runs.record_follower import followed
+from graphmill.cluster.runs.records import AttemptRecords, Record, RecordReader
 from graphmill.cluster.runs.run_directory import RunDirectory
 from graphmill.cluster.training.train_session import Launcher
 from graphmill.cluster.training.train_spec import TrainSpec
@@ -28,7 +28,7 @@ def train(
     """
     workers = launcher.workers
     reached: float | None = None  # epochs, by the attempt under way; None until its workers have begun
-    unread = run.place.left_reports()
+    unread = AttemptRecords.left(run.place)
 
     def consume(record: Record) -> None:
         nonlocal reached
@@ -36,7 +36,7 @@ def train(
         run.take(record)
         while record["kind"] == "start" and unread:
             reports = unread.pop(0)
-            run.make_up(reports.reader().records(), int(record["epoch"]))
+            run.make_up(RecordReader(reports).records(), int(record["epoch"]))
             run.settle()
             reports.remove()
         launcher.watch(record)
@@ -57,7 +57,7 @@ def train(
     ):
         while True:
             checkpoints.sweep(workers.keep_checkpoints)
-            reports = run.place.new_reports()
+            reports = AttemptRecords.create(run.place)
             with followed(reports, consume, stop.asked, stop.end_now, run.settle):
                 outcome = launcher.attempt(spec, reports)
             if not isinstance(outcome, Failed) or outcome.is_final:

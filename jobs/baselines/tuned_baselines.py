@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from graphmill.cluster.runs.run_directory import load_config
-from graphmill.cluster.runs.run_url import BASELINES, RunUrl
+from graphmill.cluster.runs.run_store import BASELINES, RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.config import RECIPES, RunConfig, config_tree, read_config, read_recipe
 from graphmill.jobs.config.reader import shown, to_tree
@@ -42,8 +42,8 @@ class Try:
         return ", ".join(f"{path} {shown(value)}" for path, value in self.options.items())
 
     @property
-    def place(self) -> RunUrl:
-        return RunUrl(str(self.config.run.dir))
+    def place(self) -> RunStore:
+        return RunStore(str(self.config.run.dir))
 
     @property
     def folder(self) -> Path:
@@ -61,7 +61,7 @@ def search() -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def tries(config: RunConfig, run: RunUrl) -> list[Try]:
+def tries(config: RunConfig, run: RunStore) -> list[Try]:
     """What `config.baseline` asks for, beside this run: its data, splits, seed, metric and machine, and the recipe's model."""
     return [
         Try(name, options, _beside(config, name, options, run.child(BASELINES, f"{name}-{number}")))
@@ -70,7 +70,7 @@ def tries(config: RunConfig, run: RunUrl) -> list[Try]:
     ]
 
 
-def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunUrl) -> RunConfig:
+def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunStore) -> RunConfig:
     recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
     same_task = config.task.name == recipe.task.name
     metric = [("task.metric", config.metric)] if config.metric and same_task else []
@@ -88,7 +88,7 @@ def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: Run
     )
 
 
-def train_classic(job: str, config: RunConfig, run_dir: RunUrl, train: Train) -> dict[str, dict[str, float]]:
+def train_classic(job: str, config: RunConfig, run_dir: RunStore, train: Train) -> dict[str, dict[str, float]]:
     """Scores of the classic models that the run asks for, by model and split; what is trained already is not trained again."""
     scores: dict[str, dict[str, float]] = {}
     planned = tries(config, run_dir)

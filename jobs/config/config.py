@@ -577,9 +577,9 @@ def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Coll
     and `allow_import` is not said.
     """
     from graphmill.cluster.runs.run_directory import load_config
-    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.cluster.runs.run_store import RunStore
 
-    tree = load_config(RunUrl(run), advice)
+    tree = load_config(RunStore(run), advice)
     if tree.get("format") != FORMAT:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"

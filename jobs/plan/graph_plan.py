@@ -6,7 +6,7 @@ import numpy as np
 
 from graphmill.cluster.data.training_data import GraphData
 from graphmill.cluster.ray.placement import Resources
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification, Regression
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import GraphFacts
@@ -39,7 +39,7 @@ def plan_graphs(job: str, config: RunConfig) -> int:
     return plan_run(job, config, _look)
 
 
-def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunUrl) -> None:
+def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunStore) -> None:
     config = resolved.config
     stored = find_molecules(config.data, config.target)
     if not isinstance(stored, StoredGraphs):
@@ -63,7 +63,7 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
 
 
 def _add_batches(
-    plan: Plan, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: RunUrl
+    plan: Plan, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: RunStore
 ) -> None:
     """Raises what the run would raise of this set."""
     columns = target_columns(store, config.target)

@@ -8,7 +8,7 @@ import torch
 
 from graphmill.cluster.data.training_data import OpenNodes, StoredNodes
 from graphmill.cluster.ray.placement import Resources
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import GraphmillError
 from graphmill.core.summaries import counted
 from graphmill.jobs.baselines.tuned_baselines import search
@@ -57,7 +57,7 @@ def plan_nodes(job: str, config: RunConfig) -> int:
     return plan_run(job, config, _look)
 
 
-def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunUrl) -> None:
+def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunStore) -> None:
     config = resolved.config
     graph = find_graph(config.data)
     if graph is None:

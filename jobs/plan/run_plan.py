@@ -18,7 +18,7 @@ from graphmill.cluster.embeddings.rows import table_bytes
 from graphmill.cluster.options import TrainOptions, WorkerOptions
 from graphmill.cluster.ray.placement import Resources, resources_now
 from graphmill.cluster.ray.session import ray_session
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import GraphmillError
 from graphmill.core.parallel_map import num_cores
 from graphmill.core.process_memory import own_bytes
@@ -231,7 +231,7 @@ class Plan:
             else f"{self.cores} cores on each of {self.hosts} hosts"
         )
 
-    def add_run(self, run_dir: RunUrl, config: RunConfig) -> None:
+    def add_run(self, run_dir: RunStore, config: RunConfig) -> None:
         """Ray, where the run is kept, what it goes on from, and its checkpoints."""
         local = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
@@ -252,7 +252,7 @@ class Plan:
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")
 
 
-def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunUrl], None]) -> int:
+def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunStore], None]) -> int:
     """Prints the plan of a run; returns the exit status, 1 where the run would be refused. Raises what the run raises of its options alone. `look` adds
     what the data decides."""
     cluster = _cluster(config)

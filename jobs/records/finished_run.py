@@ -8,7 +8,7 @@ from typing import Any
 
 from graphmill.cluster.checkpoints.checkpoint import TrainState, load_state, verify_checkpoint
 from graphmill.cluster.checkpoints.checkpoint_store import BEST
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import FormatError, quoted
 from graphmill.core.files.json_object import parse_object
 from graphmill.core.files.small_files import read_small
@@ -21,7 +21,7 @@ _WEIGHTS = (BEST, "model.safetensors")
 class FinishedRun:
     """Read one with `read_run`."""
 
-    place: RunUrl
+    place: RunStore
     summary: dict[str, Any]
     state: TrainState  # of the best weights
 
@@ -97,12 +97,12 @@ class FinishedRun:
 
 def read_run(path: str) -> FinishedRun:
     """The run in this directory. Raises FormatError where there is none, or one that has not finished, or was continued and has not again."""
-    place = RunUrl(path)
+    place = RunStore(path)
     with place.at_hand("config.json", "summary.json", "events.jsonl", BEST) as run:
         return _read(place, run)
 
 
-def _read(place: RunUrl, run: Path) -> FinishedRun:
+def _read(place: RunStore, run: Path) -> FinishedRun:
     path, file = place.url, run / "summary.json"
     try:
         summary = parse_object(read_small(file), str(file))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphmill.cluster.runs.run_directory import flat, load_config
-from graphmill.cluster.runs.run_url import FILES, RunUrl
+from graphmill.cluster.runs.run_store import FILES, RunStore
 from graphmill.core.errors import FormatError, GraphmillError, quoted
 from graphmill.core.files.json_object import parse_object
 from graphmill.core.files.small_files import read_small
@@ -211,9 +211,9 @@ class RunRecord:
         return sum(rate * s for rate, s in known) / seconds if seconds > 0 else None
 
 
-def read_run(run: Path | RunUrl) -> RunRecord:
+def read_run(run: Path | RunStore) -> RunRecord:
     """Reads a run's directory. Raises FormatError naming the file where there is none, or where one is damaged."""
-    with RunUrl.of(run).at_hand(*FILES) as path:
+    with RunStore.of(run).at_hand(*FILES) as path:
         return _read_run(path)
 
 

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING
 from graphmill.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.cluster.runs.run_store import RunStore
     from graphmill.jobs.config.config import RunOptions
 
 
-def choose_run_dir(job: str, options: "RunOptions") -> "RunUrl":
+def choose_run_dir(job: str, options: "RunOptions") -> "RunStore":
     """Where the run lives; raises before any work where it cannot."""
     from graphmill.cluster.runs.run_directory import check_free, load_config  # loads pyarrow
-    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.cluster.runs.run_store import RunStore
 
     if options.resume is not None:
-        place = RunUrl(options.resume)
+        place = RunStore(options.resume)
         load_config(place)
         return place
-    place = RunUrl(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if place.store is not None:
-        place.store.check_bucket()
+    place = RunStore(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    place.check_bucket()
     check_free(place)
     return place
 

@@ -516,10 +516,10 @@ def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
     for flag, is_set in beside.items():
         if is_set:
             return f"width: a table of embeddings goes without {flag}, got both; leave out one of them"
-    from graphmill.cluster.runs.run_url import RunUrl  # loads pyarrow
+    from graphmill.cluster.runs.run_store import RunStore  # loads pyarrow
 
     for place in (config.run.dir, config.run.resume):
-        if place is not None and RunUrl(place).store is not None:
+        if place is not None and not RunStore(place).is_local:
             return (
                 f"{place}: expected a run's directory in a folder, where the owners of embeddings write their rows, got one on an object store; "
                 "set --run.dir to a folder that all hosts write"

@@ -13,7 +13,7 @@ from graphmill.cluster.options import ServerOptions
 from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.ray.placement import Resources, cluster_resources
 from graphmill.cluster.ray.session import ray_session
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.one_process import ProcessLauncher
 from graphmill.cluster.training.train_session import Launcher
 from graphmill.cluster.transport.tls import tls_context
@@ -171,7 +171,7 @@ def table_spec(resolved: ResolvedRun, manifest: Manifest | TypedManifest, owners
 
 @contextmanager
 def _in_this_process(
-    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunUrl
+    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunStore
 ) -> Iterator[_Ready]:
     for reason in resolved.reasons:
         print(reason, flush=True)
@@ -202,7 +202,7 @@ def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph
 
 @contextmanager
 def _on_ray(
-    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunUrl
+    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunStore
 ) -> Iterator[_Ready]:
     from graphmill.cluster.data.served_nodes import ServedNodes
     from graphmill.cluster.embeddings.server import served_owners

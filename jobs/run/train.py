@@ -125,7 +125,7 @@ def automatic_resume(
     All that is said now lies over what the run was: the same words change nothing, others are refused as they are with --run.resume DIR.
     Raises ConfigError where nothing says the directory.
     """
-    from graphmill.cluster.runs.run_url import RunUrl
+    from graphmill.cluster.runs.run_store import RunStore
 
     asked = config_tree(kind, *layers, said)
     place = asked["run"].get("dir")
@@ -135,7 +135,7 @@ def automatic_resume(
             "resume: expected --run.dir beside --run.resume auto, found none; the directory says which run it is: set --run.dir"
         )
     rest = {name: value for name, value in said["run"].items() if name not in ("dir", "resume")}
-    if not RunUrl(place).holds_run:
+    if not RunStore(place).holds_run:
         return [*layers], {**said, "run": {**rest, "dir": place}}
     saved = read_saved(place, "start one without --run.resume", allow_import=allow_import, known=known).tree()
     return [saved, *layers], {**said, "run": {**rest, "resume": place, "dir": None}}

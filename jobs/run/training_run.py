@@ -17,10 +17,11 @@ from graphmill.cluster.data.training_data import TrainingData
 from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.ray.session import joins_a_cluster
-from graphmill.cluster.runs.local_records import Record
+from graphmill.cluster.runs.records import Record
 from graphmill.cluster.runs.run_directory import RunDirectory, make_folder, write_atomic
+from graphmill.cluster.runs.run_lease import held
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.runs.run_upload import copied
-from graphmill.cluster.runs.run_url import RunUrl
 from graphmill.cluster.tasks import Task
 from graphmill.cluster.training.initial_weights import load_start
 from graphmill.cluster.training.train_session import Launcher
@@ -66,13 +67,13 @@ KEPT_EPOCH = {
 
 
 @contextmanager
-def open_run(place: RunUrl, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
+def open_run(place: RunStore, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
     """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written.
 
     Raises ConflictError where another process trains this run.
     """
     make_folder(place)
-    with place.held() as hold:
+    with held(place) as hold:
         run = RunDirectory.resume(place, config) if options.resume else RunDirectory.create(place, config)
         write_atomic(run.path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
         run.note("begin", resumed=options.resume is not None, **describe_command())
@@ -117,7 +118,7 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
             _write_report(run)
 
 
-def _newest(place: RunUrl) -> str | None:
+def _newest(place: RunStore) -> str | None:
     """The newest checkpoint's name; None where there is none, or the store does not answer."""
     with suppress(OSError):
         return next(iter(checkpoints_of(place, _LAST_LOOK_S).names()), None)
@@ -149,7 +150,7 @@ def copied_from(manifest: Manifest | TypedManifest | GraphSetManifest) -> str:
     return "" if manifest.origin is None else f", a copy of {manifest.origin}"
 
 
-def check_resume(run_dir: RunUrl, resolved: ResolvedRun) -> None:
+def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
     """Raises before anything of the run is touched where it is not the run that is asked for."""
     damaged: list[str] = []
     checkpoints, epochs = checkpoints_of(run_dir), resolved.config.fit.epochs
@@ -169,7 +170,7 @@ def check_resume(run_dir: RunUrl, resolved: ResolvedRun) -> None:
             raise ConfigError(str(error).replace("this checkpoint is", "what it holds is")) from None
 
 
-def finished_summary(run_dir: RunUrl, resolved: ResolvedRun) -> Mapping[str, Any] | None:
+def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, Any] | None:
     """The summary of a run that is finished, where what is asked now would train and score nothing else; None where something is left to do."""
     record = read_run(run_dir)
     asked = json.loads(json.dumps(resolved.tree(), default=str))
@@ -177,7 +178,7 @@ def finished_summary(run_dir: RunUrl, resolved: ResolvedRun) -> Mapping[str, Any
     return record.summary if record.state == "finished" and same else None
 
 
-def end_finished(summary: Mapping[str, Any], run_dir: RunUrl, run: RunOptions) -> int:
+def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions) -> int:
     """The exit status of a command that repeats a finished run's; says that it is."""
     print(f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it")
     return end_of_run(summary, require_baselines=run.require_baselines)
@@ -248,7 +249,7 @@ def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
 
 def train_and_score(
     job: str,
-    run_dir: RunUrl,
+    run_dir: RunStore,
     resolved: ResolvedRun,
     launcher: Launcher,
     task: Task,
@@ -323,7 +324,7 @@ def train_and_score(
     return summary | {"has_report": run.has_report}
 
 
-def _choices_that_hold(run_dir: RunUrl, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
+def _choices_that_hold(run_dir: RunStore, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
     """What the run chose when it began, without what was said or chosen since."""
     values = config.options()
     told = (
@@ -377,7 +378,7 @@ def _told_in_full(record: RunRecord) -> dict[str, Any]:
     return {**peak, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
-def print_end(summary: Mapping[str, Any], run_dir: RunUrl) -> None:
+def print_end(summary: Mapping[str, Any], run_dir: RunStore) -> None:
     """What a finished run says: scores, cost, and the commands that go on from here."""
     print_scores(summary)
     speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from graphmill.cluster.runs.run_directory import write_atomic
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError, StageError
 from graphmill.jobs.baselines.tuned_baselines import Try, best_of, tries
 from graphmill.jobs.cli.child_process import cause_of, end_tagged, start
@@ -61,7 +61,7 @@ def train_beside(
     """Trains what is not trained yet, each in a process of its own. Raises StageError, with the cause, where one fails."""
     asked: dict[str, list[Try]] = {}
     for config in configs:
-        planned = tries(replace(config, baseline=baseline), RunUrl(str(out / f"beside-{len(asked):03d}")))
+        planned = tries(replace(config, baseline=baseline), RunStore(str(out / f"beside-{len(asked):03d}")))
         alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)
         asked.setdefault(alike, planned)
     for one in (one for planned in asked.values() for one in planned):

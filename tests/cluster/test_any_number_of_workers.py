@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.process.outcome import Finished
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import StepOutput
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.train_loop import Worker
@@ -59,12 +60,12 @@ def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> 
         rank,
         num_workers,
         CPU,
-        CheckpointWriter(LocalCheckpoints(folder), rank, None, write_at_once),
+        CheckpointWriter(Checkpoints(RunStore.of(folder)), rank, None, write_at_once),
     )
     if stop_after is not None and rank == 0:
         requests = [CheckpointRequest.NONE] * (stop_after - 1) + [CheckpointRequest.SAVE_AND_STOP] * 100
         worker._request = iter(requests).__next__  # type: ignore[method-assign]
-    worker.restore(LocalCheckpoints(folder))
+    worker.restore(Checkpoints(RunStore.of(folder)))
     outcome = worker.run()
     assert worker.average is not None
     moments = {f"moment {i} {k}": v for i, s in worker.optimizer.state_dict()["state"].items() for k, v in s.items()}

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.training_data import OpenNodes
 from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.train_loop import Worker
@@ -97,12 +98,12 @@ def a_spec(url: str, cache_bytes: int) -> TrainSpec:
 
 def train(rank: int, num_workers: int, folder: Path, stop_after: int | None, cache_bytes: int) -> dict[str, Any]:
     reporter = Records()
-    writer = CheckpointWriter(LocalCheckpoints(folder), rank, None, write_at_once)
+    writer = CheckpointWriter(Checkpoints(RunStore.of(folder)), rank, None, write_at_once)
     worker = Worker(a_spec(str(folder.parent / "graph"), cache_bytes), reporter, rank, num_workers, CPU, writer)
     if stop_after is not None and rank == 0:
         requests = [CheckpointRequest.NONE] * (stop_after - 1) + [CheckpointRequest.SAVE_AND_STOP] * 100
         worker._request = iter(requests).__next__  # type: ignore[method-assign]
-    worker.restore(LocalCheckpoints(folder))
+    worker.restore(Checkpoints(RunStore.of(folder)))
     worker.run()
     return {
         "records": reporter.epochs,

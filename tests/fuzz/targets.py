@@ -228,14 +228,15 @@ def _graph_shard(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _checkpoint(folder: Path) -> tuple[Path, nn.Module, torch.optim.Optimizer]:
-    from graphmill.cluster.checkpoints.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint
+    from graphmill.cluster.checkpoints.checkpoint import Snapshot, TrainState, moments_of, write_files
 
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     state = TrainState(next_epoch=4, best_epoch=2, best_score=0.75, identity={"seed": 7}, model_config={"width": 3})
-    save_checkpoint(folder / "epoch", Snapshot(state, model.state_dict(), None, moments_of(optimizer)))
+    (folder / "epoch").mkdir(parents=True)
+    write_files(folder / "epoch", Snapshot(state, model.state_dict(), None, moments_of(optimizer)))
     return folder / "epoch", model, optimizer
 
 

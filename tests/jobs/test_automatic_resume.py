@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs import predict, replay, report, train_nodes
 from graphmill.jobs.run.train import automatic_resume, config, train
@@ -37,15 +37,15 @@ def workplace(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("jobs")
 
 
-def lines(place: RunUrl, name: str) -> list[dict]:
+def lines(place: RunStore, name: str) -> list[dict]:
     return [json.loads(line) for line in (place.read(name) or b"").splitlines()]
 
 
-def losses(place: RunUrl, score: str = "valid_loss") -> list[tuple[int, float, float]]:
+def losses(place: RunStore, score: str = "valid_loss") -> list[tuple[int, float, float]]:
     return [(line["epoch"], line["train_loss"], line[score]) for line in lines(place, "metrics.jsonl")]
 
 
-def weights(place: RunUrl) -> bytes | None:
+def weights(place: RunStore) -> bytes | None:
     return place.read("best/model.safetensors")
 
 
@@ -60,10 +60,10 @@ def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, wor
     epochs = ("--fit.epochs", "40")
     done = run_job(train_nodes.main, [*WORDS, *epochs, "--run.dir", "undisturbed"], workplace)
     assert done.returncode == 0, done.stderr
-    undisturbed = RunUrl(str(workplace / "undisturbed"))
+    undisturbed = RunStore(str(workplace / "undisturbed"))
     assert len(losses(undisturbed)) == 40
     for where in (f"{bucket}/runs/killed", str(workplace / "killed")):
-        place, kills = RunUrl(where), 0
+        place, kills = RunStore(where), 0
         while kills < 2:
             before = checkpoints_of(place).names()[:1]
             job = start(where, workplace, *epochs)
@@ -96,7 +96,7 @@ def test_a_run_on_s3_is_read_from_there(bucket, workplace):
     done = run_job(replay.main, [where, "--epoch", "2", "--batch", "0", "--loss"], workplace)
     assert done.returncode == 0, done.stderr
     assert "of epoch-000002" in done.stdout
-    place = RunUrl(where)
+    place = RunStore(where)
     again = [*WORDS, "--fit.epochs", "3"]
     before, summary = place.names(), place.read("summary.json")
     done = run_job(train_nodes.main, [*again, "--run.dir", where], workplace)
@@ -142,13 +142,13 @@ def test_workers_of_ray_train_into_s3_and_go_on(bucket, workplace):
 
     where = f"{bucket}/runs/ray"
     run(where, "--workers.launcher", "ray", "--workers", "2", "--fit.epochs", "2")
-    place = RunUrl(where)
+    place = RunStore(where)
     assert place.store is not None
     assert "attempts" not in place.names()
     run(where, "--workers.launcher", "ray", "--workers", "1", "--fit.epochs", "4")
     assert checkpoints_of(place).names() == ["epoch-000004", "epoch-000003"]
     run("alone", "--workers.launcher", "process", "--fit.epochs", "4")
-    alone = RunUrl(str(workplace / "alone"))
+    alone = RunStore(str(workplace / "alone"))
     assert losses(place, "valid_mae") == losses(alone, "valid_mae")
     assert weights(place) == weights(alone)
 
@@ -168,6 +168,6 @@ def test_python_goes_on_with_a_run_as_it_began(tmp_path, monkeypatch):
     words = [*WORDS, "--data.nodes", "300", "--run.dir", "run", "--fit.epochs"]
     train(config(*words, 2, "--fit.micro_batches", 2))
     train(config(*words, 3).changed(("run.resume", "auto")))  # does not say the micro-batches
-    assert [line[0] for line in losses(RunUrl("run"))] == [0, 1, 2]
+    assert [line[0] for line in losses(RunStore("run"))] == [0, 1, 2]
     with pytest.raises(ConfigError, match="seed: 0 there, 5 here"):
         train(config(*words, 3, "--fit.seed", 5))

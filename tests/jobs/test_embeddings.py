@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs import predict, replay, train_links, train_nodes
 from graphmill.jobs.run.node_run import resolve_nodes
-from graphmill.storage.filesystem.remote_folder import StoredFolder
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import ingest
@@ -167,7 +167,7 @@ def test_a_run_on_an_object_store_is_refused_before_anything_is_written(graph, w
     (line,) = done.stderr.splitlines()
     assert f"{url}: expected a run's directory in a folder, where the owners of embeddings write their rows" in line
     assert not done.stdout
-    assert not StoredFolder(url).names()
+    assert not RunStore(url).names()
 
 
 @pytest.mark.parametrize(

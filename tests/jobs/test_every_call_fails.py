@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from graphmill.cluster.checkpoints.checkpoint import Snapshot, TrainState, keep_best, load_weights, verify_checkpoint
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint import Snapshot, TrainState, load_weights, verify_checkpoint
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints, keep_best_of
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import GraphmillError
 from graphmill.jobs import ingest, predict, train_nodes
 from graphmill.storage.graph import open_graph
@@ -87,7 +88,7 @@ class Training:
         shutil.copytree(made / "run", self._run)
 
     def check(self, *, done: bool) -> None:
-        assert LocalCheckpoints(self._run / "train").look([]) is not None
+        assert Checkpoints(RunStore.of(self._run / "train")).look([]) is not None
         if done:
             assert json.loads((self._run / "summary.json").read_text())["epochs"] == 3
             verify_checkpoint(self._run / "best")
@@ -143,16 +144,16 @@ def snapshot(epoch: int) -> Snapshot:
 
 def save(run: Path, epoch: int) -> float:
     """Saves a checkpoint, keeps the best weights, removes what is old, and resumes: the weights that are read."""
-    checkpoints = LocalCheckpoints(run / "train")
+    checkpoints = Checkpoints(RunStore.of(run / "train"))
     checkpoints.save(checkpoints.unused_name(snapshot(epoch).state.name), snapshot(epoch))
     checkpoints.sweep(2)
-    keep_best(run / "train" / checkpoints.names()[0], run / "best")
+    keep_best_of(run / "train" / checkpoints.names()[0], RunStore.of(run))
     return resumed(run)
 
 
 def resumed(run: Path) -> float:
     model = torch.nn.Linear(2, 3, bias=False)
-    with LocalCheckpoints(run / "train").newest([]) as found:
+    with Checkpoints(RunStore.of(run / "train")).newest([]) as found:
         assert found is not None
         load_weights(found[1] / "model.safetensors", model)
     return float(model.weight[0, 0].detach())

@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.training_data import StoredNodes
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.process.outcome import Finished
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.train_loop import Worker
@@ -66,12 +67,12 @@ def outcome(a_spec: TrainSpec, rank: int, size: int, device: str, reports: Path,
         rank,
         size,
         torch.device(device),
-        CheckpointWriter(LocalCheckpoints(reports), rank, None, write_at_once),
+        CheckpointWriter(Checkpoints(RunStore.of(reports)), rank, None, write_at_once),
     )
     requests = iter([CheckpointRequest.NONE] * (epochs - 1) + [CheckpointRequest.SAVE_AND_STOP] * 9)
     if rank == 0 and epochs < a_spec.options.epochs:
         worker._request = lambda: next(requests)  # type: ignore[method-assign]
-    worker.restore(LocalCheckpoints(reports))
+    worker.restore(Checkpoints(RunStore.of(reports)))
     result = worker.run()
     return {
         "losses": [record["train_loss"] for record in reporter.records if record["kind"] == "epoch"],

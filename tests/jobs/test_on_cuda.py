@@ -15,12 +15,13 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save
 
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions, StoredNodes
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.prediction.prediction import split_scores
 from graphmill.cluster.prediction.predictor import PredictionSpec, Predictor, SplitPlan, plan_pieces
 from graphmill.cluster.process.outcome import Finished, Stopped
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.train_loop import Worker
@@ -205,12 +206,12 @@ def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) 
         0,
         1,
         torch.device(device),
-        CheckpointWriter(LocalCheckpoints(folder), 0, None, write_at_once),
+        CheckpointWriter(Checkpoints(RunStore.of(folder)), 0, None, write_at_once),
     )
     if stop_at is not None:
         requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)
         worker._request = lambda: next(requests)  # type: ignore[method-assign]
-    worker.restore(LocalCheckpoints(folder))
+    worker.restore(Checkpoints(RunStore.of(folder)))
     outcome = worker.run()
     return worker, outcome.summary if isinstance(outcome, Finished) else outcome
 

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphmill.cluster.runs.run_directory import RunDirectory, write_atomic
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import StageError
 from graphmill.jobs import report
 from graphmill.jobs.cli.exit_codes import run as exit_with
@@ -367,7 +367,7 @@ def test_a_job_writes_its_report_when_it_ends_and_when_it_fails(tmp_path: Path, 
     path = tmp_path / "run"
 
     def body() -> None:
-        with open_run(RunUrl(str(path)), RunOptions(dir=str(path)), {"fit": {"epochs": 2}}) as run:
+        with open_run(RunStore(str(path)), RunOptions(dir=str(path)), {"fit": {"epochs": 2}}) as run:
             run.start(0)
             run.record(epoch(0))
             if failed:

@@ -1,8 +1,8 @@
 """Checkpoints: what is saved comes back bit for bit, and what does not fit is refused in one line."""
 
 import json
-import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,19 +15,15 @@ from graphmill.cluster.checkpoints.checkpoint import (
     Snapshot,
     TrainState,
     check_continues,
-    keep_best,
     load_optimizer,
     load_state,
     load_weights,
     moments_of,
-    newest_whole,
-    save_checkpoint,
-    sweep,
-    unused_name,
     verify_checkpoint,
 )
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.embeddings.rows import TableConfig, TableShard
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError, FormatError, StageError
 
 
@@ -40,6 +36,10 @@ def _trained(width: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
         optimizer.step()
         optimizer.zero_grad()
     return model, optimizer
+
+
+def save_checkpoint(directory: Path, snapshot: Snapshot) -> None:
+    Checkpoints(RunStore.of(directory.parent)).save(directory.name, snapshot)
 
 
 MODEL = {"width": 3, "filter": {"bands": 8}}
@@ -114,15 +114,6 @@ def test_fewer_epochs_than_done_are_refused(saved):
         check_continues(load_state(saved[0]), MODEL, RUN, 3, "here")
 
 
-def test_the_latest_checkpoint_is_the_newest_whole_one(tmp_path):
-    assert LocalCheckpoints(tmp_path / "train").names() == []
-    for name in ("epoch-000002", "epoch-000010"):
-        (tmp_path / "train" / name).mkdir(parents=True)
-        (tmp_path / "train" / name / "state.json").write_text("{}")
-    (tmp_path / "train" / "epoch-000011").mkdir()
-    assert LocalCheckpoints(tmp_path / "train").names()[0] == "epoch-000010"
-
-
 def test_a_score_that_was_not_measured_is_null_in_json(tmp_path):
     model, optimizer = _trained()
     state = TrainState(next_epoch=1, best_epoch=-1, best_score=None, identity=RUN, model_config=MODEL)
@@ -185,56 +176,6 @@ def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(tmp_path, saved):
-    names = [
-        "epoch-000002",
-        "epoch-000002+1",
-        "epoch-000002-step-00000003",
-        "epoch-000002-step-00000010",
-        "epoch-000010",
-    ]
-    for name in names:
-        shutil.copytree(saved[0], tmp_path / "train" / name)
-    assert LocalCheckpoints(tmp_path / "train").names()[0] == names[-1]
-    for name in reversed(names):
-        damaged: list[str] = []
-        assert newest_whole(tmp_path / "train", damaged) == tmp_path / "train" / name
-        assert len(damaged) == len(names) - 1 - names.index(name)
-        path = tmp_path / "train" / name / "state.json"
-        path.write_text(path.read_text().replace('"best_epoch": 2', '"best_epoch": 3'))  # valid, and not what was saved
-    assert newest_whole(tmp_path / "train", []) is None
-    assert newest_whole(tmp_path / "nowhere", []) is None
-
-
-def test_sweeping_leaves_the_newest_whole_ones(tmp_path, saved):
-    train = tmp_path / "train"
-
-    def put(*names: str) -> None:
-        for name in names:
-            shutil.copytree(saved[0], train / name)
-
-    def left() -> set[str]:
-        return {path.name for path in train.iterdir()}
-
-    put("epoch-000001", "epoch-000002-step-00000003", "epoch-000002")
-    (train / ".epoch-000003.77.tmp").mkdir()
-    sweep(train, 2)
-    assert left() == {"epoch-000002", "epoch-000002-step-00000003"}
-    put("epoch-000002-step-00000005", "epoch-000002-step-00000005+1")
-    sweep(train, 1)
-    assert left() == {"epoch-000002-step-00000005+1"}
-    # A damaged one does not count: what a run would go on from stays. An older damaged one is of no use.
-    put("epoch-000003", "epoch-000004", "epoch-000001")
-    for name in ("epoch-000004", "epoch-000001"):
-        (train / name / "model.safetensors").write_bytes(b"x")
-    sweep(train, 1)
-    assert left() == {"epoch-000003", "epoch-000004"}
-    assert newest_whole(train, []) == train / "epoch-000003"
-    put("epoch-000001-notes")  # somebody's own
-    sweep(train, 1)
-    assert left() == {"epoch-000003", "epoch-000004", "epoch-000001-notes"}
-
-
 def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_same():
     def identity(**more: str) -> dict[str, str]:
         return {"graph": "g", **more}
@@ -253,25 +194,6 @@ def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_sam
     check_continues(STATE, {**STATE.model_config, "seed": 1, "local": {}}, STATE.identity, 99, "run")
     with pytest.raises(ConfigError, match=r"another run \(seed: '1' there, None here"):
         check(identity(seed="1"), identity())
-
-
-def test_the_best_weights_are_kept_whole(tmp_path, saved):
-    for _ in range(2):  # the second in place of the first
-        keep_best(saved[0], tmp_path / "best")
-    verify_checkpoint(tmp_path / "best")
-    assert load_state(tmp_path / "best") == STATE
-    best = {path.name for path in (tmp_path / "best").iterdir()}
-    assert best == {"model.safetensors", "config.json", "state.json"}
-    assert (tmp_path / "best" / "model.safetensors").read_bytes() == (saved[0] / "best.safetensors").read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {"epoch", "best"}
-
-
-def test_no_name_is_given_twice(tmp_path):
-    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002"
-    (tmp_path / "epoch-000002").mkdir()
-    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002+1"
-    (tmp_path / "epoch-000002+1").mkdir()
-    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002+2"
 
 
 def test_another_architecture_is_refused_by_shape(saved):

@@ -1,17 +1,17 @@
 """A run in this process: its failures, attempts and checkpoints are those of a run on Ray's workers."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.options import WorkerOptions
-from graphmill.cluster.runs.local_records import AttemptFiles, Recorder
+from graphmill.cluster.runs.records import AttemptRecords, Recorder
 from graphmill.cluster.runs.run_directory import RunDirectory
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.one_process import ProcessLauncher
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.trainer import train
@@ -112,17 +112,15 @@ def test_what_another_attempt_would_meet_again_is_final(tmp_path):
 def test_a_checkpoint_that_cannot_be_written_ends_the_attempt(tmp_path, monkeypatch):
     """In the thread that writes it; the next attempt goes on from the one before."""
     full = iter([None, OSError(28, "No space left on device")])
-    save: Callable[..., None] = __import__(
-        "graphmill.cluster.checkpoints.checkpoint_store", fromlist=[""]
-    ).save_checkpoint
+    save = Checkpoints.save
 
-    def save_checkpoint(path: Path, snapshot: Any) -> None:
+    def save_checkpoint(self: Checkpoints, name: str, snapshot: Any) -> None:
         error = next(full, None)
         if error is not None:
             raise error
-        save(path, snapshot)
+        save(self, name, snapshot)
 
-    monkeypatch.setattr("graphmill.cluster.checkpoints.checkpoint_store.save_checkpoint", save_checkpoint)
+    monkeypatch.setattr(Checkpoints, "save", save_checkpoint)
     _, happened, shown = train_here(spec(checkpoint_every=1), tmp_path / "run")
     assert [event["epoch"] for event in happened if event["kind"] == "start"] == [0, 1]
     assert "No space left on device" in next(record["what"] for record in shown if record["kind"] == "failure")
@@ -133,7 +131,7 @@ def test_only_the_latest_checkpoints_are_kept(tmp_path):
     train_here(spec(checkpoint_every=1, epochs=6), tmp_path / "run", keep_checkpoints=2)
     names = [path.name for path in sorted((tmp_path / "run" / "train").iterdir())]
     assert names == ["epoch-000005", "epoch-000006"]
-    assert LocalCheckpoints(tmp_path / "run" / "train").names()[0] == "epoch-000006"
+    assert Checkpoints(RunStore.of(tmp_path / "run" / "train")).names()[0] == "epoch-000006"
 
 
 def test_what_a_killed_process_had_not_recorded_is_made_up(tmp_path):
@@ -141,8 +139,9 @@ def test_what_a_killed_process_had_not_recorded_is_made_up(tmp_path):
     train_here(spec(checkpoint_every=1, epochs=2), tmp_path / "killed")
     lines = (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "killed" / "metrics.jsonl").write_text(lines[0])
-    files = AttemptFiles.create(tmp_path / "killed")
-    Recorder(files).push({"kind": "epoch", **json.loads(lines[1])})
+    recorder = Recorder(AttemptRecords.create(RunStore.of(tmp_path / "killed")))
+    recorder.push({"kind": "epoch", **json.loads(lines[1])})
+    recorder.close()
     directory = RunDirectory.resume(tmp_path / "killed", {})
     launcher = ProcessLauncher(WorkerOptions(1, "cpu", launcher="process"), tmp_path / "killed")
     train(spec(checkpoint_every=1), launcher, directory, lambda _: None)

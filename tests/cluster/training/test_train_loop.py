@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from graphmill.cluster.checkpoints.checkpoint_store import LocalCheckpoints
+from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.process.outcome import Finished, Stopped
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification, Regression, StepOutput
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.nonfinite import NonFiniteLossError
@@ -122,14 +123,14 @@ def run_alone(
 ) -> tuple[Worker, Records, Any]:
     """A run with one worker; `stop_at`: after how many steps the driver asks it to stop."""
     reporter = reporter or Records()
-    writer = CheckpointWriter(LocalCheckpoints(folder), 0, a_spec.options.checkpoint_minutes, write_at_once)
+    writer = CheckpointWriter(Checkpoints(RunStore.of(folder)), 0, a_spec.options.checkpoint_minutes, write_at_once)
     worker = Worker(a_spec, reporter, 0, 1, CPU, writer)
     if stop_at is not None:
         requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)
         worker._request = lambda: next(requests)  # type: ignore[method-assign]
     if checkpoint is not None:
         shutil.copytree(checkpoint, folder / checkpoint.name, dirs_exist_ok=True)
-    worker.restore(LocalCheckpoints(folder))
+    worker.restore(Checkpoints(RunStore.of(folder)))
     outcome = worker.run()
     return worker, reporter, dict(outcome.summary) if isinstance(outcome, Finished) else outcome
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs import predict, train_nodes
 from graphmill.jobs.baselines.tuned_baselines import search, train_classic, tries
@@ -30,7 +30,7 @@ def test_the_search_is_24_configurations_of_which_the_first_is_the_recipe(tmp_pa
 
 def test_a_try_is_the_recipe_on_the_runs_own_data_splits_seed_and_metric(tmp_path):
     config = config_of(*WORDS, "--baseline", "gcn", "sage", "--baseline.configurations", 2)
-    planned = tries(config, RunUrl(str(tmp_path)))
+    planned = tries(config, RunStore(str(tmp_path)))
     assert [one.name for one in planned] == ["gcn", "gcn", "sage", "sage"]
     assert len({one.folder for one in planned}) == 4
     for one in planned:
@@ -40,7 +40,7 @@ def test_a_try_is_the_recipe_on_the_runs_own_data_splits_seed_and_metric(tmp_pat
         assert read_config(one.config.tree()) == one.config
     # Nothing of the run's own model and fit is in it.
     other = config.changed(("model.width", 8), ("fit.learning_rate", 0.5), ("fit.epochs", 3), ("model.num_layers", 7))
-    assert tries(other, RunUrl(str(tmp_path))) == planned
+    assert tries(other, RunStore(str(tmp_path))) == planned
 
 
 def finished(folder, scores, config):
@@ -60,16 +60,16 @@ def test_the_best_validation_counts_and_nothing_is_trained_twice(tmp_path, capsy
         finished(folder, {"valid": valid[folder.name], "test": valid[folder.name] - 0.1}, one)
         return 0
 
-    assert train_classic("job", config, RunUrl(str(tmp_path)), train) == {
+    assert train_classic("job", config, RunStore(str(tmp_path)), train) == {
         "gcn": {"valid": 0.7, "test": pytest.approx(0.6)}
     }
     assert len(trained) == 3
     assert "baseline gcn: valid 0.7000, test 0.6000 (" in capsys.readouterr().out
-    assert train_classic("job", config, RunUrl(str(tmp_path)), train)["gcn"]["valid"] == 0.7
+    assert train_classic("job", config, RunStore(str(tmp_path)), train)["gcn"]["valid"] == 0.7
     assert len(trained) == 3
     with pytest.raises(ConfigError, match="another graph or seed"):
-        train_classic("job", config.changed(("fit.seed", 8)), RunUrl(str(tmp_path)), train)
-    assert train_classic("job", replace(config, baseline=config_of().baseline), RunUrl(str(tmp_path)), train) == {}
+        train_classic("job", config.changed(("fit.seed", 8)), RunStore(str(tmp_path)), train)
+    assert train_classic("job", replace(config, baseline=config_of().baseline), RunStore(str(tmp_path)), train) == {}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 import graphmill.jobs.records.trackers
 from graphmill.cluster.runs.run_directory import RunDirectory, flat
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.config import RunOptions
 from graphmill.jobs.config.registry import PLACEHOLDERS
@@ -71,7 +71,7 @@ def test_a_run_and_its_continuation_are_one_entry_of_mlflow(mlflow, tmp_path, ca
     path = tmp_path / "run-of-one"
 
     def interrupted():
-        with open_run(RunUrl(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
+        with open_run(RunStore(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
             run.record(record(0))
             run.record(record(1))
             raise KeyboardInterrupt
@@ -82,7 +82,7 @@ def test_a_run_and_its_continuation_are_one_entry_of_mlflow(mlflow, tmp_path, ca
     assert entry.info.status == "KILLED"
     assert entry.info.run_name == "run-of-one"
     assert entry.data.params == {"fit.epochs": "4", "fit.seed": "0", "run.workers": "2"}
-    with open_run(RunUrl(str(path)), RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
         run.start(1)  # epoch 1 is repeated, with equal figures
         for epoch in (1, 2, 3):
             run.record(record(epoch))
@@ -99,7 +99,7 @@ def test_a_run_and_its_continuation_are_one_entry_of_mlflow(mlflow, tmp_path, ca
 def test_what_could_not_be_sent_is_sent_later(mlflow, tmp_path, capsys):
     client, store = mlflow
     path = tmp_path / "run"
-    with open_run(RunUrl(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
         wait_until(lambda: sent(path) == 0)
         entry = hidden(store, path, tmp_path / "away")
@@ -131,7 +131,7 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
         send(self, values, epoch)
 
     monkeypatch.setattr(graphmill.jobs.records.trackers.MLflow, "_send", slow)
-    with open_run(RunUrl(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
         for epoch in range(4):
             run.record(record(epoch))
         assert sent(path) == -1
@@ -140,7 +140,7 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
     # One that never does is left behind at the end.
     answers.clear()
     monkeypatch.setitem(graphmill.jobs.records.trackers._END_S, "finished", 0.2)
-    with open_run(RunUrl(str(tmp_path / "other")), RunOptions(track=("mlflow",)), CONFIG) as run:
+    with open_run(RunStore(str(tmp_path / "other")), RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
     assert "mlflow: not reached, the run goes on" in capsys.readouterr().err
     answers.set()
@@ -149,14 +149,14 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
 def test_what_a_killed_run_could_not_send_its_continuation_sends(mlflow, tmp_path):
     client, store = mlflow
     path = tmp_path / "run"
-    with open_run(RunUrl(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
         wait_until(lambda: sent(path) == 0)
         entry = hidden(store, path, tmp_path / "away")
         run.record(record(1))
         run.record(record(2))
     shutil.move(tmp_path / "away", entry)
-    with open_run(RunUrl(str(path)), RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
         run.record(record(3))
     assert history(client, path, "train_loss") == LOSSES
 
@@ -167,7 +167,7 @@ def test_two_trackers_keep_one_file(mlflow, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
     client, _ = mlflow
     path = tmp_path / "run"
-    with open_run(RunUrl(str(path)), RunOptions(track=("mlflow", "wandb")), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("mlflow", "wandb")), CONFIG) as run:
         for epoch in range(4):
             run.record(record(epoch))
     assert history(client, path, "train_loss") == LOSSES
@@ -193,11 +193,11 @@ def test_a_damaged_file_of_entries_is_one_line(tmp_path, text):
 def test_a_run_that_was_not_tracked_from_the_beginning_is_sent_whole(mlflow, tmp_path):
     client, _ = mlflow
     path = tmp_path / "run"
-    with open_run(RunUrl(str(path)), RunOptions(), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(), CONFIG) as run:
         run.record(record(0))
         run.record(record(1))
     assert not (path / "tracking.json").exists()
-    with open_run(RunUrl(str(path)), RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
         run.record(record(2))
         run.record(record(3))
     assert history(client, path, "train_loss") == LOSSES
@@ -205,7 +205,7 @@ def test_a_run_that_was_not_tracked_from_the_beginning_is_sent_whole(mlflow, tmp
 
 def test_a_run_that_fails_says_so(mlflow, tmp_path):
     client, _ = mlflow
-    with pytest.raises(ValueError), open_run(RunUrl(str(tmp_path / "run")), RunOptions(track=("mlflow",)), CONFIG):
+    with pytest.raises(ValueError), open_run(RunStore(str(tmp_path / "run")), RunOptions(track=("mlflow",)), CONFIG):
         raise ValueError("no")
     assert the_run(client).info.status == "FAILED"
 
@@ -241,7 +241,7 @@ def test_a_run_in_wandbs_offline_files(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     path = tmp_path / "run"
-    with open_run(RunUrl(str(path)), RunOptions(track=("wandb",)), CONFIG) as run:
+    with open_run(RunStore(str(path)), RunOptions(track=("wandb",)), CONFIG) as run:
         for epoch in range(4):
             run.record(record(epoch))
         run.write_summary({"accuracy": {"test": 0.5}})

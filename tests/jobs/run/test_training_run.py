@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from graphmill.cluster.runs.run_url import RunUrl
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.jobs.cli.progress import progress
 from graphmill.jobs.config.config import RunOptions
 from graphmill.jobs.run import training_run
@@ -50,15 +50,15 @@ def test_few_steps_and_a_long_warm_up_are_warned_of_in_one_line_each(num_steps, 
 
 
 def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path):
-    print_end(SUMMARY, RunUrl(str(tmp_path)))
+    print_end(SUMMARY, RunStore(str(tmp_path)))
     assert "stopped early" not in capsys.readouterr().out
     early = {"epoch": 8, "why": "no better valid accuracy in 5 validations (--fit.patience 5)"}
-    print_end(SUMMARY | {"stopped_early": early}, RunUrl(str(tmp_path)))
+    print_end(SUMMARY | {"stopped_early": early}, RunStore(str(tmp_path)))
     out = capsys.readouterr().out
     assert "peak memory" not in out
     assert f"best epoch 4 of 9, stopped early at epoch 9: {early['why']}, 10 parameters" in out
     assert "--fit.epochs 18 --fit.patience none" in out
-    print_end(SUMMARY | {"workers": 2, "peak_bytes": 1_234_000_000}, RunUrl(str(tmp_path)))
+    print_end(SUMMARY | {"workers": 2, "peak_bytes": 1_234_000_000}, RunStore(str(tmp_path)))
     assert "10 parameters, 2 workers on cpu, peak memory 1.23 GB each\n" in capsys.readouterr().out
 
 
@@ -67,7 +67,7 @@ def test_small_scores_are_not_printed_as_0(capsys: Any, tmp_path: Path) -> None:
     scores = {f"mae_{name}": 0.00002345 for name in names}
     task = {"names": names, "deviation": [1.0] * 12}
     more = {"task": task, "all_scores": {"valid": scores, "test": scores}, "baselines": {}}
-    print_end(SUMMARY | {"metric": "mae", "scores": {"valid": 0.0, "test": 1e-5}, **more}, RunUrl(str(tmp_path)))
+    print_end(SUMMARY | {"metric": "mae", "scores": {"valid": 0.0, "test": 1e-5}, **more}, RunStore(str(tmp_path)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["model", "0.0000", "1e-05"]
     assert lines[3].split() == ["mae", "of", "target", "0", "x" * 90, "2.35e-05", "2.35e-05"]
@@ -78,7 +78,7 @@ def test_small_scores_are_not_printed_as_0(capsys: Any, tmp_path: Path) -> None:
 def test_printed_scores_never_run_together(score: float, capsys: Any, tmp_path: Path) -> None:
     scores = {"valid": score, "test": score}
     longest = {"constant": scores, "composition": None}  # a name of 28 characters
-    print_end(SUMMARY | {"metric": "mae", "scores": scores, "baselines": longest}, RunUrl(str(tmp_path)))
+    print_end(SUMMARY | {"metric": "mae", "scores": scores, "baselines": longest}, RunStore(str(tmp_path)))
     head, model, constant = capsys.readouterr().out.splitlines()[1:4]
     assert head.split() == ["mae", "valid", "test"]
     assert model.split() == ["model", f"{score:.4f}", f"{score:.4f}"]
@@ -91,7 +91,7 @@ def test_a_run_without_a_report_names_none(monkeypatch: pytest.MonkeyPatch, caps
         raise ModuleNotFoundError("No module named 'matplotlib'")
 
     monkeypatch.setattr(training_run, "run_page", without_matplotlib)
-    place = RunUrl(str(tmp_path / "run"))
+    place = RunStore(str(tmp_path / "run"))
     with training_run.open_run(place, RunOptions(), {}) as run:
         pass
     print_end(SUMMARY | {"has_report": run.has_report}, place)

@@ -1,0 +1,280 @@
+"""Where a run is kept, a folder or a URL on an object store: the same verbs for both, over fsspec.
+
+A file appears whole or not at all. In a folder it is synced, and renamed into place; on a store every request is tried again until a deadline
+(`graphmill.storage.filesystem.retry`). Of a run on a store the driver has a working folder on its own disk, and writes there: `graphmill.cluster.runs.run_upload`
+brings what has changed to the store. What workers write (checkpoints, records) goes to the store itself.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import TypeVar
+
+import fsspec
+
+from graphmill.core.errors import GraphmillError
+from graphmill.core.files.small_files import read_small
+from graphmill.storage.filesystem.fsync import sync_file
+from graphmill.storage.filesystem.object_stores import check_bucket, is_object_store, list_names, put_file
+from graphmill.storage.filesystem.outputs import remove_empty_folder
+from graphmill.storage.filesystem.retry import retried
+from graphmill.storage.filesystem.temporary_folder import disown, own, owned, remove_orphans
+from graphmill.storage.filesystem.urls import is_local, split_url
+
+CONFIG = "config.json"
+FILES = (  # that the driver writes, whole; besides them event files, the best weights and what workers write
+    "config.json",
+    "environment.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "failure.log",
+    "tracking.json",
+    "summary.json",
+    "report.html",
+)
+BASELINES = "baselines"  # of a run: the classic models beside it
+DEADLINE_S = 120.0  # a store that is away for a minute is waited for
+_SLOWEST_BYTES_PER_S = 1e6  # of a copy under way
+_MOST_AT_ONCE = 500  # names of one request to remove them
+_SCRATCH = "graphmill-run-"  # begins the names of folders on this host's disk
+_ANY_SIZE = sys.maxsize - 1
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """Named by a path or an fsspec URL; files are named by their paths below it. `deadline_s`: of a request to a store.
+
+    Where a store does not answer in time, all verbs raise DeadlineError, and FormatError for what another try would not mend; in a folder they raise OSError.
+    """
+
+    url: str
+    deadline_s: float = DEADLINE_S
+
+    @classmethod
+    def of(cls, run: "str | Path | RunStore") -> "RunStore":
+        return run if isinstance(run, RunStore) else cls(str(run))
+
+    def __str__(self) -> str:
+        return self.url
+
+    @cached_property
+    def _where(self) -> tuple[fsspec.AbstractFileSystem, str]:
+        return split_url(self.url) if "://" in self.url else (split_url("/")[0], os.path.abspath(self.url))
+
+    @property
+    def filesystem(self) -> fsspec.AbstractFileSystem:
+        return self._where[0]
+
+    @property
+    def path(self) -> str:
+        """Of the filesystem."""
+        return self._where[1]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder. Raises FormatError for a URL of an unknown kind."""
+        return is_local(self.filesystem)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The run's directory, or the driver's working folder, of the run's name, made when it is first asked for."""
+        if self.is_local:
+            return Path(self.path if "://" in self.url else self.url)
+        remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)  # of drivers that were killed: the stores have the runs
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH)) / self.name
+        own(folder.parent)
+        folder.mkdir()
+        return folder
+
+    @property
+    def name(self) -> str:
+        return self.absolute.rsplit("/", 1)[-1]
+
+    @property
+    def absolute(self) -> str:
+        return str(self.folder.resolve()) if self.is_local else self.url.rstrip("/")
+
+    def below(self, *names: str) -> str:
+        """The path or URL of what is in it."""
+        return str(self.folder.joinpath(*names)) if self.is_local else "/".join((self.url.rstrip("/"), *names))
+
+    def child(self, *names: str) -> "RunStore":
+        return replace(self, url=self.below(*names))
+
+    @property
+    def holds_run(self) -> bool:
+        return self.read(CONFIG) is not None
+
+    def check_bucket(self) -> None:
+        """Raises ConfigError where the bucket of a store does not exist: none is ever created."""
+        self._request(lambda: check_bucket(self.filesystem, self.path, self.url), "", "look for the bucket")
+
+    def names(self, below: str = "") -> list[str]:
+        """Of files and folders in this folder, or in one below it; ascending, none where there is no such folder."""
+        return self._request(lambda: list_names(self.filesystem, self._path(below)), below, "list this folder")
+
+    def read(self, name: str) -> bytes | None:
+        """A file's content; None where there is none. Raises FormatError for a local pipe or device."""
+
+        def get() -> bytes:
+            return read_small(self.folder / name, _ANY_SIZE) if self.is_local else self._cat(name)
+
+        try:
+            return self._request(get, name, "read this file")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes or replaces a file; it outlives a loss of power."""
+        self._request(lambda: put_file(self.filesystem, self._path(name), content), name, "write this file")
+
+    def overwrite(self, name: str, content: bytes) -> None:
+        """Writes what nobody needs after a loss of power; in a folder a reader may find a part of it."""
+        if not self.is_local:
+            self.write(name, content)
+            return
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes a file to a store where there is none; False where there is one. Of several writers one succeeds, where the store can tell."""
+
+        def put() -> bool:
+            self._make_folder(name)
+            try:
+                self.filesystem.pipe_file(self._path(name), content, mode="create")
+            except FileExistsError:
+                # An answer that was lost, and a request that was sent again, are this writer's too.
+                return self._cat(name) == content
+            return True
+
+        return self._request(put, name, "create this file")
+
+    def extend(self, name: str, content: bytes, number: int) -> None:
+        """Adds whole lines to a log, from 1 on the `number`th time: to a local file, or as an object of that number, since a store cannot append."""
+        if not self.is_local:
+            self.write(f"{name}-{number:06d}", content)
+            return
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab", buffering=0) as stream:
+            stream.write(content)
+            os.fsync(stream.fileno())
+        if number == 1:
+            sync_file(path.parent)
+
+    def tail(self, name: str, place: int) -> tuple[bytes, int]:
+        """Whole lines of a log from a place on, and the place behind them; 0: its beginning. Empty where there are no more."""
+        if not self.is_local:
+            piece = self.read(f"{name}-{place + 1:06d}")
+            return (b"", place) if piece is None else (piece, place + 1)
+        with suppress(FileNotFoundError), open(self.folder / name, "rb") as stream:
+            stream.seek(place)
+            content = stream.read()
+            lines = content[: content.rfind(b"\n") + 1]  # the last one is being written, or its writer was killed
+            return lines, place + len(lines)
+        return b"", place
+
+    def put(self, source: Path, name: str) -> None:
+        """Copies a file of this host to a store."""
+
+        def copy() -> None:
+            self._make_folder(name)
+            self.filesystem.put_file(str(source), self._path(name))
+
+        self._request(copy, name, "write this file", os.path.getsize(source))
+
+    def get(self, name: str, target: Path) -> None:
+        """Copies a file from a store to this host. Raises FileNotFoundError where there is none."""
+        self._request(
+            lambda: self.filesystem.get_file(self._path(name), str(target)), name, "copy this file", num_bytes=1 << 30
+        )
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Removes these files, and their folders where nothing else is in them; what is not there is no error."""
+        for start in range(0, len(names), _MOST_AT_ONCE):
+            some = [self._path(name) for name in names[start : start + _MOST_AT_ONCE]]
+
+            def remove(some: list[str] = some) -> None:
+                if is_object_store(self.filesystem):  # one request
+                    self.filesystem.rm(some)
+                    return
+                for path in some:
+                    with suppress(FileNotFoundError):
+                        self.filesystem.rm_file(path)
+                for folder in {path.rsplit("/", 1)[0] for path in some}:
+                    remove_empty_folder(self.filesystem, folder)
+
+            with suppress(FileNotFoundError):
+                self._request(remove, names[start], "remove this file")
+
+    @contextmanager
+    def at_hand(self, *parts: str) -> Iterator[Path]:
+        """A folder with these of its files and of its folders' files, to be read: the run's directory, or copies of them. Errors name the URL."""
+        if self.is_local:
+            yield self.folder
+            return
+        with self.scratch() as folder:
+            self.fetch(folder, parts)
+            try:
+                yield folder
+            except GraphmillError as error:
+                error.args = tuple(str(text).replace(str(folder), self.url.rstrip("/")) for text in error.args)
+                raise
+
+    def fetch(self, folder: Path, parts: Sequence[str]) -> None:
+        """Copies files of these names from a store, and those in folders of these names; what is not there is left out."""
+        present = set(self.names())
+        for part in present.intersection(parts):
+            inside = [] if PurePath(part).suffix else [f"{part}/{name}" for name in self.names(part)]
+            for name in inside or [part]:
+                (folder / name).parent.mkdir(exist_ok=True)
+                self.get(name, folder / name)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder of this name on this host's disk, removed with the block; those that killed processes left go first."""
+        remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as made, owned(Path(made)):
+            folder = Path(made, self.name)
+            folder.mkdir()
+            yield folder
+
+    def leave_working_folder(self) -> None:
+        """To the user, where the store lacks some of it."""
+        disown(self.folder.parent)
+
+    def remove_working_folder(self) -> None:
+        """Of a run on a store, once the store has all of it."""
+        if not self.is_local and "folder" in vars(self):
+            shutil.rmtree(self.folder.parent, ignore_errors=True)
+
+    def _request(self, action: Callable[[], Result], name: str, what: str, num_bytes: int | None = None) -> Result:
+        """What `action` returns. `num_bytes`: about what it copies, for the deadline."""
+        if self.is_local:
+            return action()
+        where = self.below(name).rstrip("/")
+        if num_bytes is None:
+            return retried(action, where, what, self.deadline_s)
+        longest = self.deadline_s + num_bytes / _SLOWEST_BYTES_PER_S
+        return retried(action, where, what, longest, longest)
+
+    def _cat(self, name: str) -> bytes:
+        content: bytes = self.filesystem.cat_file(self._path(name))
+        return content
+
+    def _make_folder(self, name: str) -> None:
+        if not is_object_store(self.filesystem):
+            self.filesystem.makedirs(self._path(name).rsplit("/", 1)[0], exist_ok=True)
+
+    def _path(self, name: str) -> str:
+        return f"{self.path}/{name}".rstrip("/")
