@@ -54,7 +54,7 @@ def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None
     from graphmill.cluster.training.train_loop import Worker
     from graphmill.cluster.training.train_spec import TrainSpec
     from graphmill.jobs.config.config import config_tree, read_config
-    from graphmill.jobs.run.node_run import resolve_nodes
+    from graphmill.jobs.subjects.nodes import Nodes
     from graphmill.jobs.tasks.node_task import node_task
     from graphmill.storage.graph import open_graph
 
@@ -63,7 +63,7 @@ def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None
         timeout = timedelta(seconds=config.timeout_s)
         dist.init_process_group("gloo", f"file://{folder}/peers", timeout, world_size=size, rank=rank)
     graph = open_graph(config.graph)
-    resolved = resolve_nodes(read_config(config_tree("nodes", {"model": {"name": name}})), graph, None)
+    resolved = Nodes(graph).resolve(read_config(config_tree("nodes", {"model": {"name": name}})), None)
     data = _Watched(graph)
     spec = TrainSpec(
         data=data,

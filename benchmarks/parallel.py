@@ -54,7 +54,7 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
     from torch.nn.functional import cross_entropy
 
     from graphmill.cluster.data.training_data import StoredNodes
-    from graphmill.jobs.run.graph_parallel import ShardMemory, WholeGraphData
+    from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
     from graphmill.jobs.tasks.geco_classifier import GECOClassifier
     from graphmill.models.geco import FilterConfig
     from graphmill.models.options.geco import GECOConfig

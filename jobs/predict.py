@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from graphmill.cluster.prediction.prediction import OpenCrew
     from graphmill.cluster.prediction.predictor import Piece, PredictionSpec
     from graphmill.jobs.records.finished_run import FinishedRun
-    from graphmill.jobs.run.prediction_subject import Served, Subject
+    from graphmill.jobs.subjects.subject import Prediction, Served
 
 
 def main() -> int:
@@ -65,14 +65,14 @@ def _predict(config: PredictConfig) -> int:
     from graphmill.jobs.machine.this_machine import known_workers, local_session
     from graphmill.jobs.records.finished_run import read_run
     from graphmill.jobs.run.predicted_file import store_file
-    from graphmill.jobs.run.prediction_subject import graph_set_subject, node_subject
     from graphmill.jobs.run.submission import begin_submission
+    from graphmill.jobs.subjects.subject import open_prediction
     from graphmill.storage.filesystem.urls import absolute_url
     from graphmill.storage.predictions import PredictionFolder
 
     finished = read_run(config.run)
     config = store_file(finished, config)
-    subject = (graph_set_subject if finished.is_graph_set else node_subject)(finished, config)
+    subject = open_prediction(finished, config)
     launcher = "ray" if config.launcher == "auto" and subject.is_of_ray else config.launcher
     asked = WorkerOptions(_asked_workers(config, finished, subject), config.device, launcher=launcher)
     prediction = _Prediction(config, finished, subject)
@@ -81,16 +81,17 @@ def _predict(config: PredictConfig) -> int:
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
     session = local_session(asked, config.ray)
-    workers = known_workers(asked, session, subject.num_bytes)
+    workers = known_workers(asked, session, subject.subject.num_bytes)
     settings = prediction.settings(workers)
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
     submission = begin_submission(config, finished)
     if config.plan:
-        from graphmill.jobs.plan.predict_plan import plan_prediction
+        from graphmill.jobs.run.predict_plan import plan_prediction
 
         return plan_prediction(config, subject, summary, workers, lambda served: prediction.split(served, workers))
-    print(subject.text, *([subject.unread] if subject.unread else []), sep="\n", flush=True)
+    unread = subject.subject.unread(subject.trained)
+    print(subject.text, *([unread] if unread else []), sep="\n", flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them
         print("these predictions are complete: nothing to do")
@@ -113,7 +114,7 @@ def _predict(config: PredictConfig) -> int:
 
 @contextmanager
 def _here(
-    config: PredictConfig, subject: "Subject", workers: "WorkerOptions", session: "SessionOptions"
+    config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
     """This process predicts; nothing is started."""
     from graphmill.cluster.prediction.prediction import CrewHere
@@ -124,7 +125,7 @@ def _here(
 
 @contextmanager
 def _on_ray(
-    config: PredictConfig, subject: "Subject", workers: "WorkerOptions", session: "SessionOptions"
+    config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
     """The workers as the session's cluster allows, what they read, and themselves."""
     from graphmill.cluster.prediction.prediction_actors import ActorCrew, PoolOptions
@@ -140,7 +141,7 @@ def _on_ray(
         yield workers, served, partial(ActorCrew.of, pool)
 
 
-def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Subject") -> int | None:
+def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Prediction") -> int | None:
     """Of the full graph as many as the run had, where this machine, if it is alone, has the cores: then predictions have the run's bits."""
     if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
@@ -156,7 +157,7 @@ class _Prediction:
 
     config: PredictConfig
     finished: "FinishedRun"
-    subject: "Subject"
+    subject: "Prediction"
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -177,8 +178,8 @@ class _Prediction:
             "data": subject.content_hash,
             "splits": {name: repr(subject.samplers[name]) for name in self.splits},
             "ranks": self.finished.num_ranks,
-            "precision": subject.fit.precision,
-            "seed": subject.fit.seed,
+            "precision": subject.trained.fit.precision,
+            "seed": subject.trained.fit.seed,
             "device": None if config.device == "auto" else config.device,  # None: not known before there is a cluster
             "embeddings": config.embeddings,
             "shard_rows": config.shard_rows,
@@ -196,7 +197,7 @@ class _Prediction:
         from graphmill.cluster.training.evaluation import deal_split
 
         config, subject, run_ranks = self.config, self.subject, self.finished.num_ranks
-        data, members = served
+        data, members = subject.shared(served.data), subject.members(served)
         opened = None if subject.is_sharded else data.open()
         splits, num_batches, ids = [], [], [np.empty(0, np.int64)]
         for name in self.splits:
@@ -214,7 +215,9 @@ class _Prediction:
             num_batches.append(batches)
             ids.append(member_ids)
         if not splits:
-            raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")
+            raise ConfigError(
+                f"{subject.subject.url}: expected something in split {config.split}, found nothing; set --split"
+            )
         spec = PredictionSpec(
             data=data,
             build_model=subject.build_model,
@@ -226,9 +229,9 @@ class _Prediction:
             has_targets=subject.has_targets,
             splits=tuple(splits),
             embeddings=config.embeddings,
-            precision=subject.fit.precision,
-            seed=subject.fit.seed,
-            loader=subject.loader,
+            precision=subject.trained.fit.precision,
+            seed=subject.trained.fit.seed,
+            loader=subject.trained.config.loader,
             estimate=subject.estimate,
             table=subject.table,
         )
@@ -236,7 +239,9 @@ class _Prediction:
         return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
 
 
-def _print_summary(config: PredictConfig, finished: "FinishedRun", subject: "Subject", summary: dict[str, Any]) -> None:
+def _print_summary(
+    config: PredictConfig, finished: "FinishedRun", subject: "Prediction", summary: dict[str, Any]
+) -> None:
     metric, estimate = summary["metric"], summary.get("estimate")
     same = subject.content_hash == finished.data_hash
     named = metric if estimate is None else f"{metric} (estimate)"

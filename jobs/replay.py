@@ -65,36 +65,19 @@ class RunBatches:
 
 def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
     """The training batches of the run in this directory. Raises FormatError where there is no run, ConfigError where its batch is the whole graph."""
-    from graphmill.cluster.data.training_data import GraphData, StoredNodes
-    from graphmill.cluster.tasks import Classification
     from graphmill.jobs.config.config import saved_tree
-    from graphmill.jobs.data.prepare_graph import prepare_any_graph
-    from graphmill.jobs.data.prepare_molecules import prepare_molecules
     from graphmill.jobs.resolve.resolve import read_resolved
-    from graphmill.jobs.resolve.typed_facts import predicted_nodes
-    from graphmill.jobs.run.graph_run import graph_samplers
-    from graphmill.jobs.tasks.graph_task import graph_task, target_columns
-    from graphmill.jobs.tasks.node_task import node_task
+    from graphmill.jobs.subjects.subject import subject_class
 
     resolved = read_resolved(saved_tree(path, "give the directory of a run", allow_import=allow_import))
-    config, num_positions = resolved.config, resolved.micro_batches
     if resolved.is_full_graph:
         raise ConfigError(
             f"{path}: its one batch is the whole graph, spread over the workers; there is nothing to replay"
         )
-    if config.kind == "nodes":
-        graph = prepare_any_graph(config.data).whole()
-        data: Any = StoredNodes.of(graph, verify=config.servers.verify).open()
-        sampler = data.sampler(resolved.training, num_positions)
-        task = node_task(resolved.config, resolved.inputs, predicted_nodes(graph, config).manifest)
-        return RunBatches(resolved, data, sampler, task, num_positions)
-    store = prepare_molecules(config.data, config.target)
-    columns = target_columns(store, config.target)
-    task = graph_task(config.task, store, columns)
-    data = GraphData(store, columns, labels=isinstance(task, Classification)).open()
-    return RunBatches(
-        resolved, data, data.sampler(graph_samplers(resolved, ())["train"], num_positions), task, num_positions
-    )
+    subject, num_positions = subject_class(resolved.config).open(resolved.config), resolved.micro_batches
+    data = subject.data(resolved).open()
+    sampler = data.sampler(subject.training(resolved), num_positions)
+    return RunBatches(resolved, data, sampler, subject.task(resolved), num_positions)
 
 
 def digest(batch: Any) -> str:

@@ -6,20 +6,21 @@ from typing import Any
 
 from graphmill.jobs.config.config import RunConfig, config_tree, read_config
 from graphmill.jobs.config.reader import read_words
-from graphmill.jobs.config.registry import Kind
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.run.graph_run import set_inputs
-from graphmill.jobs.run.node_run import resolve_nodes
+from graphmill.jobs.subjects.subject import subject_class
+from graphmill.jobs.tasks.graph_task import set_inputs
 
 
-def config_of(*words: object, kind: Kind = "nodes") -> RunConfig:
+def config_of(*words: object, kind: str = "nodes") -> RunConfig:
     """What `jobs/train_nodes.py WORDS` (or train_graphs.py) makes of its words."""
     return read_config(config_tree(kind, read_words(map(str, words))[1]))
 
 
 def node_run(graph: Any, *words: object) -> ResolvedRun:
     """The run of these words on this graph, on a cluster that is not known."""
-    return resolve_nodes(config_of(*words), graph, None)
+    config = config_of(*words)
+    subject: Any = subject_class(config)
+    return subject(graph).resolve(config, None)
 
 
 def set_run(manifest: Any, out_dim: int, *words: object) -> ResolvedRun:

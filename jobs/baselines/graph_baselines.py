@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphmill.cluster.data.training_data import graph_labels
+from graphmill.cluster.data.graph_set_data import graph_labels
 from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.jobs.baselines.node_baselines import (
     Baselines,

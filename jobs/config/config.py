@@ -38,7 +38,7 @@ from graphmill.jobs.config.reader import (
     to_tree,
     unknown,
 )
-from graphmill.jobs.config.registry import MODELS, PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
+from graphmill.jobs.config.registry import KINDS, Component, find_kind, given_of, load, options_class
 from graphmill.models.options.relational import RelationalConfig
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
@@ -47,7 +47,6 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMAT = 2  # of config.json
 AUTO = "auto"
 _COMPONENTS = ("model", "sampler", "task")
-_FIRST_MODEL: dict[Kind, str] = {"nodes": "geco", "graphs": "tokengt"}
 
 
 @dataclass(frozen=True)
@@ -156,6 +155,10 @@ class GraphEvaluationOptions:
     estimate = None
     keeps_best = True
 
+    def batches(self, options: Any) -> Any:
+        """A split's sampler from that of training."""
+        return replace(options, max_graphs=self.max_graphs)
+
     def __post_init__(self) -> None:
         check_options(self, at_least(self, 1, "max_graphs"))
 
@@ -206,7 +209,8 @@ class RunOptions:
 class RunConfig:
     """Everything that a user says of a run."""
 
-    kind: Kind
+    kind: str
+    """nodes, graphs, or a user's own by its import path."""
     data: Any
     """NodeDataOptions or GraphSetOptions, by `kind`; so is `evaluation`."""
     model: Component
@@ -298,18 +302,18 @@ class RunConfig:
         return read_config(tree)
 
 
-def group_classes(kind: Kind) -> dict[str, type]:
+def group_classes(kind: str) -> dict[str, type]:
     """The groups of options that are no components, with their classes."""
-    own: dict[str, type] = {"data": NodeDataOptions, "evaluation": NodeEvaluationOptions}
-    if kind == "graphs":
-        own = {"data": GraphSetOptions, "evaluation": GraphEvaluationOptions}
-    parts: dict[str, Any] = {part.name: part.default_factory for part in fields(RunConfig)}
-    if kind == "graphs":
-        del parts["relational"]
-    return own | {name: made for name, made in parts.items() if isinstance(made, type)}
+    row = find_kind(kind)
+    parts: dict[str, Any] = {
+        part.name: part.default_factory for part in fields(RunConfig) if part.name not in row.without
+    }
+    return {"data": load(row.data), "evaluation": load(row.evaluation)} | {
+        name: made for name, made in parts.items() if isinstance(made, type)
+    }
 
 
-def _order(kind: Kind) -> tuple[str, ...]:
+def _order(kind: str) -> tuple[str, ...]:
     return ("data", *_COMPONENTS, *(name for name in group_classes(kind) if name != "data"))
 
 
@@ -337,9 +341,9 @@ def _read(tree: Tree) -> RunConfig:
     for group in _COMPONENTS:
         name, options = _split(tree.pop(group, {}))
         if name is None:
-            raise UsageError(f"missing --{group}: one of {', '.join(TABLES[group][kind])}")
+            raise UsageError(f"missing --{group}: one of {', '.join(find_kind(kind).table(group))}")
         options_type = options_class(group, kind, name)
-        given = given_of(options_type, PLACEHOLDERS[kind]) if group == "model" else {}
+        given = given_of(options_type, find_kind(kind).inputs) if group == "model" else {}
         options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
         left_open |= not_said
         parts[group] = Component(name, _build_open(options_type, options, f"{group}.", given, not_said))
@@ -418,11 +422,11 @@ def nested(path: str, value: Any) -> Tree:
     return value
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Any) -> str:
     word = value[0] if isinstance(value, Words) and len(value) == 1 else value
-    if word != "nodes" and word != "graphs":
-        raise UsageError(f"kind: expected nodes or graphs, got {word!r}")
-    return "nodes" if word == "nodes" else "graphs"
+    if not isinstance(word, str) or (word not in KINDS and ":" not in word):
+        raise UsageError(f"kind: expected {' or '.join(KINDS)}, or package.module:NAME of your own, got {word!r}")
+    return word
 
 
 def _split(value: Any) -> tuple[str | None, Tree]:
@@ -439,20 +443,17 @@ def _split(value: Any) -> tuple[str | None, Tree]:
     return name, tree
 
 
-_RUNS_ON: dict[Kind, str] = {"nodes": "a run on the nodes of one graph", "graphs": "a run on many graphs"}
-
-
-def _all_flags(kind: Kind, names: Mapping[str, str]) -> dict[str, str]:
+def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
     """Every flag of training with what it belongs to: nothing where a run of this kind with components of these names has it."""
     here: list[str] = []
     owners: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
-    for each, on in _RUNS_ON.items():
+    for each, row in ({kind: find_kind(kind)} | KINDS).items():
         flags = [f"{group}.{leaf}" for group, options in group_classes(each).items() for leaf in leaves(options)]
         flags += [*group_classes(each), *_COMPONENTS]
         for group in _COMPONENTS:
             own = names.get(group, "") if each == kind else ""
-            for name in dict.fromkeys([*TABLES[group][each], *([own] if ":" in own else [])]):
+            for name in dict.fromkeys([*row.table(group), *([own] if ":" in own else [])]):
                 its = [f"{group}.{leaf}" for leaf in leaves(options_class(group, each, name))]
                 if each == kind and name != own:
                     for flag in its:
@@ -462,7 +463,7 @@ def _all_flags(kind: Kind, names: Mapping[str, str]) -> dict[str, str]:
         if each == kind:
             here = flags
         else:
-            elsewhere = dict.fromkeys(flags, on)
+            elsewhere = dict.fromkeys(flags, row.about)
     others = {flag: f"--{flag.partition('.')[0]} {', '.join(names)}" for flag, names in owners.items()}
     return elsewhere | others | dict.fromkeys(here, "")
 
@@ -497,16 +498,19 @@ def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
     return lay_over(recipe, said)
 
 
-def config_tree(kind: Kind, *layers: Mapping[str, Any]) -> Tree:
+def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
     """The layers over the default recipe of the model that they name."""
     said: Tree = {}
     for layer in layers:
         said = _say_over(said, layer)
     kind = _kind(said.get("kind", kind))
-    name = _split(said.get("model", {}))[0] or _FIRST_MODEL[kind]
+    row = find_kind(kind)
+    first = {group: next(iter(row.table(group)), "") for group in _COMPONENTS}
+    name = _split(said.get("model", {}))[0] or first["model"]
     # A user's own model has the options of the first.
-    tree = dict(_recipe(f"defaults/{kind}-{name if name in MODELS[kind] else _FIRST_MODEL[kind]}.yaml"))
-    if name not in MODELS[kind]:
+    known = name if name in row.models else first["model"]
+    tree = dict(_recipe(f"defaults/{kind}-{known}.yaml")) if kind in KINDS else {**first}
+    if name not in row.models:
         tree.pop("model", None)
     if _is_automatic(said):
         tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
@@ -556,7 +560,7 @@ def check_code(
 ) -> None:
     """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder or of another user, names it,
     and nobody allowed it. `known`: what the user has named already."""
-    names = {group: _split(tree.get(group, {}))[0] or "" for group in _COMPONENTS}
+    names = {group: _split(tree.get(group, {}))[0] or "" for group in ("kind", *_COMPONENTS)}
     for group, name in names.items():
         if ":" not in name or allow_import or name in known:
             continue
@@ -637,7 +641,7 @@ def config_help(config: RunConfig) -> list[str]:
     for group in _order(config.kind):
         value = getattr(config, group)
         if isinstance(value, Component):
-            names = ", ".join(TABLES[group][config.kind])
+            names = ", ".join(find_kind(config.kind).table(group))
             lines += ["", f"--{group} NAME: {names}, or package.module:Name (default {value.name})"]
             lines += option_lines(type(value.options), f"{group}.", values=value.options, chosen=is_open)
         else:

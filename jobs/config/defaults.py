@@ -14,6 +14,7 @@ from typing import Any
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
 from graphmill.jobs.config.reader import to_tree
+from graphmill.jobs.config.registry import find_kind
 from graphmill.models.options.local import LocalOptions
 from graphmill.samplers.vocabulary.options import DEFAULT_CHUNKS
 from graphmill.samplers.vocabulary.rank_shares import num_chunk_batches, num_root_batches
@@ -455,7 +456,7 @@ _MEASURED_FOR_THEM = (
 
 def has_recipe(kind: str, model: str) -> bool:
     """Whether rules look at the model's default recipe, and leave alone what they do not choose of it."""
-    return kind != "nodes" or model in _HAVE_RECIPES
+    return find_kind(kind).chosen is not None or model in _HAVE_RECIPES
 
 
 def rule_paths(kind: str, model: str) -> tuple[str, ...]:
@@ -464,8 +465,8 @@ def rule_paths(kind: str, model: str) -> tuple[str, ...]:
     The rules were chosen for GECO and the classic models. Of the others TokenGT and Primphormer take them with few labels, and all take what
     depends on the number of steps in an epoch; so does a user's own model. GECO's `norm` is another thing than the classic models'.
     """
-    if kind != "nodes":
-        return ("fit.epochs", "fit.warmup_epochs")
+    if (chosen := find_kind(kind).chosen) is not None:
+        return chosen
     if model in _HAVE_RECIPES:
         own = ("model.layer.local",) if model == "primphormer" else ()
         more = _MEASURED_FOR_THEM if model in _FEW_LABELS_AS_GECO else ()

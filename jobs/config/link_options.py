@@ -1,11 +1,14 @@
 """What a run on links is told beside its model and its sampler."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from graphmill.core.option_checks import at_least, check_options, more_than_0
 from graphmill.models.options.links import LinkDecoderOptions
-from graphmill.samplers.vocabulary.options import TrainNegatives
+from graphmill.samplers.vocabulary.options import LinkOptions, RandomPartitionOptions, TrainNegatives
+from graphmill.storage.format.source import SPLITS
+
+SCORED = ("valid", "test")
 
 
 @dataclass(frozen=True)
@@ -36,3 +39,34 @@ class LinksOptions:
     def __post_init__(self) -> None:
         rows = at_least(self, 1, "batch_size", "num_negatives", "num_rivals") | more_than_0(self, "margin")
         check_options(self, rows)
+
+    def training(self, around: Any, seed: int) -> LinkOptions:
+        """The options of the sampler of training batches, whose links' surroundings `around` draws."""
+        return LinkOptions(
+            around,
+            batch_size=self.batch_size,
+            negatives=self.negatives,
+            num_negatives=self.num_negatives,
+            exclude_own=self.exclude_own,
+            seed=seed,
+        )
+
+    def scored(self, around: Any) -> dict[str, LinkOptions]:
+        """The samplers' options that each split is scored through; on the whole graph all splits are scored by one batch.
+
+        Rivals do not depend on the run's seed: runs are compared on the same ones.
+        """
+        negatives: Any = {"fixed": "fixed", "all": "all"}.get(self.ranking, "uniform")
+        whole = isinstance(around, RandomPartitionOptions)
+        return {
+            name: LinkOptions(
+                around,
+                splits=tuple(SPLITS[each] for each in SCORED) if whole else (SPLITS[name],),
+                batch_size=None if whole else self.batch_size,
+                negatives=negatives,
+                num_negatives=self.num_rivals,
+                exclude_own=False,
+                shuffle=False,
+            )
+            for name in SCORED
+        }

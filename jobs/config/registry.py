@@ -1,10 +1,12 @@
-"""The tables of models, samplers and tasks: for each name its options and what is made of them. A user's own is named by its import path.
+"""The tables of models, samplers and tasks, and the kinds of runs that have them. A user's own of each is named by its import path.
 
 `package.module:Name` names a frozen dataclass: its fields are the options, and its method `build` makes the component.
 
     model:    build(inputs: Inputs) -> nn.Module       over `graphmill.models.primitives.graphs.Graphs`; predictions [r, out_dim] of the roots, or of the graphs
     sampler:  build(router: Router, num_ranks: int)    -> a `graphmill.samplers.drawing.protocol.Sampler`
     task:     build(inputs: Inputs) -> Task            a `graphmill.cluster.tasks.Task`
+
+`--kind package.module:NAME` names a `Kind`: what a run is about.
 
 Fields that the class names in GIVEN are filled in by the run: of a sampler seed, split_set, root_split, shuffle and encodings.
 """
@@ -15,10 +17,10 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from graphmill.core.errors import ConfigError, quoted
 from graphmill.models.options.features import Features
@@ -27,7 +29,6 @@ from graphmill.models.options.tokengt import TokenGTConfig
 from graphmill.samplers.methods.registry import SAMPLERS, load
 from graphmill.storage.format.encoding_names import EncodingOptions
 
-Kind = Literal["nodes", "graphs"]
 StandardColumn = tuple[
     str, int, float, float
 ]  # type of nodes (empty: of a plain graph or a set), column, mean, deviation
@@ -77,6 +78,42 @@ class Row:
     """It is one of typed graphs alone, and takes `graphmill.models.relational.TypedGraphs`."""
     graph_parallel: bool = False
     """It is trained full-graph too, sharded over the workers."""
+    subject: str = ""
+    """Of a task whose runs are about something else than others of their kind: import path of that `graphmill.jobs.subjects.subject.Subject`."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What runs may be about: their options, models, samplers and tasks, and the class that opens their data. The first of a table is the default."""
+
+    about: str
+    """In words, as in "a run on many graphs"."""
+    data: str
+    """Import path of the class of `--data`, a frozen dataclass."""
+    evaluation: str
+    """Import path of the class of `--evaluation`. It has `estimate` and `keeps_best` of `graphmill.jobs.config.config.NodeEvaluationOptions` and, but for
+    one graph, `batches(options)`: a split's sampler from that of training."""
+    subject: str
+    """Import path of the class of `graphmill.jobs.subjects.subject.Subject` that opens the data."""
+    models: Mapping[str, Row]
+    samplers: Mapping[str, Row]
+    tasks: Mapping[str, Row]
+    inputs: Inputs = field(default_factory=Inputs)
+    """What options are checked with before the data is known."""
+    to_graphs: str = ""
+    """Import path of a function, or a class of such, that makes `graphmill.models.primitives.graphs.Graphs` of a batch. Empty: models take batches."""
+    is_one_graph: bool = False
+    """Batches carry what one graph stores of nodes and edges: encodings, weights, features of edges."""
+    takes_own_samplers: bool = True
+    """A user's own sampler draws from this data."""
+    chosen: tuple[str, ...] | None = ()
+    """Options that are chosen for the data where nobody says them; None: by the model (`graphmill.jobs.config.defaults`)."""
+    without: tuple[str, ...] = ("relational",)
+    """Groups of options that there are not."""
+
+    def table(self, group: str) -> Mapping[str, Row]:
+        """Of "model", "sampler" or "task"."""
+        return cast(Mapping[str, Row], getattr(self, f"{group}s"))
 
 
 def _classic(options: str) -> Row:
@@ -88,7 +125,7 @@ def _classic(options: str) -> Row:
     )
 
 
-MODELS: dict[Kind, dict[str, Row]] = {
+MODELS: dict[str, dict[str, Row]] = {
     "nodes": {
         "geco": Row(
             "graphmill.models.options.geco:GECOConfig",
@@ -125,41 +162,83 @@ MODELS: dict[Kind, dict[str, Row]] = {
     },
 }
 
-_SAMPLERS: dict[Kind, dict[str, Row]] = {
-    "nodes": {name: Row(*paths) for name, paths in SAMPLERS.items()},
-    "graphs": {
-        "graph-batches": Row(
-            "graphmill.samplers.vocabulary.options:GraphBatchOptions",
-            "graphmill.samplers.methods.graph_batches:GraphBatchSampler",
-        )
-    },
+_ON_NODES = {
+    "classification": Row("graphmill.cluster.options:NodeClassificationOptions"),
+    "binary": Row("graphmill.cluster.options:NodeBinaryOptions"),
+    "regression": Row("graphmill.cluster.options:NodeRegressionOptions"),
+    "links": Row("graphmill.jobs.config.link_options:LinksOptions", subject="graphmill.jobs.subjects.links:Links"),
 }
 
-TASKS: dict[Kind, dict[str, Row]] = {
-    "nodes": {
-        "classification": Row("graphmill.cluster.options:NodeClassificationOptions"),
-        "binary": Row("graphmill.cluster.options:NodeBinaryOptions"),
-        "regression": Row("graphmill.cluster.options:NodeRegressionOptions"),
-        "links": Row("graphmill.jobs.config.link_options:LinksOptions"),
-    },
-    "graphs": {
-        "regression": Row("graphmill.cluster.options:RegressionOptions"),
-        "binary": Row("graphmill.cluster.options:BinaryOptions"),
-        "classes": Row("graphmill.cluster.options:ClassesOptions"),
-        "nodes": Row("graphmill.cluster.options:NodesOptions"),
-        "pairs": Row("graphmill.cluster.options:PairsOptions"),
-    },
+_ON_GRAPHS = {
+    "regression": Row("graphmill.cluster.options:RegressionOptions"),
+    "binary": Row("graphmill.cluster.options:BinaryOptions"),
+    "classes": Row("graphmill.cluster.options:ClassesOptions"),
+    "nodes": Row("graphmill.cluster.options:NodesOptions"),
+    "pairs": Row("graphmill.cluster.options:PairsOptions"),
 }
 
-TABLES: dict[str, dict[Kind, dict[str, Row]]] = {"model": MODELS, "sampler": _SAMPLERS, "task": TASKS}
+KINDS = {
+    "nodes": Kind(
+        about="a run on the nodes of one graph",
+        data="graphmill.jobs.config.config:NodeDataOptions",
+        evaluation="graphmill.jobs.config.config:NodeEvaluationOptions",
+        subject="graphmill.jobs.subjects.nodes:Nodes",
+        models=MODELS["nodes"],
+        samplers={name: Row(*paths) for name, paths in SAMPLERS.items()},
+        tasks=_ON_NODES,
+        inputs=Inputs(node=Features(dim=1), out_dim=2, task="node"),
+        to_graphs="graphmill.jobs.tasks.model_inputs:NodeBatchGraphs",
+        is_one_graph=True,
+        chosen=None,
+        without=(),
+    ),
+    "graphs": Kind(
+        about="a run on many graphs",
+        data="graphmill.jobs.config.config:GraphSetOptions",
+        evaluation="graphmill.jobs.config.config:GraphEvaluationOptions",
+        subject="graphmill.jobs.subjects.graphs:Graphs",
+        models=MODELS["graphs"],
+        samplers={
+            "graph-batches": Row(
+                "graphmill.samplers.vocabulary.options:GraphBatchOptions",
+                "graphmill.samplers.methods.graph_batches:GraphBatchSampler",
+            )
+        },
+        tasks=_ON_GRAPHS,
+        inputs=Inputs(node=Features(categories=(2,))),
+        to_graphs="graphmill.jobs.tasks.model_inputs:graph_batch_graphs",
+        takes_own_samplers=False,
+        chosen=("fit.epochs", "fit.warmup_epochs"),
+    ),
+}
+
+TABLES = {group: {name: kind.table(group) for name, kind in KINDS.items()} for group in ("model", "sampler", "task")}
 
 GRAPH_PARALLEL = ", ".join(name for name, row in MODELS["nodes"].items() if row.graph_parallel)
 
 # What options are checked with before the data is known.
-PLACEHOLDERS: dict[Kind, Inputs] = {
-    "nodes": Inputs(node=Features(dim=1), out_dim=2, task="node"),
-    "graphs": Inputs(node=Features(categories=(2,))),
-}
+PLACEHOLDERS = {name: kind.inputs for name, kind in KINDS.items()}
+
+
+def find_kind(name: str) -> Kind:
+    """Ours of this name, or a user's own. Raises ConfigError for a name that is neither."""
+    if name in KINDS:
+        return KINDS[name]
+    own = _load_own("kind", name, KINDS)
+    if not isinstance(own, Kind):
+        raise ConfigError(f"kind: expected {name} to be a Kind; see jobs/config/registry.py")
+    return own
+
+
+def _load_own(group: str, name: str, known: Iterable[str]) -> Any:
+    """What an import path names. Raises ConfigError for a name that is no such path."""
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+        raise ConfigError(
+            f"{group}: expected one of {', '.join(known)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
+        )
+    if sys.path[0] not in ("", os.getcwd()):  # as for `python -m`, and as Ray does for its workers
+        sys.path.insert(0, os.getcwd())
+    return load(name)
 
 
 @dataclass(frozen=True)
@@ -174,27 +253,21 @@ class Component:
         """Whether it is a user's own, named by its import path."""
         return ":" in self.name
 
-    def row(self, group: str, kind: Kind) -> Row | None:
+    def row(self, group: str, kind: str) -> Row | None:
         """None: a user's own."""
-        return TABLES[group][kind].get(self.name)
+        return find_kind(kind).table(group).get(self.name)
 
 
-def options_class(group: str, kind: Kind, name: str) -> type:
+def options_class(group: str, kind: str, name: str) -> type:
     """The class of a component's options. Raises ConfigError for a name that is in no table and no import path."""
-    table = TABLES[group][kind]
+    table = find_kind(kind).table(group)
     if name in table:
         return load(table[name].options)
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+    own = _load_own(group, name, table)
+    if group == "sampler" and not find_kind(kind).takes_own_samplers:
         raise ConfigError(
-            f"{group}: expected one of {', '.join(table)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
+            f"sampler: your own draw from one graph, many graphs have {', '.join(table)}, got {name}; leave it out"
         )
-    if group == "sampler" and kind == "graphs":
-        raise ConfigError(
-            f"sampler: your own draw from one graph, many graphs have graph-batches, got {name}; leave it out"
-        )
-    if sys.path[0] not in ("", os.getcwd()):  # as for `python -m`, and as Ray does for its workers
-        sys.path.insert(0, os.getcwd())
-    own = load(name)
     if not (isinstance(own, type) and is_dataclass(own) and callable(getattr(own, "build", None))):
         raise ConfigError(
             f"{group}: expected {name} to be a frozen dataclass with a method build; see jobs/config/registry.py"
@@ -257,16 +330,17 @@ def sharding(options: Any) -> str | None:
     return told
 
 
-def origin(component: Component) -> Mapping[str, str]:
-    """Of a user's own component: its distribution, version and a hash of its source, kept with the run. Empty for ours."""
-    if not component.is_foreign:
+def origin(path: str) -> Mapping[str, str]:
+    """Of a user's own component or kind: its distribution, version and a hash of its source, kept with the run. Empty for ours."""
+    if ":" not in path:
         return {}
-    module = sys.modules[type(component.options).__module__]
+    own = load(path)
+    module = sys.modules[own.__module__ if isinstance(own, type) else path.partition(":")[0]]
     package = module.__name__.partition(".")[0]
     names = importlib.metadata.packages_distributions().get(package, [])
     source = inspect.getsourcefile(module)
     told = {
-        "path": component.name,
+        "path": path,
         "source_hash": hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else "",
     }
     if names:

@@ -23,10 +23,16 @@ def local_session(asked: WorkerOptions, session: SessionOptions) -> SessionOptio
     return replace(session, num_cpus=there.cpus, num_gpus=there.gpus)
 
 
+def known_resources(asked: WorkerOptions, session: SessionOptions) -> Resources | None:
+    """What the workers have, where they run here; None: a cluster that is not joined yet."""
+    elsewhere = asked.launcher != "process" and joins_a_cluster(local_session(asked, session))
+    return None if elsewhere else this_machine(asked)
+
+
 def known_workers(asked: WorkerOptions, session: SessionOptions, data_bytes: int) -> WorkerOptions:
     """The workers as far as is known before a session is open: resolved where no cluster is to be joined, else as asked for.
 
     Prints what differs from what was asked for. Raises ConfigError where this machine lacks it.
     """
-    elsewhere = asked.launcher != "process" and joins_a_cluster(session)
-    return asked if elsewhere else place(asked, this_machine(asked), data_bytes)
+    there = known_resources(asked, session)
+    return asked if there is None else place(asked, there, data_bytes)

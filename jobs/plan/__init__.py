@@ -1,1 +1,1 @@
-"""`--plan`: what a run would need, measured on drawn batches. Imports: jobs.run and below."""
+"""`--plan`: what a run would need, measured on drawn batches. Imports: jobs.resolve and below."""

@@ -24,12 +24,12 @@ from graphmill.core.parallel_map import num_cores
 from graphmill.core.process_memory import own_bytes
 from graphmill.core.summaries import counted
 from graphmill.jobs.config.config import RunConfig
-from graphmill.jobs.config.registry import PLACEHOLDERS
+from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.machine.this_machine import known_resources
 from graphmill.jobs.plan.tries import Tried
 from graphmill.jobs.resolve.cross_checks import choose_run_dir
-from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.run.training_run import known_resources, step_warnings
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve, step_warnings
 
 _MARGIN = 1.2  # of memory, over what is counted
 _USABLE = 0.9  # of the memory that is free
@@ -256,9 +256,9 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
     """Prints the plan of a run; returns the exit status, 1 where the run would be refused. Raises what the run raises of its options alone. `look` adds
     what the data decides."""
     cluster = _cluster(config)
-    resources = cluster or known_resources(config)
+    resources = cluster or known_resources(config.workers, config.ray)
     # What the data's size decides, such as the micro-batches of one process, stays open until the data is looked at.
-    resolved = replace(resolve(config, Facts(PLACEHOLDERS[config.kind], {}, resources)), config=config)
+    resolved = replace(resolve(config, Facts(find_kind(config.kind).inputs, {}, resources)), config=config)
     run_dir = choose_run_dir(job, config.run)
     plan = Plan(job, resolved.workers.most, config.ray.object_store_gb, cluster)
     plan.place(resolved, 0)
@@ -270,7 +270,7 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
 
 def _cluster(config: RunConfig) -> Resources | None:
     """What the cluster has that the run would join; None where it joins none."""
-    if known_resources(config) is not None:
+    if known_resources(config.workers, config.ray) is not None:
         return None
     with ray_session(config.ray):
         return resources_now()

@@ -17,38 +17,23 @@ from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.ray.placement import resolve as resolve_workers
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
-from graphmill.jobs.config.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
+from graphmill.jobs.config.config import FORMAT, RunConfig, config_tree, read_config
 from graphmill.jobs.config.defaults import GraphFacts, choose, has_recipe
 from graphmill.jobs.config.link_options import LinksOptions
 from graphmill.jobs.config.reader import Tree, build, shown, to_tree
-from graphmill.jobs.config.registry import (
-    GRAPH_PARALLEL,
-    PLACEHOLDERS,
-    Inputs,
-    Kind,
-    model_config,
-    origin,
-    sharding,
-    stored_encoding,
-)
+from graphmill.jobs.config.registry import Inputs, Kind, find_kind, model_config, origin, sharding, stored_encoding
 from graphmill.jobs.config.standard_columns import standard_choice
 from graphmill.jobs.config.stored_columns import EdgeWeights, choose_weights
+from graphmill.jobs.resolve.checks import OF_ONE_GRAPH, OF_OTHERS
 from graphmill.jobs.tasks.build_model import build_model
-from graphmill.jobs.tasks.link_samplers import scored_links, training_links
-from graphmill.models.options.features import Features
 from graphmill.models.parallel.shards import NUM_BLOCKS
 from graphmill.samplers.methods.registry import given
 from graphmill.samplers.vocabulary.messages import EdgeColumn
-from graphmill.samplers.vocabulary.options import (
-    FullGraphOptions,
-    GraphBatchOptions,
-    LoaderOptions,
-    SubgraphOptions,
-    TypedOptions,
-    full_evaluation,
-)
+from graphmill.samplers.vocabulary.options import FullGraphOptions, full_evaluation
 from graphmill.storage.format.encoding_names import EncodingOptions
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS
+
+FEWEST_STEPS = 200  # fewer are warned of
 
 
 @dataclass(frozen=True)
@@ -103,7 +88,12 @@ class ResolvedRun:
     @property
     def encoding(self) -> EncodingOptions | None:
         """What every batch carries of the nodes' positions."""
-        return stored_encoding(self.config.model.options) if self.config.kind == "nodes" else None
+        return stored_encoding(self.config.model.options) if self.kind.is_one_graph else None
+
+    @property
+    def kind(self) -> Kind:
+        """What the run is about."""
+        return find_kind(self.config.kind)
 
     @cached_property
     def model_config(self) -> Any:
@@ -169,14 +159,14 @@ class ResolvedRun:
                 edge_columns=self.edge_columns,
             )
         sampler, links = self._sampler("train", shuffle=True), self.config.links
-        return sampler if links is None else training_links(links, sampler, self.config.fit.seed)
+        return sampler if links is None else links.training(sampler, self.config.fit.seed)
 
     @property
     def evaluation(self) -> dict[str, Any]:
         """The samplers' options that each split is scored through."""
         how = self.config.evaluation
-        if self.config.kind == "graphs":
-            return {split: replace(self._sampler(split, shuffle=False), max_graphs=how.max_graphs) for split in SPLITS}
+        if not self.kind.is_one_graph:
+            return {split: how.batches(self._sampler(split, shuffle=False)) for split in SPLITS}
         if self.config.links is not None:
             return self._scored_links(self.config.links)
         if self.is_full_graph:
@@ -196,12 +186,12 @@ class ResolvedRun:
         around = self._sampler("train", shuffle=False)
         if self.config.evaluation.how == "full":
             around = self._on_whole_graph(1)["train"]
-        return dict(scored_links(links, around))
+        return dict(links.scored(around))
 
     @property
     def edge_columns(self) -> tuple[EdgeColumn, ...]:
         """What every batch carries of the edges for the model."""
-        if self.config.kind == "graphs":
+        if not self.kind.is_one_graph:
             return ()
         held: dict[EdgeColumn, bool] = {"weight": self.inputs.edge_weight, "feature": not self.inputs.edge.empty}
         return tuple(name for name, is_read in held.items() if is_read)
@@ -216,13 +206,11 @@ class ResolvedRun:
 
     def _sampler(self, split: str, *, shuffle: bool) -> Any:
         config = self.config
-        if isinstance(config.sampler.options, GraphBatchOptions):
-            return replace(config.sampler.options, seed=config.fit.seed, shuffle=shuffle)
         columns = tuple(getattr(config.sampler.options, "edge_columns", ()))
         return given(
             config.sampler.options,
             seed=config.fit.seed,
-            split_set=config.data.split_set,
+            split_set=getattr(config.data, "split_set", 0),
             root_type=config.node_type,
             root_split=SPLITS[split],
             shuffle=shuffle,
@@ -278,13 +266,15 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     chosen: list[str] = []
     if facts.graph is not None:
         config, chosen = _choose(config, facts.graph, config.fit.micro_batches or workers.most)
-    for check in CHECKS:
+    is_one_graph = find_kind(config.kind).is_one_graph
+    for check in OF_ONE_GRAPH if is_one_graph else OF_OTHERS:
         problem = check(config)
         if problem is not None:
             raise ConfigError(problem)
     is_typed = bool(facts.inputs.node_dims)
-    reads_weights = config.kind == "nodes" and choose_weights(config, facts.weights, is_typed=is_typed)
-    own = {group: told for group in ("model", "sampler", "task") if (told := origin(getattr(config, group)))}
+    reads_weights = is_one_graph and choose_weights(config, facts.weights, is_typed=is_typed)
+    names = {"kind": config.kind, "model": config.model.name, "sampler": config.sampler.name, "task": config.task.name}
+    own = {group: told for group, name in names.items() if (told := origin(name))}
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
         **({} if config.fit.start_from is None else {"start_from": config.fit.start_from}),
@@ -302,9 +292,9 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     if standard := facts.inputs.standard:
         identity["standardised"] = len(standard)
         chosen.append(f"--data.standardise yes: {standard_choice(facts.inputs)}")
-    if config.kind == "nodes":
+    if is_one_graph:
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
-    encoding = stored_encoding(config.model.options) if config.kind == "nodes" else None
+    encoding = stored_encoding(config.model.options) if is_one_graph else None
     inputs = replace(
         facts.inputs,
         seed=config.fit.seed,
@@ -329,7 +319,7 @@ def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[R
 
 
 @cache
-def _recipe_options(kind: Kind, model: str | None) -> Mapping[str, Any]:
+def _recipe_options(kind: str, model: str | None) -> Mapping[str, Any]:
     """What the default recipe of this model, or for one of a user's own the first model's, says of every option."""
     named = {} if model is None else {"model": model}
     return MappingProxyType(read_config(config_tree(kind, {**named, "run": {"defaults": "recipe"}})).options())
@@ -366,256 +356,15 @@ def evaluation_text(config: RunConfig) -> str:
     return f"sampled, {config.sampler.name}, {told}"
 
 
-def _fanouts_are_layers(config: RunConfig) -> str | None:
-    row, options = config.model.row("model", config.kind), config.sampler.options
-    fanouts, layers = getattr(options, "fanouts", None), getattr(config.model.options, "num_layers", None)
-    # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
-    if (
-        "model.num_layers" in config.open
-        or row is None
-        or not row.layers_are_hops
-        or fanouts is None
-        or (isinstance(options, TypedOptions) and not row.takes_types)
-        or getattr(options, "edges", "") == "induced"
-        or len(fanouts) == layers
-    ):
-        return None
-    return (
-        f"fanouts needs one entry per layer: {layers} layers, got {fanouts}; set --sampler.fanouts or --model.num_layers, "
-        "or --sampler.edges induced"
-    )
-
-
-def _hops_find_neighbors(config: RunConfig) -> str | None:
-    fanouts = getattr(config.sampler.options, "fanouts", ())
-    if getattr(config.sampler.options, "relation_fanouts", None):  # the others may be left out
-        return None
-    if all(fanout > 0 or fanout == -1 for fanout in fanouts):
-        return None
-    return f"fanouts: expected at least 1 per hop, or -1 for all neighbors, got {fanouts}; set --sampler.fanouts"
-
-
-def _subgraphs_of_roots(config: RunConfig) -> str | None:
-    if config.kind != "nodes" or sharding(config.model.options) != "roots":
-        return None
-    own, options = config.model.is_foreign, config.sampler.options
-    if config.evaluation.how == "sampled" and (own or isinstance(options, SubgraphOptions)):
-        return None
-    name = config.model.name if own else config.model.name.upper()
-    typed = "typed-" if isinstance(options, TypedOptions) else ""
-    return (
-        f"sampler: {name} takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "
-        f"set --sampler {typed}node2subgraph or {typed}ppr, and --evaluation sampled"
-    )
-
-
-def _sampled_scores_have_roots(config: RunConfig) -> str | None:
-    if config.kind != "nodes" or config.evaluation.how != "sampled":
-        return None
-    if config.sampler.is_foreign and not hasattr(config.sampler.options, "root_split"):
-        return f"evaluation: 'sampled' needs a sampler with the field root_split, {config.sampler.name} has none; add it, or set --evaluation full"
-    if config.sampler.name not in ("random-partition", "saint"):
-        return None
-    return "evaluation: 'sampled' needs a sampler of roots; set --sampler neighbor or --evaluation full"
-
-
-def _patience_needs_scores_that_choose(config: RunConfig) -> str | None:
-    if config.fit.patience is None or config.evaluation.keeps_best:
-        return None
-    return (
-        f"patience: expected scores that choose the best epoch, got estimates ({config.evaluation.estimate}); set --fit.patience none, or "
-        "--evaluation.select_by estimate"
-    )
-
-
-def _links_fit_the_rest(config: RunConfig) -> str | None:
-    links, evaluation, sampler = config.links, config.evaluation, config.sampler.options
-    if links is None:
-        return None
-    if config.run.parallel == "graph":
-        return "--run.parallel graph: expected a task on nodes, got links; leave it out"
-    if config.fit.steps is not None:
-        return f"steps: a run on links counts epochs, got --fit.steps {config.fit.steps}; leave it out and set --fit.epochs"
-    if config.baseline.models:
-        return f"baseline: expected classification of nodes, got links and {' '.join(config.baseline.models)}; leave out --baseline"
-    if getattr(sampler, "batch_size", None) != getattr(type(sampler), "batch_size", None):
-        return "batch_size: a batch of links has --task.batch_size of them; leave out --sampler.batch_size"
-    if evaluation.how == "full" and evaluation.chunks > 1:
-        return f"chunks: links are scored on the whole graph in one chunk, or sampled, got {evaluation.chunks}; set --evaluation sampled"
-    if evaluation.how == "sampled" and links.ranking == "all":
-        return "ranking: 'all' nodes as rivals need the states of all, got sampled evaluation; set --evaluation full or --task.ranking sampled"
-    return None
-
-
-def _the_past_is_sampled(config: RunConfig) -> str | None:
-    options = config.sampler.options
-    if getattr(options, "time", "all") == "all":
-        return None
-    if config.links is not None and (options.time, options.as_of) != ("before", None):
-        return f"time: links expect 'before', without as_of, for a link is an edge of its own time, got {options.time!r}; set --sampler.time before"
-    if config.evaluation.how == "full":
-        return f"time: {options.time!r} expects scores through the sampler, for the whole graph has edges of all times; set --evaluation sampled"
-    if config.baseline.models:
-        return (
-            f"baseline: expected edges of all times, which {' '.join(config.baseline.models)} would hear, got --sampler.time {options.time}; "
-            "leave out --baseline"
+def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
+    """What to say of a run of so many optimizer steps."""
+    warnings = []
+    if num_steps < FEWEST_STEPS:
+        warnings.append(
+            f"{num_steps:,} optimizer steps in all, and most models need {FEWEST_STEPS} at least; set more --fit.epochs, or smaller batches"
         )
-    return None
-
-
-def _baselines_need_exact_scores(config: RunConfig) -> str | None:
-    if not config.run.require_baselines or config.evaluation.estimate is None:
-        return None
-    return (
-        f"require_baselines: expected exact scores, got estimates ({config.evaluation.estimate}); score the whole graph in one chunk "
-        "(--evaluation full --evaluation.chunks 1), or leave out --run.require_baselines"
-    )
-
-
-def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
-    if config.run.parallel != "graph":
-        return None
-    row = config.model.row("model", config.kind)
-    if config.kind != "nodes" or row is None or not row.graph_parallel:
-        return f"--run.parallel graph: expected a model that can be spread over workers ({GRAPH_PARALLEL}), got {config.model.name}; set --model"
-    usual = read_config(config_tree("nodes", {"model": config.model.name}))
-    defaults = {
-        "--sampler": (config.sampler, usual.sampler),
-        "--evaluation": (config.evaluation, NodeEvaluationOptions()),
-        "--loader": (config.loader, LoaderOptions()),
-        "--fit.micro_batches": (config.fit.micro_batches, TrainOptions().micro_batches),
-    }
-    useless = [flag for flag, (value, default) in defaults.items() if value != default]
-    if not useless:
-        return None
-    return f"--run.parallel graph: the whole graph is the one batch of an epoch; leave out {', '.join(useless)}"
-
-
-def _shards_hear_their_neighbors(config: RunConfig) -> str | None:
-    local = getattr(config.model.options, "local", None)
-    if config.run.parallel != "graph" or local is None:
-        return None
-    if getattr(config.model.options, "block", "geco") == "hyena":
-        return "--run.parallel graph: expected GECO's own block, hyena computes all nodes in one process; set --model.block geco"
-    if local.block == "gated-gcn":
-        return f"--run.parallel graph: expected a local block that keeps no row of an edge (lcb, gcn, sage, gat, appnp), got {local.block}; set --model.local.block"
-    return None
-
-
-def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
-    if not config.embeddings.width:
-        return None
-    if config.kind != "nodes":
-        return f"width: expected the nodes of one graph, got many graphs and --embeddings.width {config.embeddings.width}; leave it out"
-    beside = {
-        "--run.parallel graph": config.run.parallel == "graph",
-        "--fit.ema_decay": config.fit.ema_decay is not None,
-        "--fit.start_from": config.fit.start_from is not None,
-        "--baseline": bool(config.baseline.models),
-    }
-    for flag, is_set in beside.items():
-        if is_set:
-            return f"width: a table of embeddings goes without {flag}, got both; leave out one of them"
-    from graphmill.cluster.runs.run_store import RunStore  # loads pyarrow
-
-    for place in (config.run.dir, config.run.resume):
-        if place is not None and not RunStore(place).is_local:
-            return (
-                f"{place}: expected a run's directory in a folder, where the owners of embeddings write their rows, got one on an object store; "
-                "set --run.dir to a folder that all hosts write"
-            )
-    if config.workers.keep_checkpoints < 2:
-        return "keep_checkpoints: expected at least 2 with embeddings, whose owners may begin at the checkpoint before the newest, got 1; set --workers.keep_checkpoints 2"
-    return None
-
-
-def _features_of_nodes_are_left_on_stores(config: RunConfig) -> str | None:
-    if config.kind == "nodes" or not config.servers.range_reads:
-        return None
-    return "range_reads: expected the nodes of one graph, whose features stay on its store, got many graphs; leave out --servers.range_reads"
-
-
-def _classic_baselines_are_of_nodes(config: RunConfig) -> str | None:
-    if config.kind == "nodes" or not config.baseline.models:
-        return None
-    return f"baseline: expected the nodes of one graph, got many graphs and {' '.join(config.baseline.models)}; leave out --baseline"
-
-
-def _embedded_graph_has_47_classes(config: RunConfig) -> str | None:
-    if config.kind != "nodes" or config.data.path is not None:
-        return None
-    if config.task.name in ("binary", "regression"):
-        return f"task {config.task.name}: expected nodes with other labels, the embedded graph's have one class; set --task classification"
-    if config.metric != "rocauc":
-        return None
-    return "metric rocauc: expected 2 classes, the embedded graph has 47; set --task.metric accuracy"
-
-
-def _chunks_per_batch(config: RunConfig) -> str | None:
-    options = config.sampler.options
-    chunks = getattr(options, "num_chunks", None)
-    together = getattr(options, "chunks_per_batch", 1)
-    if chunks is None or together <= chunks:
-        return None
-    return f"chunks_per_batch: expected 1 to the number of chunks ({chunks}), got {together}; set --sampler.chunks_per_batch"
-
-
-def _sums_can_be_corrected(config: RunConfig) -> str | None:
-    if not getattr(config.sampler.options, "corrected", False) or config.model.is_foreign or config.sampler.is_foreign:
-        return None
-    block = getattr(config.model.options, "local", None)
-    name = config.model.name
-    if name in ("geco", "sage", "gcn") and getattr(block, "block", "lcb") not in ("gat", "gated-gcn"):
-        return None
-    what = f"{name} with --model.local {block.block}" if name == "geco" and block is not None else name
-    return (
-        f"corrected: expected a model that sums over neighbors (geco, sage, gcn), got {what}, which weighs them itself; "
-        "set --sampler.corrected no"
-    )
-
-
-def _edges_are_read(config: RunConfig) -> str | None:
-    if config.kind != "nodes" or not config.data.edge_features or config.model.is_foreign:
-        return None
-    if config.run.parallel == "graph":
-        return "--data.edge_features: expected batches, got --run.parallel graph, which sums over neighbors alone; leave out one of them"
-    if getattr(config.sampler.options, "corrected", False):
-        return "corrected: expected sums over neighbors, got models that read each edge (--data.edge_features); set --sampler.corrected no"
-    name, options = config.model.name, config.model.options
-    if not {"edge", "edge_dim"} & set(options.GIVEN):
-        return f"--data.edge_features: expected a model that reads features of edges, got {name}; set --model sage, gcn, gat, geco, grit, ppgt, tokengt or primphormer"
-    if "model.local.block" in config.open:  # chosen when the graph is known, for edges that have features
-        return None
-    try:
-        model_config(config.model, replace(PLACEHOLDERS["nodes"], edge=Features(dim=1)))
-    except ConfigError as error:
-        return f"--data.edge_features: {error}"
-    return None
-
-
-def _trackers_are_installed(config: RunConfig) -> str | None:
-    from graphmill.jobs.records.trackers import missing_tracker
-
-    return missing_tracker(config.run.track)
-
-
-CHECKS = (
-    _hops_find_neighbors,
-    _fanouts_are_layers,
-    _subgraphs_of_roots,
-    _sampled_scores_have_roots,
-    _links_fit_the_rest,
-    _the_past_is_sampled,
-    _patience_needs_scores_that_choose,
-    _baselines_need_exact_scores,
-    _whole_graph_has_no_batches,
-    _shards_hear_their_neighbors,
-    _chunks_per_batch,
-    _sums_can_be_corrected,
-    _embeddings_fit_the_rest,
-    _classic_baselines_are_of_nodes,
-    _edges_are_read,
-    _features_of_nodes_are_left_on_stores,
-    _embedded_graph_has_47_classes,
-    _trackers_are_installed,
-)
+    if num_warmup_steps >= num_steps:
+        warnings.append(
+            f"the warm-up of {num_warmup_steps:,} optimizer steps is no shorter than the run of {num_steps:,}; set a shorter warm-up, or more --fit.epochs"
+        )
+    return warnings

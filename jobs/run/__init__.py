@@ -1,1 +1,1 @@
-"""A run on nodes, on graphs, on the whole graph; the subject of a prediction. Imports: jobs.resolve and below."""
+"""A run of any kind, followed and reported; its plan; files of a prediction. Imports: jobs.subjects and below."""

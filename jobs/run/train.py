@@ -19,7 +19,7 @@ from graphmill.jobs.config.config import (
     without,
 )
 from graphmill.jobs.config.reader import Tree, UsageError, Words, asks_help, complain, read_words
-from graphmill.jobs.config.registry import PLACEHOLDERS, Kind
+from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.resolve.cross_checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, resolve
 from graphmill.samplers.methods.registry import load
@@ -28,17 +28,8 @@ if TYPE_CHECKING:
     from graphmill.jobs.records.finished_run import FinishedRun
 
 
-# What runs, or with --plan only plans.
-_RUNS: dict[tuple[Kind, bool], str] = {
-    ("nodes", False): "graphmill.jobs.run.node_run:run_nodes",
-    ("nodes", True): "graphmill.jobs.plan.node_plan:plan_nodes",
-    ("graphs", False): "graphmill.jobs.run.graph_run:run_graphs",
-    ("graphs", True): "graphmill.jobs.plan.graph_plan:plan_graphs",
-}
-
-
 def train_main(
-    description: str, kind: Kind = "nodes", recipe: str | None = None, words: Sequence[str] | None = None
+    description: str, kind: str = "nodes", recipe: str | None = None, words: Sequence[str] | None = None
 ) -> int:
     """Runs what the words of the command line say, over this recipe; returns the exit status.
 
@@ -74,12 +65,12 @@ def train_main(
 def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
     """Runs or plans; returns the exit status. What needs no data is refused before torch, numba and Ray are imported, which takes seconds."""
     any_number = replace(config.workers, num_workers=None, min_workers=None)  # the machine has a say in it
-    resolve(replace(config, workers=any_number), Facts(PLACEHOLDERS[config.kind], {}, None))
+    resolve(replace(config, workers=any_number), Facts(find_kind(config.kind).inputs, {}, None))
     choose_run_dir(job, config.run)
-    return int(load(_RUNS[config.kind, plan])(job, config))
+    return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
 
 
-def config(*words: object, kind: Kind = "nodes", recipe: str | None = None, allow_import: bool = False) -> RunConfig:
+def config(*words: object, kind: str = "nodes", recipe: str | None = None, allow_import: bool = False) -> RunConfig:
     """The configuration that these words of a command line describe: `config("--model", "geco", "--fit.epochs", 3)`.
 
     Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses.
@@ -99,7 +90,7 @@ def train(config: RunConfig, *, allow_import: bool = False) -> "FinishedRun":
         # These the run has from when it began, where nobody says them now.
         unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if config.options().get(path) is None]
         said = without([*config.open, *unsaid], config.tree())
-        known = (config.model.name, config.sampler.name, config.task.name)
+        known = (config.kind, config.model.name, config.sampler.name, config.task.name)
         layers, said = automatic_resume(config.kind, [], said, allow_import=allow_import, known=known)
         config = read_config(config_tree(config.kind, *layers, said))
     if config.run.dir is None and config.run.resume is None:
@@ -113,12 +104,12 @@ _SWITCHES_HELP = (
     "  --plan",
     "        Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
     "  --allow_import",
-    "        Import the model, sampler or task of its own that a resumed run, or a recipe outside this folder, names.",
+    "        Import the kind, model, sampler or task of its own that a resumed run, or a recipe outside this folder, names.",
 )
 
 
 def automatic_resume(
-    kind: Kind, layers: Sequence[Tree], said: Tree, *, allow_import: bool, known: Collection[str] = ()
+    kind: str, layers: Sequence[Tree], said: Tree, *, allow_import: bool, known: Collection[str] = ()
 ) -> tuple[list[Tree], Tree]:
     """(layers, what is said) of a run that goes on in --run.dir where that holds one, and begins there where it does not.
 

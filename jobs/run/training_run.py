@@ -15,8 +15,6 @@ from graphmill.cluster.checkpoints.checkpoint import TrainState, check_continues
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, run_disk_full
 from graphmill.cluster.data.training_data import TrainingData
 from graphmill.cluster.embeddings.embeddings import TableSpec
-from graphmill.cluster.ray.placement import Resources
-from graphmill.cluster.ray.session import joins_a_cluster
 from graphmill.cluster.runs.records import Record
 from graphmill.cluster.runs.run_directory import RunDirectory, make_folder, write_atomic
 from graphmill.cluster.runs.run_lease import held
@@ -36,20 +34,15 @@ from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import RunConfig, RunOptions, saved_tree
 from graphmill.jobs.config.reader import shown
 from graphmill.jobs.machine.environment import describe_command, describe_environment
-from graphmill.jobs.machine.this_machine import local_session, this_machine
 from graphmill.jobs.records.run_record import RunRecord, read_run, stored_partitions
 from graphmill.jobs.records.trackers import tracked
 from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge, metric_of_one
 from graphmill.jobs.reporting.run_report import run_page
-from graphmill.jobs.resolve.resolve import ResolvedRun
+from graphmill.jobs.resolve.resolve import ResolvedRun, step_warnings
 from graphmill.samplers.access.traffic import COLUMNS
-from graphmill.storage.format.graph_set_manifest import GraphSetManifest
-from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.format.typed_manifest import TypedManifest
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
 _LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
-FEWEST_STEPS = 200  # fewer are warned of
 _MOST_PRINTED = 10  # targets that are scored one by one
 _DECIDES_THE_END = (
     "model",
@@ -145,11 +138,6 @@ def _write_report(run: RunDirectory) -> None:
         print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
 
 
-def copied_from(manifest: Manifest | TypedManifest | GraphSetManifest) -> str:
-    """What to say of data that is a copy on the hosts' own disks."""
-    return "" if manifest.origin is None else f", a copy of {manifest.origin}"
-
-
 def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
     """Raises before anything of the run is touched where it is not the run that is asked for."""
     damaged: list[str] = []
@@ -182,12 +170,6 @@ def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions)
     """The exit status of a command that repeats a finished run's; says that it is."""
     print(f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it")
     return end_of_run(summary, require_baselines=run.require_baselines)
-
-
-def known_resources(config: RunConfig) -> Resources | None:
-    """What the run's workers have, where they run here; None: a cluster that is not joined yet."""
-    elsewhere = config.workers.launcher != "process" and joins_a_cluster(local_session(config.workers, config.ray))
-    return None if elsewhere else this_machine(config.workers)
 
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
@@ -231,20 +213,6 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
 
     show(0, "starting the workers")
     return on_record
-
-
-def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
-    """What to say of a run of so many optimizer steps."""
-    warnings = []
-    if num_steps < FEWEST_STEPS:
-        warnings.append(
-            f"{num_steps:,} optimizer steps in all, and most models need {FEWEST_STEPS} at least; set more --fit.epochs, or smaller batches"
-        )
-    if num_warmup_steps >= num_steps:
-        warnings.append(
-            f"the warm-up of {num_warmup_steps:,} optimizer steps is no shorter than the run of {num_steps:,}; set a shorter warm-up, or more --fit.epochs"
-        )
-    return warnings
 
 
 def train_and_score(

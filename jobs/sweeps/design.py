@@ -18,7 +18,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import at_least, check_options, more_than_0
 from graphmill.jobs.config.config import RunConfig, check_code, config_tree, read_config, read_recipe
 from graphmill.jobs.config.reader import Tree, UsageError, option_names, read_words
-from graphmill.jobs.config.registry import PLACEHOLDERS, Component, Kind
+from graphmill.jobs.config.registry import Component, find_kind
 from graphmill.jobs.resolve.resolve import Facts, resolve
 
 _METRICS = {  # beside the task's own
@@ -42,7 +42,7 @@ class SweepOptions:
     """What every trial begins from: a recipe file; the default is the defaults of the model."""
     study: str | None = None
     """A study: a file with a recipe and arms that are compared, each some options; recipes/studies has the papers'. A recipe that is given too stands in place of the study's."""
-    kind: Kind = "nodes"
+    kind: str = "nodes"
     """Train on the nodes of one graph, or on many graphs; a recipe says it itself."""
     grid: tuple[str, ...] = ()
     """OPTION=A,B …: values of which every combination runs; "sampler.fanouts=10 5,5 5" for options of several values."""
@@ -175,7 +175,7 @@ class SweepDesign:
                 config = _shared_batch(config)
             if self.measures_scaling:
                 config = self._measured(config)
-            resolve(config, Facts(PLACEHOLDERS[config.kind], {}, None))
+            resolve(config, Facts(find_kind(config.kind).inputs, {}, None))
         except ConfigError as error:
             told = f"trial with {say(values)}: " if values else ""
             raise type(error)(f"{told}{error}") from None

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ import yaml
 from graphmill.cluster.runs.run_directory import RunDirectory, write_atomic
 from graphmill.core.errors import GraphmillError
 from graphmill.jobs.cli.child_process import cause_of, end_tagged, kill_tagged, start
-from graphmill.jobs.config.config import GraphSetOptions, RunConfig
-from graphmill.jobs.config.registry import stored_encoding
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.registry import KINDS, find_kind, stored_encoding
 from graphmill.jobs.sweeps.design import Slot, SweepDesign, lower_is_better
 from graphmill.jobs.sweeps.search import Search, status_of
 
@@ -31,6 +30,7 @@ _STOP_TIMEOUT_S = 40.0  # for a run to save a checkpoint and stop its Ray
 
 # Called for each trial that ends, with its record.
 OnEnd = Callable[[dict[str, Any]], None]
+_prepared: set[tuple[Any, ...]] = set()  # data that this process has made, or found made
 
 
 @dataclass
@@ -196,27 +196,23 @@ def put_aside(run: Path) -> None:
 
 def prepare(config: RunConfig) -> None:
     """Makes the data of a trial where it is not there, so that trials that start together do not make it twice. Raises what the run would."""
-    _prepare(config.data, stored_encoding(config.model.options), config.target)
+    from graphmill.jobs.data.prepare_graph import prepare_graph, store_encoding
+    from graphmill.jobs.subjects.subject import subject_class
 
-
-@cache
-def _prepare(data: Any, encoding: Any, target: str | None) -> None:
-    if isinstance(data, GraphSetOptions):
-        from graphmill.jobs.data.prepare_molecules import prepare_molecules
-
-        prepare_molecules(data, target)
+    encoding = stored_encoding(config.model.options) if find_kind(config.kind).is_one_graph else None
+    of = (config.kind, config.data, encoding, config.target)
+    if of in _prepared:
         return
-    from graphmill.jobs.data.prepare_graph import prepare_any_graph, prepare_graph, store_encoding
-
-    if encoding is None:
-        prepare_any_graph(data)
-    else:
-        store_encoding(prepare_graph(data), encoding)
+    subject_class(config).open(config)
+    if encoding is not None:
+        store_encoding(prepare_graph(config.data), encoding)
+    _prepared.add(of)
 
 
 def command_of(config: RunConfig) -> list[str]:
-    """The training command of this run."""
-    return [sys.executable, str(Path(__file__).resolve().parents[1] / f"train_{config.kind}.py")]
+    """The training command of this run, whose recipe says its kind."""
+    kind = config.kind if config.kind in KINDS else "nodes"
+    return [sys.executable, str(Path(__file__).resolve().parents[1] / f"train_{kind}.py")]
 
 
 def scores(run: Path, metric: str) -> list[tuple[int, float]]:

@@ -18,7 +18,7 @@ from graphmill.jobs.baselines.tuned_baselines import Try, best_of, tries
 from graphmill.jobs.cli.child_process import cause_of, end_tagged, start
 from graphmill.jobs.config.config import BaselineOptions, RunConfig
 from graphmill.jobs.data.prepare_graph import prepare_any_graph
-from graphmill.jobs.run.node_run import resolve_nodes
+from graphmill.jobs.subjects.nodes import Nodes
 from graphmill.jobs.sweeps.trials import command_of
 
 _STOP_TIMEOUT_S = 40.0
@@ -49,7 +49,7 @@ def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | N
     opened = cache(prepare_any_graph)
     for config in configs:
         try:
-            resolve_nodes(replace(config, baseline=baseline), opened(config.data), None)
+            Nodes(opened(config.data)).resolve(replace(config, baseline=baseline), None)
         except ConfigError as error:
             return str(error)
     return None

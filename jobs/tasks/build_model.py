@@ -5,33 +5,24 @@ from functools import partial
 from typing import Any
 
 from graphmill.core.errors import ConfigError
-from graphmill.jobs.config.registry import Component, Inputs, Kind, given_of, model_config
+from graphmill.jobs.config.registry import Component, Inputs, find_kind, given_of, model_config
 from graphmill.models.options.geco import GECOConfig
 from graphmill.models.options.relational import RelationalConfig
 from graphmill.samplers.methods.registry import load
 
 
-def build_model(component: Component, kind: Kind, inputs: Inputs, relational: RelationalConfig | None = None) -> Any:
+def build_model(component: Component, kind: str, inputs: Inputs, relational: RelationalConfig | None = None) -> Any:
     """The module that the trainer takes: a batch in, a StepOutput out. `relational`: of a typed graph, the layers before the model."""
-    from graphmill.jobs.tasks.model_inputs import (
-        NodeBatchGraphs,
-        OverGraphs,
-        OverPairs,
-        graph_batch_graphs,
-        plain,
-        with_penalty,
-    )
+    from graphmill.jobs.tasks.model_inputs import OverGraphs, OverPairs, plain, with_penalty
 
     if inputs.node_dims:
         return _build_typed_model(component, inputs, relational or RelationalConfig())
     row = component.row("model", kind)
-    to_graphs = NodeBatchGraphs() if kind == "nodes" else graph_batch_graphs
-    if row is None:
-        made = component.options.build(inputs)
-    else:
-        made = load(row.build)(model_config(component, inputs))
-        if row.takes_batches:
-            return made
+    made = component.options.build(inputs) if row is None else load(row.build)(model_config(component, inputs))
+    path = find_kind(kind).to_graphs
+    if not path or (row is not None and row.takes_batches):
+        return made
+    to_graphs = own() if isinstance(own := load(path), type) else own
     predict = with_penalty if hasattr(made, "forward_with_penalty") else plain
     if inputs.task == "link":
         width = getattr(component.options, "width", None)

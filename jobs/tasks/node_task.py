@@ -1,4 +1,4 @@
-"""The tasks on one graph, and classes or labels of its nodes: what the task must know of the graph, and what the graph must have for it."""
+"""Labels of one graph's nodes: what a model and a task must know of the graph, and what the graph must have for them."""
 
 import numpy as np
 
@@ -6,21 +6,43 @@ from graphmill.cluster.options import NodeAnswerOptions, NodeBinaryOptions, Node
 from graphmill.cluster.tasks import BinaryClassification, Classification, Task
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.config import RunConfig
-from graphmill.jobs.config.link_options import LinksOptions
 from graphmill.jobs.config.registry import Component, Inputs
 from graphmill.jobs.tasks.graph_task import balanced, number_task
-from graphmill.jobs.tasks.link_task import link_task
+from graphmill.models.options.features import Features
 from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS
+from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
 from graphmill.storage.graph import StoredGraph
+
+
+def beside_features(config: RunConfig) -> int:
+    """How many numbers a batch holds of each node beside its stored features: of embeddings, and of ages."""
+    return config.embeddings.width + getattr(config.sampler.options, "recency_dim", 0)
+
+
+def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
+    """What the graph and the task decide of a model of its nodes. Raises ConfigError where features of edges are asked for and there are none."""
+    if config.data.edge_features and not data.edge_feature_dim:
+        raise ConfigError(
+            f"{data.name}: edge_features: expected features of edges, the graph has none; leave out --data.edge_features, or ingest a source that has them"
+        )
+    if config.data.edge_features and data.relations:
+        raise ConfigError(
+            f"{data.name}: edge_features: expected numbers, an edge of a knowledge graph has a relation, which the decoder of links reads; leave out "
+            "--data.edge_features"
+        )
+    return Inputs(
+        node=Features(dim=data.feature_dim + beside_features(config)),
+        edge=Features(dim=data.edge_feature_dim if config.data.edge_features else 0),
+        out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # of links: states
+        task="node",
+        num_relations=0 if config.links is None else len(data.relations),
+    )
 
 
 def node_task(config: RunConfig, inputs: Inputs, manifest: Manifest) -> Task:
     """The run's task on this graph. Raises ConfigError where the two do not fit."""
     options, split_set = config.task.options, config.data.split_set
     names, num_classes = manifest.class_names, manifest.num_classes or 0
-    if isinstance(options, LinksOptions):
-        return link_task(manifest, options)
     if isinstance(options, NumberOptions):
         split = manifest.measured.splits[split_set]
         targets = [split.training_target] if split.training_target else split.training_targets

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from graphmill.cluster.data.training_data import GraphData, OpenGraphs
+from graphmill.cluster.data.graph_set_data import GraphData, OpenGraphs
 from graphmill.cluster.options import WorkerOptions
 from graphmill.cluster.runs.run_directory import RunDirectory
 from graphmill.cluster.training.ray_train import RayTrainLauncher

@@ -20,7 +20,7 @@ import pytest
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.config import config_help, config_tree, read_config
 from graphmill.jobs.config.reader import option_lines
-from graphmill.jobs.config.registry import TABLES, Kind, options_class
+from graphmill.jobs.config.registry import TABLES, options_class
 from tests.stored_files import newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -504,7 +504,7 @@ def without_a_sentence(said: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["nodes", "graphs"])
-def test_every_option_of_training_has_a_sentence(kind: Kind) -> None:
+def test_every_option_of_training_has_a_sentence(kind: str) -> None:
     classes = [options_class(group, kind, name) for group, table in TABLES.items() for name in table[kind]]
     said = [
         *(line for each in classes for line in option_lines(each, "")),

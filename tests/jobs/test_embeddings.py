@@ -10,7 +10,7 @@ import pytest
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs import predict, replay, train_links, train_nodes
-from graphmill.jobs.run.node_run import resolve_nodes
+from graphmill.jobs.subjects.nodes import Nodes
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import ingest
@@ -184,4 +184,4 @@ def test_a_run_on_an_object_store_is_refused_before_anything_is_written(graph, w
 )
 def test_what_does_not_go_together_is_refused(graph, words, expected):
     with pytest.raises(ConfigError, match=expected):
-        resolve_nodes(config_of(*MODEL, *TABLE, *words), open_graph(str(graph)), None)
+        Nodes(open_graph(str(graph))).resolve(config_of(*MODEL, *TABLE, *words), None)

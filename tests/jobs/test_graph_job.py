@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions, graph_labels
+from graphmill.cluster.data.graph_set_data import GraphData, GraphSplitOptions, graph_labels
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.tasks import BinaryClassification, Classification, Regression
 from graphmill.cluster.training.train_loop import Worker
@@ -21,7 +21,7 @@ from graphmill.core.errors import ConfigError, GraphmillError
 from graphmill.jobs import pcqm4m_tokengt, predict
 from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
 from graphmill.jobs.config.registry import MODELS
-from graphmill.jobs.run.graph_run import resolve_graphs
+from graphmill.jobs.subjects.graphs import Graphs
 from graphmill.jobs.tasks.graph_task import graph_task, scored_splits
 from graphmill.models.operators.grit_attention import PairNorm
 from graphmill.models.primitives.batch_norm import RowBatchNorm
@@ -158,7 +158,7 @@ def test_targets_are_standardised_unless_the_task_says_no(molecules):
         assert isinstance(task, Regression)
         assert (task.mean[0], task.scale[0]) == pytest.approx((mean, scale), rel=1e-5)
         # A resume that says otherwise is refused.
-        assert ("standardise" in resolve_graphs(config, molecules, (0,), task, None).identity) == bool(said)
+        assert ("standardise" in Graphs(molecules).resolve(config, None).identity) == bool(said)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad options")
 
-    monkeypatch.setattr("graphmill.jobs.run.graph_run.ray_session", no_ray)
+    monkeypatch.setattr("graphmill.jobs.run.subject_run.ray_session", no_ray)
     with pytest.raises((GraphmillError, SystemExit)) as caught:
         pcqm4m_tokengt.main()
     text = capsys.readouterr().err if isinstance(caught.value, SystemExit) else str(caught.value)

@@ -13,7 +13,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.jobs import inspect_graph, predict, train_nodes
 from graphmill.jobs.baselines.node_baselines import compute_baselines
 from graphmill.jobs.records.run_record import read_run
-from graphmill.jobs.run.node_run import check_run
+from graphmill.jobs.subjects.nodes import Nodes
 from graphmill.jobs.sweeps.design import lower_is_better, metrics_of
 from graphmill.jobs.tasks.node_task import node_task
 from graphmill.samplers.access.router import local_router
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_one_line(numbers, tmp_path):
     graph = open_graph(_stored("values", tmp_path / "graph", label=label, split=split))
     run = node_run(graph, "--data", graph.url, "--task", "regression")
     with pytest.raises(ConfigError, match=r"values: target a target whose .*: nothing in the training split has one"):
-        check_run(graph, run)
+        Nodes(graph).check(run)
 
 
 def test_a_plan_trains_nothing(numbers):

@@ -147,7 +147,7 @@ def test_baselines(stored):
 
 def test_node_targets_do_not_depend_on_the_graphs_beside(stored):
     """A node's logits are those of its graph alone."""
-    from graphmill.cluster.data.training_data import GraphData
+    from graphmill.cluster.data.graph_set_data import GraphData
     from graphmill.jobs.tasks.build_model import build_model
     from graphmill.jobs.tasks.graph_task import set_inputs
     from graphmill.samplers.methods.graph_batches import pack_graphs

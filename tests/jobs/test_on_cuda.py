@@ -16,7 +16,8 @@ import torch.distributed as dist
 from safetensors.torch import save
 
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
-from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions, StoredNodes
+from graphmill.cluster.data.graph_set_data import GraphData, GraphSplitOptions
+from graphmill.cluster.data.training_data import StoredNodes
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.prediction.prediction import split_scores
 from graphmill.cluster.prediction.predictor import PredictionSpec, Predictor, SplitPlan, plan_pieces

@@ -18,9 +18,9 @@ from graphmill.jobs.config.reader import read_words
 from graphmill.jobs.config.registry import PLACEHOLDERS
 from graphmill.jobs.replay import open_batches
 from graphmill.jobs.resolve.resolve import Facts, read_resolved, resolve
-from graphmill.jobs.run.node_run import resolve_nodes
-from graphmill.jobs.run.prediction_subject import graph_set_subject, node_subject
 from graphmill.jobs.run.train import config, train_main
+from graphmill.jobs.subjects.nodes import Nodes
+from graphmill.jobs.subjects.subject import open_prediction
 from graphmill.jobs.sweeps.design import SweepOptions, design_sweep
 from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
@@ -186,7 +186,7 @@ def test_a_configuration_and_a_run_are_read_back_equal(package, graph):
     config = config_of("--data", graph.url, *OWN)
     assert read_config(config.tree()) == config
     assert read_config(json.loads(json.dumps(config.tree()))) == config
-    resolved = resolve_nodes(config, graph, None)
+    resolved = Nodes(graph).resolve(config, None)
     again = read_resolved(json.loads(json.dumps(resolved.tree())))
     assert again == resolved
     own = again.identity["own"]
@@ -250,7 +250,7 @@ def test_splits_need_a_sampler_that_is_told_its_roots(package, graph):
     importlib.invalidate_caches()
     config = config_of("--data", graph.url, *OWN, "--evaluation", "sampled")
     with pytest.raises(ConfigError, match="needs a sampler with the field root_split, somebodys_parts:Few has none"):
-        resolve_nodes(config, graph, None)
+        Nodes(graph).resolve(config, None)
 
 
 def test_many_graphs_take_no_sampler_of_ones_own(package):
@@ -264,9 +264,8 @@ def test_a_module_in_the_folder_of_the_run_is_imported(package, monkeypatch):
     assert config_of("--model", "somebodys_parts:Mean").model.options.width == 8
 
 
-@pytest.mark.parametrize("subject", [node_subject, graph_set_subject])
-def test_a_strangers_run_imports_nothing_unless_asked(subject, package, graph, tmp_path):
-    resolved = resolve_nodes(config_of("--data", graph.url, *OWN), graph, None)
+def test_a_strangers_run_imports_nothing_unless_asked(package, graph, tmp_path):
+    resolved = Nodes(graph).resolve(config_of("--data", graph.url, *OWN), None)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(resolved.tree()))
     sys.modules.pop("somebodys_parts")
@@ -278,7 +277,7 @@ def test_a_strangers_run_imports_nothing_unless_asked(subject, package, graph, t
     with pytest.raises(
         ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"
     ) as refused:
-        subject(Run(), PredictConfig("run", "out"))
+        open_prediction(Run(), PredictConfig("run", "out"))
     assert "\n" not in str(refused.value)
     resume = ("--run.resume", str(tmp_path / "run"), "--plan")
     with pytest.raises(ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"):

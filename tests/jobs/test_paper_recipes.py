@@ -16,7 +16,7 @@ from graphmill.jobs.config.config import RECIPES, RunConfig, config_tree, read_c
 from graphmill.jobs.config.registry import PLACEHOLDERS, Inputs, given_of
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.jobs.tasks.graph_task import set_inputs
-from graphmill.jobs.tasks.link_task import graph_inputs
+from graphmill.jobs.tasks.node_task import graph_inputs
 from graphmill.models.options.features import Features
 from graphmill.models.options.geco import FilterConfig
 from graphmill.models.options.gps import GPSOptions, PositionOptions

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions, OpenNodes
+from graphmill.cluster.data.graph_set_data import GraphData, GraphSplitOptions
+from graphmill.cluster.data.training_data import OpenNodes
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.prediction.prediction import split_scores
 from graphmill.cluster.prediction.predictor import (
@@ -32,7 +33,8 @@ from graphmill.jobs import predict
 from graphmill.jobs.config.predict_options import PredictConfig
 from graphmill.jobs.records.finished_run import read_run
 from graphmill.jobs.resolve.resolve import ResolvedRun
-from graphmill.jobs.run.prediction_subject import node_subject, spreads_graph
+from graphmill.jobs.subjects.nodes import spreads_graph
+from graphmill.jobs.subjects.subject import open_prediction
 from graphmill.jobs.tasks.geco_classifier import GECOClassifier
 from graphmill.models.options.geco import GECOConfig
 from graphmill.samplers.access.router import local_router
@@ -286,8 +288,8 @@ def saved_run(run: Path, graph) -> Path:
 def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_path):
     run = read_run(str(saved_run(tmp_path / "run", graph)))
     with pytest.raises(ConfigError, match="pass --other-graph"):
-        node_subject(run, PredictConfig("run", "out", graph=other_graph.url))
-    found = node_subject(run, PredictConfig("run", "out", graph=other_graph.url, other_graph=True))
+        open_prediction(run, PredictConfig("run", "out", graph=other_graph.url))
+    found = open_prediction(run, PredictConfig("run", "out", graph=other_graph.url, other_graph=True))
     assert found.content_hash == other_graph.manifest.content_hash
     assert list(found.samplers) == ["train", "valid", "test", UNSPLIT]
     assert isinstance(found.build_model(), GECOClassifier)
@@ -298,7 +300,7 @@ def test_a_relative_graph_is_that_of_the_folder_in_which_the_run_was_started(gra
     said = {"graph": Path(graph.url).name, "started_in": str(Path(graph.url).parent)}
     path.write_text(json.dumps(json.loads(path.read_text()) | said))
     monkeypatch.chdir(tmp_path)
-    subject = node_subject(read_run("run"), PredictConfig("run", "out"))
+    subject = open_prediction(read_run("run"), PredictConfig("run", "out"))
     assert subject.content_hash == graph.manifest.content_hash
 
 
@@ -308,15 +310,15 @@ def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
     first = open_graph(url)
     run = read_run(str(saved_run(tmp_path / "run", first)))
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=120)), url, IngestOptions(num_partitions=2, overwrite=True))
-    assert node_subject(run, PredictConfig("run", "out")).content_hash == first.manifest.content_hash
+    assert open_prediction(run, PredictConfig("run", "out")).content_hash == first.manifest.content_hash
     with pytest.raises(ConfigError, match="pass --other-graph"):  # named by its url, it is the newest
-        node_subject(run, PredictConfig("run", "out", graph=url))
+        open_prediction(run, PredictConfig("run", "out", graph=url))
     prune(url, keep=1)
     with pytest.raises(FormatError, match="expected snapshot 1, found 2; it may be pruned"):
-        node_subject(run, PredictConfig("run", "out"))
+        open_prediction(run, PredictConfig("run", "out"))
     shutil.rmtree(url)  # as on another host
     with pytest.raises(FormatError, match="expected snapshot 1, found no graph; all hosts that use it must read it"):
-        node_subject(run, PredictConfig("run", "out"))
+        open_prediction(run, PredictConfig("run", "out"))
 
 
 @pytest.mark.parametrize("odd", ["1", None, True, 1.5, [1]])
@@ -369,9 +371,8 @@ def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path):
     )
     ingest(bare, url, IngestOptions(num_partitions=2))
     run = read_run(str(saved_run(tmp_path / "run", graph)))
-    found = node_subject(run, PredictConfig("run", "out", graph=url, other_graph=True, parallel="graph"))
-    data, _ = found.look()
-    shard = data.open()
+    found = open_prediction(run, PredictConfig("run", "out", graph=url, other_graph=True, parallel="graph"))
+    shard = found.shared(found.look().data).open()
     sampler = shard.sampler(found.samplers["test"], 1)
     batch = sampler.sample(0, 0)
     assert sorted(shard.ids(batch).tolist()) == list(range(60))  # one pass is for all splits

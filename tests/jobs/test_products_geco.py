@@ -355,9 +355,9 @@ def test_bad_options_are_one_line_before_anything_starts(
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad options")
 
-    monkeypatch.setattr("graphmill.jobs.run.node_run.ray_session", no_ray)
+    monkeypatch.setattr("graphmill.jobs.run.subject_run.ray_session", no_ray)
     # A job is a process of its own; this one may hold the Ray of other tests, and would join it.
-    monkeypatch.setattr("graphmill.jobs.run.training_run.joins_a_cluster", lambda _: False)
+    monkeypatch.setattr("graphmill.jobs.machine.this_machine.joins_a_cluster", lambda _: False)
     with pytest.raises((GraphmillError, SystemExit)) as caught:
         products_geco.main()
     text = capsys.readouterr().err if isinstance(caught.value, SystemExit) else str(caught.value)

@@ -364,7 +364,7 @@ def test_what_is_not_there_yet_has_one_micro_batch_in_one_process(plan):
 
 
 def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
-    from graphmill.jobs.run import graph_parallel as whole_graph
+    from graphmill.jobs.subjects import graph_parallel as whole_graph
 
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 1000)
     told = plan("products_geco", "--data", graph, *SMALL, "--run.parallel", "graph")

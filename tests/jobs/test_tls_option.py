@@ -19,7 +19,7 @@ def words(tmp_path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def started(*_: object) -> None:
         raise ConfigError("Ray was started")
 
-    monkeypatch.setattr("graphmill.jobs.run.node_run.ray_session", started)
+    monkeypatch.setattr("graphmill.jobs.run.subject_run.ray_session", started)
     monkeypatch.setattr("graphmill.cluster.ray.session.ray_session", started)
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), str(tmp_path / "graph"), IngestOptions(num_partitions=1))
     return ["--data", "graph", "--model.width", "8", "--model.num_layers", "1", "--fit.epochs", "1", "--servers.tls"]

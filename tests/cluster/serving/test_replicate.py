@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphmill.cluster.data.training_data import GraphData
+from graphmill.cluster.data.graph_set_data import GraphData
 from graphmill.cluster.ingestion.molecules import ingest_molecules
 from graphmill.cluster.options import MoleculeIngestOptions, ServerOptions
 from graphmill.cluster.serving.partition_server import connect, partition_servers, server_group

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
-from graphmill.cluster.data.training_data import GraphData, GraphSplitOptions
+from graphmill.cluster.data.graph_set_data import GraphData, GraphSplitOptions
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.process.outcome import Finished, Stopped
 from graphmill.cluster.runs.run_store import RunStore

@@ -8,8 +8,9 @@ import pytest
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.jobs.cli.progress import progress
 from graphmill.jobs.config.config import RunOptions
+from graphmill.jobs.resolve.resolve import step_warnings
 from graphmill.jobs.run import training_run
-from graphmill.jobs.run.training_run import follow, print_end, step_warnings
+from graphmill.jobs.run.training_run import follow, print_end
 
 SUMMARY = {
     "metric": "accuracy",

@@ -14,14 +14,14 @@ from graphmill.jobs.config.predict_options import PredictConfig
 from graphmill.jobs.plan.run_plan import Plan
 from graphmill.jobs.plan.scoring_plan import shared
 from graphmill.jobs.plan.tries import Tries, mean_of
-from graphmill.jobs.run.prediction_subject import Served, Subject
+from graphmill.jobs.subjects.subject import Prediction, Served
 
 _MORE = "starting and writing the files come on top"
 
 
 def plan_prediction(
     config: PredictConfig,
-    subject: Subject,
+    subject: Prediction,
     summary: Mapping[str, Any] | None,
     placed: WorkerOptions,
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",

@@ -18,8 +18,8 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.machine import memory_check
 from graphmill.jobs.resolve.resolve import ResolvedRun
-from graphmill.jobs.run import graph_parallel as whole_graph_module
-from graphmill.jobs.run.graph_parallel import ShardMemory, WholeGraphData
+from graphmill.jobs.subjects import graph_parallel as whole_graph_module
+from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
 from graphmill.jobs.tasks.geco_classifier import GECOClassifier
 from graphmill.models.options.geco import GECOConfig
 from graphmill.models.parallel_cost import inference_bytes, training_bytes

@@ -1,4 +1,4 @@
-"""`--plan` of a node-classification job: its graph, samplers and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
+"""`--plan` of a run on one graph: its samplers and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
 
 from dataclasses import replace
 from typing import Any, get_args
@@ -8,29 +8,26 @@ import torch
 
 from graphmill.cluster.data.training_data import OpenNodes, StoredNodes
 from graphmill.cluster.ray.placement import Resources
-from graphmill.cluster.runs.run_store import RunStore
+from graphmill.cluster.tasks import Task
 from graphmill.core.errors import GraphmillError
 from graphmill.core.summaries import counted
 from graphmill.jobs.baselines.tuned_baselines import search
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import Setting, expected_facts, num_batches
 from graphmill.jobs.config.stored_columns import edge_weights
-from graphmill.jobs.data.prepare_graph import find_graph, how_to_make, not_there_yet
+from graphmill.jobs.data.prepare_graph import how_to_make, not_there_yet
 from graphmill.jobs.machine.memory_check import available_bytes
 from graphmill.jobs.plan.cost_model import Rates, all_reduce_bytes
 from graphmill.jobs.plan.needs import Needs, seen_needs
-from graphmill.jobs.plan.run_plan import Plan, duration, plan_run, size
+from graphmill.jobs.plan.run_plan import Plan, duration, size
 from graphmill.jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add_untried, on_top, planned_bytes, shared
 from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
 from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.resolve.typed_facts import NodeGraph, describe, predicted_nodes
-from graphmill.jobs.run.graph_parallel import WholeGraphData
-from graphmill.jobs.run.node_run import check_run, resolve_nodes, shard_memory
-from graphmill.jobs.run.training_run import check_resume
-from graphmill.jobs.tasks.link_task import graph_inputs
-from graphmill.jobs.tasks.node_task import node_task
-from graphmill.jobs.tasks.split_lacks import graph_lacks
+from graphmill.jobs.resolve.typed_facts import NodeGraph, describe
+from graphmill.jobs.subjects.graph_parallel import WholeGraphData
+from graphmill.jobs.subjects.nodes import Nodes, shard_memory
+from graphmill.jobs.tasks.node_task import graph_inputs
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
 from graphmill.samplers.access.typed_router import whole_router
 from graphmill.samplers.drawing.protocol import Sampler
@@ -52,49 +49,24 @@ _LONGEST_LOOK_S = 10.0  # at what batches need of other hosts
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 
 
-def plan_nodes(job: str, config: RunConfig) -> int:
-    """Prints the plan of `graphmill.jobs.run.node_run.run_nodes`; 0. Raises what the run raises of its options alone."""
-    return plan_run(job, config, _look)
-
-
-def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunStore) -> None:
-    config = resolved.config
-    graph = find_graph(config.data)
-    if graph is None:
-        _add_without_graph(plan, resolved, resources)
-        return
-    plan.add("graph", _graph_text(graph))
-    if resolved.encoding is not None and isinstance(graph, StoredGraph):
-        plan.add("encoding", _encoding_text(graph, resolved.encoding))
-    with plan.refused():
-        resolved = resolve_nodes(config, graph, resources)
-        check_run(graph, resolved)
-    with plan.refused():
-        if config.run.resume is not None and not plan.problems:
-            check_resume(run_dir, resolved)
-    if plan.problems:  # a graph that cannot be trained on has no model either
-        return
-    plan.place(resolved, graph.num_partitions)
+def plan_nodes(plan: Plan, subject: Nodes, resolved: ResolvedRun) -> None:
+    """Adds encoding, embeddings, splits, batches, memory and time."""
+    graph, baseline = subject.graph, resolved.config.baseline
     if isinstance(graph, StoredGraph):
+        if resolved.encoding is not None:
+            plan.add("encoding", _encoding_text(graph, resolved.encoding))
         plan.add_table(resolved, graph.manifest.num_nodes)
-    plan.add_chosen(resolved)
-    lacks = graph_lacks(predicted_nodes(graph, resolved.config).manifest, config.data.split_set)
-    if config.links is None and lacks:
-        plan.add("lacks", "; ".join(lacks))
-    if config.baseline.models:
-        count = config.baseline.configurations
-        plan.add(
-            "baselines",
-            f"{', '.join(config.baseline.models)}: {count} of {len(search())} configurations each, trained before the run",
-        )
-    with plan.refused():
-        if resolved.is_full_graph and isinstance(graph, StoredGraph):
-            _add_whole_graph(plan, graph, resolved)
-        else:
-            _add_sampled(plan, graph, resolved)
+    if baseline.models:
+        tried = f"{baseline.configurations} of {len(search())} configurations each, trained before the run"
+        plan.add("baselines", f"{', '.join(baseline.models)}: {tried}")
+    if resolved.is_full_graph and isinstance(graph, StoredGraph):
+        _add_whole_graph(plan, graph, resolved, subject.task(resolved))
+    else:
+        _add_sampled(plan, subject, resolved)
 
 
-def _graph_text(graph: NodeGraph) -> str:
+def graph_text(graph: NodeGraph) -> str:
+    """A graph in a line of a plan."""
     if isinstance(graph, TypedGraph):
         return f"{describe(graph)}, {size(graph.manifest.num_bytes)}"
     manifest, count = graph.manifest, graph.manifest.num_classes or "no"
@@ -114,10 +86,10 @@ def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
     return f"{encoding.name}, not stored yet: the first run computes it, or {made}; zeros stand for it here"
 
 
-def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun) -> None:
+def _add_sampled(plan: Plan, subject: Nodes, resolved: ResolvedRun) -> None:
     model, encoding = resolved.build_model(), resolved.encoding
-    graph = graph.whole()
-    manifest = predicted_nodes(graph, resolved.config).manifest
+    graph = subject.graph.whole()
+    manifest = subject.predicted(resolved.config).manifest
     if not graph.is_here:
         plan.add_model(model)
         plan.add(
@@ -152,7 +124,7 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun) -> None:
         Tries(data, model, complete),
         readable(resolved.training),
         evaluation,
-        node_task(resolved.config, resolved.inputs, manifest),
+        subject.task(resolved),
         "roots" if resolved.config.links is None else "links",
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
@@ -277,7 +249,7 @@ def _scoring_text(config: RunConfig, valid: Any, workers: int) -> str:
     return whole
 
 
-def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
+def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun, task: Task) -> None:
     """Where the whole graph is the batch: memory and traffic by `graphmill.models.parallel_cost`; time, where one process can hold it."""
     from graphmill.models.parallel.shards import Shards
     from graphmill.models.parallel_cost import sent_bytes
@@ -308,16 +280,14 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
         """A worker's share of it, which is drawn once."""
         return replace(shared(tried, workers), draw_s=0.0)
 
-    tried = kept(
-        tries.train(opened.sampler(resolved.training, 1), node_task(resolved.config, resolved.inputs, manifest))
-    )
+    tried = kept(tries.train(opened.sampler(resolved.training, 1), task))
     passed = kept(tries.score(opened.sampler(resolved.evaluation["valid"], 1)))
     scoring = Scoring(passed, 1, 0)
     more = f"{scoring.text(plan, fit, 1)}; tried whole, by one process; {on_top(plan)}"
     plan.add_time(tried, 1, fit.epochs, 1, more)
 
 
-def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources | None) -> None:
+def plan_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources | None) -> None:
     """What is known before the graph is made: of the embedded one its options tell the counts, of others nothing does."""
     config, graph = resolved.config, resolved.config.data
     expected = not_there_yet(graph)

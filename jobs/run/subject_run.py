@@ -1,0 +1,186 @@
+"""A run of any kind: its data is opened, resolved, checked and served; it is trained on, compared with the baselines, and reported. And its plan."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphmill.cluster.embeddings.embeddings import OwnersHere, TableSpec
+from graphmill.cluster.process.subnormals import flushed_subnormals
+from graphmill.cluster.ray.placement import Resources, cluster_resources
+from graphmill.cluster.ray.session import ray_session
+from graphmill.cluster.runs.run_store import RunStore
+from graphmill.cluster.training.one_process import ProcessLauncher
+from graphmill.cluster.training.train_session import Launcher
+from graphmill.core.summaries import counted
+from graphmill.jobs.baselines.node_baselines import Baselines, begin_baselines
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.registry import find_kind
+from graphmill.jobs.machine.this_machine import known_resources, local_session
+from graphmill.jobs.records.verdict import end_of_run
+from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.run.training_run import check_resume, end_finished, finished_summary, print_end, train_and_score
+from graphmill.jobs.subjects.subject import Served, Subject, subject_class
+
+if TYPE_CHECKING:
+    from graphmill.jobs.plan.run_plan import Plan
+
+
+@flushed_subnormals()
+def run_subject(job: str, config: RunConfig) -> int:
+    """Trains, and returns the exit status: 0, or 1 where the model does not beat the baselines and `run.require_baselines` says it must."""
+    started_s = time.monotonic()
+    resources = known_resources(config.workers, config.ray)
+    resolve(config, Facts(find_kind(config.kind).inputs, {}, resources))  # what needs no data is refused at once
+    run_dir = choose_run_dir(job, config.run)
+    subject = subject_class(config).open(config)
+    resolved = subject.resolve(config, resources)
+    subject.check(resolved)
+    subject = subject.completed(resolved)
+    # A resume opens the same snapshot.
+    asked = replace(config, data=replace(config.data, snapshot=subject.manifest.snapshot))
+    resolved = replace(resolved, config=replace(resolved.config, data=asked.data))
+    config, origin = resolved.config, subject.manifest.origin
+    if config.run.resume is not None:
+        check_resume(run_dir, resolved)
+        if (done := finished_summary(run_dir, resolved)) is not None:
+            return end_finished(done, run_dir, config.run)
+    copied_from = "" if origin is None else f", a copy of {origin}"
+    print(f"{subject.entry} {subject.text(config)}{copied_from}", flush=True)
+    if unread := subject.unread(resolved):
+        print(unread, flush=True)
+    lacks = list(subject.lacks(resolved))
+    if lacks:
+        print(f"splits lack: {'; '.join(lacks)}", flush=True)
+    if resources is not None:  # else the cluster has a say
+        resolved.print_choices()
+    if config.evaluation.estimate is not None:
+        print(f"scores are estimates: {config.evaluation.estimate}; {config.evaluation.kept}", flush=True)
+    classic: Baselines = {}
+    if config.baseline.models:
+        from graphmill.jobs.baselines.tuned_baselines import train_classic
+
+        classic = {**train_classic(job, config, run_dir, run_subject)}
+    prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
+    with prepare(subject, asked, resolved, run_dir) as ready:
+        resolved, served = ready.resolved, ready.served
+        task, unit = subject.task(resolved), subject.unit(config)
+        print(f"fitting the baselines ({subject.rivals(config)})", flush=True)
+
+        def fit() -> Baselines:
+            return subject.baselines(served, resolved, task) | classic
+
+        fitted = begin_baselines(fit, alone=resolved.workers.launcher == "process")
+        traffic = served.traffic
+        summary = train_and_score(
+            job,
+            run_dir,
+            resolved,
+            ready.launcher,
+            task,
+            subject.shared(served.data, resolved),
+            subject.training(resolved),
+            subject.evaluation(resolved),
+            fitted,
+            {
+                subject.entry: subject.url,
+                f"{subject.entry}_hash": subject.manifest.content_hash,
+                "snapshot": subject.manifest.snapshot,
+                **({"lacks": lacks} if lacks else {}),
+                **({"predicted": unit} if unit != config.kind else {}),
+                **subject.described(resolved, task),
+            },
+            started_s,
+            lambda: [{"kind": "traffic", "epoch": None, "of": "baselines", **traffic.columns()}] if traffic else [],
+            ready.table,
+        )
+    print_end(summary, run_dir)
+    return end_of_run(summary, require_baselines=config.run.require_baselines)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A run whose data can be read and whose workers can be started."""
+
+    resolved: ResolvedRun
+    launcher: Launcher
+    served: Served
+    table: TableSpec | None
+
+
+@contextmanager
+def _in_this_process(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[_Ready]:
+    for reason in resolved.reasons:
+        print(reason, flush=True)
+    subject.check_memory(resolved)
+    with subject.here(resolved) as served:
+        if not subject.is_here:
+            subject.check_served(served, resolved)
+        yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), served, subject.table(resolved))
+
+
+@contextmanager
+def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[_Ready]:
+    from graphmill.cluster.embeddings.server import served_owners
+    from graphmill.cluster.training.ray_train import RayTrainLauncher
+
+    before, servers = resolved.workers, resolved.config.servers
+    print(f"starting Ray{' and the partition servers' if subject.num_partitions else ''}", flush=True)
+    with (
+        ray_session(local_session(resolved.config.workers, resolved.config.ray)) as session,
+        subject.serving(resolved) as served,
+    ):
+        resolved = subject.resolve(asked, cluster_resources(before))
+        if not session.is_ours:
+            resolved.print_choices()
+        for reason in resolved.reasons:
+            print(reason, flush=True)
+        if session.is_ours:
+            subject.check_memory(resolved)
+        if subject.num_partitions:
+            where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
+            placed = f": {served.where}" if served.where else ""
+            print(f"{counted(subject.num_partitions, 'partition server')} up on {where}{placed}", flush=True)
+        if resolved.workers != before or not subject.is_here:
+            subject.check_served(served, resolved)
+        renew, table = served.renewed, subject.table(resolved)
+        renewed = None if renew is None else (lambda wait_s, say: subject.shared(renew(wait_s, say), resolved))
+        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, served.full_disks)
+        with (
+            nullcontext(OwnersHere())
+            if table is None
+            else served_owners(table, resolved.micro_batches, servers) as owners
+        ):
+            yield _Ready(resolved, launcher, served, None if table is None else replace(table, owners=owners))
+
+
+def plan_subject(job: str, config: RunConfig) -> int:
+    """Prints the plan of `run_subject`; returns the exit status. Raises what the run raises of its options alone."""
+    from graphmill.jobs.plan.run_plan import plan_run
+
+    return plan_run(job, config, _look)
+
+
+def _look(plan: "Plan", resolved: ResolvedRun, resources: Resources | None, run_dir: RunStore) -> None:
+    config = resolved.config
+    subject = subject_class(config).find(config)
+    if subject is None:
+        subject_class(config).plan_unmade(plan, resolved, resources)
+        return
+    plan.add(subject.entry, subject.plan_text(config))
+    with plan.refused():
+        resolved = subject.resolve(config, resources)
+        subject.check(resolved)
+    with plan.refused():
+        if config.run.resume is not None and not plan.problems:
+            check_resume(run_dir, resolved)
+    if plan.problems:  # data that cannot be trained on has no model either
+        return
+    plan.place(resolved, subject.num_partitions)
+    plan.add_chosen(resolved)
+    if lacks := subject.lacks(resolved):
+        plan.add("lacks", "; ".join(lacks))
+    with plan.refused():
+        subject.plan(plan, resolved)

@@ -1,0 +1,192 @@
+"""The links of one graph, as what a run is about: what they need of the graph, and what is predicted of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from graphmill.cluster.checkpoints.checkpoint import DATA
+from graphmill.cluster.ray.placement import Resources
+from graphmill.cluster.tasks import LinkPrediction, Task
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.baselines.link_baselines import compute_link_baselines
+from graphmill.jobs.baselines.node_baselines import Baselines
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.link_options import SCORED, LinksOptions
+from graphmill.jobs.config.registry import sharding
+from graphmill.jobs.config.stored_columns import edge_weights
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.resolve.typed_facts import check_graph_kind
+from graphmill.jobs.subjects.nodes import Nodes, check_samplers, num_roots, plain_inputs
+from graphmill.jobs.subjects.subject import Prediction, Served, checked
+from graphmill.samplers.vocabulary.options import RandomPartitionOptions, TopLinkOptions
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_VALID, SPLITS
+from graphmill.storage.graph import StoredGraph, source_ids
+
+if TYPE_CHECKING:
+    from graphmill.jobs.config.predict_options import PredictConfig
+    from graphmill.jobs.records.finished_run import FinishedRun
+
+
+class Links(Nodes):
+    """One plain graph, of which links are held out."""
+
+    spreads: ClassVar[bool] = False
+    has_relations: ClassVar[bool] = True
+
+    def unit(self, config: RunConfig) -> str:
+        return "links"
+
+    def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
+        return ()
+
+    def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
+        check_graph_kind(config, self.graph)
+        graph, links = self.plain, options_of(config)
+        check_links(graph, links, 1, config.embeddings.width)
+        manifest, ranked = graph.manifest, replace(links, ranking=ranking(graph.manifest, links))
+        identity = {
+            "graph": manifest.name,
+            "num_nodes": manifest.num_nodes,
+            "num_edges": manifest.num_edges,
+            **link_identity(manifest, links),
+            DATA: manifest.measured.graph_digest[:16],
+        }
+        weights = edge_weights(manifest, config)
+        facts = Facts(plain_inputs(config, graph), identity, resources, manifest.num_bytes, weights=weights)
+        return resolve(replace(config, task=replace(config.task, options=ranked)), facts)
+
+    @property
+    def plain(self) -> StoredGraph:
+        """The graph; a typed one is refused before."""
+        assert isinstance(self.graph, StoredGraph)
+        return self.graph
+
+    def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
+        check_links(nodes, options_of(resolved.config), num_roots(resolved), resolved.config.embeddings.width)
+
+    def check_served(self, served: Served, resolved: ResolvedRun) -> None:
+        check_samplers(served.router, resolved)
+
+    def task(self, resolved: ResolvedRun) -> Task:
+        return link_task(self.plain.manifest, options_of(resolved.config))
+
+    def rivals(self, config: RunConfig) -> str:
+        return "common neighbors"
+
+    def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
+        return compute_link_baselines(served.router, resolved.evaluation["test"], task)
+
+    def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
+        told = super().described(resolved, task)
+        told.pop("task", None)
+        return told
+
+    def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
+        """The best links of every node, by one pass over the whole graph."""
+        from graphmill.cluster.prediction.predictor import UNSPLIT
+
+        self.check_trained(run, trained)
+        graph, manifest, model = self.plain, self.plain.manifest, trained.config.model
+        if sharding(model.options) == "roots":
+            raise ConfigError(
+                f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, and {model.name} takes one subgraph per root; "
+                "train another model"
+            )
+        if getattr(trained.config.sampler.options, "recency_dim", 0):
+            raise ConfigError(
+                f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, which is of no one time, and the run's model reads "
+                "ages (--sampler.recency_dim); train without them"
+            )
+        build_model = checked(run, graph.url, replace(trained, inputs=self.inputs(trained)).build_model)
+        encodings = () if trained.encoding is None else (trained.encoding.name,)
+        around = RandomPartitionOptions(
+            num_chunks=1, shuffle=False, encodings=encodings, edge_columns=trained.edge_columns
+        )
+        samplers = {UNSPLIT: TopLinkOptions(around, options.top_k, _relation(options.relation, manifest))}
+        task = link_task(manifest, options_of(trained.config))
+        prediction = self.prediction(run, options, trained, build_model, task, samplers, _all_nodes)
+        counts = f"links from {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
+        return replace(prediction, text=f"graph {manifest.name}: {counts} at {graph.url}", source_ids=source_ids(graph))
+
+
+def _all_nodes(served: Served) -> Callable[[str], np.ndarray]:
+    return lambda _: served.router.link_tables.nodes.original_id
+
+
+def _relation(name: str | None, manifest: Manifest) -> int | None:
+    """Its number. Raises ConfigError for a name that is none of the graph's."""
+    if name in manifest.relations:
+        return manifest.relations.index(name)
+    if name is None and not manifest.relations:
+        return None
+    if not manifest.relations:
+        raise ConfigError(
+            f"relation: expected none, since the graph has no relations, got {name}; leave out --relation"
+        )
+    known = ", ".join(manifest.relations[:5]) + (" …" if len(manifest.relations) > 5 else "")
+    raise ConfigError(f"relation: expected one of {known}, got {name or 'none'}; set --relation")
+
+
+def options_of(config: RunConfig) -> LinksOptions:
+    """What the run is told of links."""
+    assert config.links is not None
+    return config.links
+
+
+def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:
+    """What a run may not change between its parts, beside the graph."""
+    held_out = "" if manifest.links is None else manifest.links.digest[:16]
+    return {"held_out": held_out, "links": {**asdict(options), "ranking": ranking(manifest, options)}}
+
+
+def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "sampled", "all"]:
+    """What links are scored against."""
+    if options.ranking != "auto":
+        return options.ranking
+    links = manifest.links
+    return "fixed" if links and all(links.has_negatives(SPLITS[name]) for name in SCORED) else "sampled"
+
+
+def link_task(manifest: Manifest, options: LinksOptions) -> Task:
+    """The run's task on this graph."""
+    shared = ranking(manifest, options) == "fixed" and manifest.links is not None and not sum(manifest.links.listed)
+    return LinkPrediction(options.metric, options.loss, options.margin, own_rivals=not shared)
+
+
+def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width: int) -> None:
+    """Raises ConfigError where the graph has not the features, edges and held-out links that the run needs.
+
+    `num_links`: training links that there must be at least. `width`: of embeddings, with which there need be no features.
+    """
+    manifest, links = graph.manifest, graph.manifest.links
+    if not manifest.feature_dim + width:
+        raise ConfigError(
+            f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
+            "features (jobs/ingest.py --edge_list.features)"
+        )
+    if manifest.relations and options.decoder.kind == "dot":
+        raise ConfigError(
+            f"{graph.url}: decoder: expected one that tells the graph's relations apart, got dot; set --task.decoder distmult, transe or mlp"
+        )
+    if links is None:
+        raise ConfigError(
+            f"{graph.url}: expected a graph with links that are held out, got one without; ingest it with --links.valid 0.05 --links.test 0.1"
+        )
+    for code in (SPLIT_VALID, SPLIT_TEST):
+        name = SPLIT_NAMES[code]
+        if not links.positives[code]:
+            raise ConfigError(
+                f"{graph.url}: split {name}: expected at least one link, got none; ingest it with a larger --links.{name}"
+            )
+        if ranking(manifest, options) == "fixed" and not links.has_negatives(code):
+            raise ConfigError(
+                f"{graph.url}: ranking fixed: expected negatives stored for the split {name}, got none; set --task.ranking sampled or all"
+            )
+    if manifest.num_edges < num_links:
+        raise ConfigError(
+            f"{graph.url}: expected at least {num_links} edges to train on (one link per micro-batch of a step), got {manifest.num_edges}; lower "
+            "--fit.micro_batches (or, where it is none, --workers)"
+        )

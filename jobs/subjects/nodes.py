@@ -1,0 +1,470 @@
+"""The nodes of one graph, plain or typed, as what a run is about."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from graphmill.cluster.checkpoints.checkpoint import DATA
+from graphmill.cluster.checkpoints.checkpoint_store import BEST
+from graphmill.cluster.data.training_data import OpenNodes, StoredNodes, TrainingData
+from graphmill.cluster.embeddings.embeddings import TableSpec
+from graphmill.cluster.embeddings.rows import SavedTable
+from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.ray.placement import Resources
+from graphmill.cluster.tasks import Regression, Task
+from graphmill.cluster.transport.tls import tls_context
+from graphmill.core.errors import ConfigError
+from graphmill.jobs.baselines.node_baselines import Baselines, compute_baselines
+from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.defaults import graph_facts
+from graphmill.jobs.config.registry import GRAPH_PARALLEL, Inputs
+from graphmill.jobs.config.standard_columns import with_standard_columns
+from graphmill.jobs.config.stored_columns import edge_weights, unread
+from graphmill.jobs.data.prepare_graph import find_graph, prepare_any_graph, store_encoding
+from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.resolve.typed_facts import (
+    NodeGraph,
+    check_graph_kind,
+    describe,
+    predicted_nodes,
+    typed_facts,
+    typed_identity,
+    typed_inputs,
+    with_type,
+)
+from graphmill.jobs.subjects.subject import Members, Prediction, Served, Subject, check_names, checked, trained_task
+from graphmill.jobs.tasks.model_inputs import StandardColumns
+from graphmill.jobs.tasks.node_task import (
+    check_graph,
+    check_splits,
+    fits_labels,
+    graph_inputs,
+    lacks_features,
+    node_task,
+)
+from graphmill.jobs.tasks.split_lacks import graph_lacks
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.traffic import Traffic
+from graphmill.samplers.access.typed_router import TypedRouter, whole_router
+from graphmill.samplers.methods.registry import without_encodings
+from graphmill.samplers.vocabulary.options import RandomPartitionOptions
+from graphmill.storage.filesystem.urls import is_local
+from graphmill.storage.format.encodings import find_encoding
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import SPLIT_NAMES
+from graphmill.storage.format.typed_manifest import TypedManifest
+from graphmill.storage.graph import StoredGraph, source_ids
+from graphmill.storage.typed_graph import TypedGraph, open_any_graph
+
+if TYPE_CHECKING:
+    from graphmill.jobs.config.predict_options import PredictConfig
+    from graphmill.jobs.plan.run_plan import Plan
+    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.subjects.graph_parallel import ShardMemory
+
+
+@dataclass(frozen=True)
+class Nodes(Subject):
+    """One graph, whose nodes have labels."""
+
+    graph: NodeGraph
+    spreads: ClassVar[bool] = True
+
+    @classmethod
+    def find(cls, config: RunConfig) -> Self | None:
+        graph = find_graph(config.data)
+        return None if graph is None else cls(graph)
+
+    @classmethod
+    def open(cls, config: RunConfig) -> Self:
+        return cls(prepare_any_graph(config.data))
+
+    @classmethod
+    def at(cls, url: str, snapshot: int | None, options: "PredictConfig") -> Self:
+        return cls(open_any_graph(url, snapshot))
+
+    @classmethod
+    def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
+        from graphmill.jobs.subjects.node_plan import plan_without_graph
+
+        plan_without_graph(plan, resolved, resources)
+
+    @property
+    def url(self) -> str:
+        return self.graph.url
+
+    @property
+    def manifest(self) -> Manifest | TypedManifest:
+        return self.graph.manifest
+
+    @property
+    def num_bytes(self) -> int:
+        return self.graph.manifest.num_bytes
+
+    @property
+    def num_partitions(self) -> int:
+        return self.graph.num_partitions
+
+    @property
+    def is_here(self) -> bool:
+        return self.graph.is_here
+
+    def unit(self, config: RunConfig) -> str:
+        return "nodes"
+
+    def text(self, config: RunConfig) -> str:
+        return describe(self.graph)
+
+    def plan_text(self, config: RunConfig) -> str:
+        from graphmill.jobs.subjects.node_plan import graph_text
+
+        return graph_text(self.graph)
+
+    def unread(self, resolved: ResolvedRun) -> str:
+        return unread(self.graph.manifest, resolved.config, resolved.inputs)
+
+    def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
+        return graph_lacks(self.predicted(resolved.config).manifest, resolved.config.data.split_set)
+
+    def predicted(self, config: RunConfig) -> StoredGraph:
+        """The graph itself, or of a typed one the nodes of the predicted type."""
+        return predicted_nodes(self.graph, config)
+
+    def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
+        check_graph_kind(config, self.graph)
+        if isinstance(self.graph, TypedGraph):
+            return resolve(*_typed_facts(config, self.graph, resources))
+        return resolve(*_plain_facts(config, self.graph, resources))
+
+    def check(self, resolved: ResolvedRun) -> None:
+        """Samplers are tried where the graph's files are at hand; elsewhere once the servers are up."""
+        config, nodes = resolved.config, self.predicted(resolved.config)
+        if config.servers.tls and resolved.workers.launcher != "process":
+            tls_context(is_server=True)
+        self.check_targets(nodes, resolved)
+        if isinstance(resolved.training, RandomPartitionOptions):
+            from graphmill.samplers.methods.random_partition import count_chunks
+
+            count_chunks(resolved.training, nodes.manifest)
+        if self.is_here:
+            check_samplers(whole_router(self.graph), resolved)
+
+    def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
+        """Raises where the graph has not the labels and splits that the run needs."""
+        config = resolved.config
+        split_set, width = config.data.split_set, config.embeddings.width
+        check_graph(nodes, split_set, config.task, config.metric, num_roots(resolved), width)
+        self.task(resolved)  # refuses what its options and the labels do not agree on
+
+    def completed(self, resolved: ResolvedRun) -> Self:
+        """Features left on their store, where the run asks for it, and with the encoding that its model wants."""
+        graph = self.graph
+        if isinstance(graph, TypedGraph):
+            return self
+        if resolved.config.servers.range_reads:
+            graph = graph.features_by_range()
+        return replace(self, graph=graph if resolved.encoding is None else store_encoding(graph, resolved.encoding))
+
+    def check_memory(self, resolved: ResolvedRun) -> None:
+        if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's worker looks at its memory itself
+            shard_memory(self.predicted(resolved.config).manifest, resolved).check(resolved.workers.most)
+
+    def check_served(self, served: Served, resolved: ResolvedRun) -> None:
+        config = resolved.config
+        nodes = self.predicted(config).manifest
+        check_splits(nodes, config.data.split_set, config.metric, num_roots(resolved))
+        check_samplers(served.router, resolved)
+
+    def task(self, resolved: ResolvedRun) -> Task:
+        return node_task(resolved.config, resolved.inputs, self.predicted(resolved.config).manifest)
+
+    def data(self, resolved: ResolvedRun) -> TrainingData:
+        return StoredNodes.of(self.graph.whole(), verify=resolved.config.servers.verify)
+
+    @contextmanager
+    def here(self, resolved: ResolvedRun) -> Iterator[Served]:
+        servers, graph = resolved.config.servers, self.graph.whole()
+        with kept_on_disk(graph, servers) as kept:
+            data = StoredNodes.of(kept, verify=servers.verify and kept is graph)
+            traffic = Traffic(kept.num_partitions)
+            yield Served(data, data.open(traffic).router, traffic)
+
+    def serving(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
+        if resolved.config.servers.tls:
+            tls_context(is_server=True)
+        return self._serving(resolved.config.servers)
+
+    @contextmanager
+    def _serving(self, options: ServerOptions) -> Iterator[Served]:
+        from graphmill.cluster.data.served_nodes import ServedNodes
+        from graphmill.cluster.serving.partition_server import connect_any, server_group
+
+        with server_group(self.graph, options) as group:
+            servers, traffic = group.running(), Traffic(self.num_partitions)
+            router = connect_any(servers, traffic.watch)
+            renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731
+            yield Served(ServedNodes(servers), router, traffic, group.where(), renewed, group.full_disks)
+
+    def shared(self, data: TrainingData, resolved: ResolvedRun) -> TrainingData:
+        if not resolved.is_full_graph:
+            return data
+        from graphmill.jobs.subjects.graph_parallel import WholeGraphData
+
+        memory = shard_memory(self.predicted(resolved.config).manifest, resolved)
+        return WholeGraphData(data, resolved.training, memory)
+
+    def table(self, resolved: ResolvedRun) -> TableSpec | None:
+        options = resolved.config.embeddings
+        if not options.width or isinstance(self.graph, TypedGraph):
+            return None
+        return TableSpec(options, self.graph.manifest.num_nodes, resolved.config.fit.seed)
+
+    def rivals(self, config: RunConfig) -> str:
+        constant = "mean" if config.task.name == "regression" else "majority class"
+        return f"{constant}, features only"
+
+    def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
+        config, own = resolved.config, self.predicted(resolved.config).manifest.name
+        rows = served.router if isinstance(served.router, Router) else served.router.nodes[own]
+        standard, name = StandardColumns(resolved.inputs.standard), own if resolved.is_typed else ""
+        seen = None if config.data.standardise == "no" else partial(standard.rows, name=name)
+        return compute_baselines(rows, config.data.split_set, task, config.fit.seed, seen)
+
+    def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
+        standard, config = resolved.inputs.standard, resolved.config
+        return {
+            **({"node_type": self.predicted(config).manifest.name} if resolved.is_typed else {}),
+            **({"standardised_columns": len(standard)} if standard else {}),
+            **({} if config.task.is_foreign else {"task": dict(vars(task))}),
+        }
+
+    def plan(self, plan: "Plan", resolved: ResolvedRun) -> None:
+        from graphmill.jobs.subjects.node_plan import plan_nodes
+
+        plan_nodes(plan, self, resolved)
+
+    def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
+        from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
+
+        self.check_trained(run, trained)
+        config, graph, manifest = trained.config, self.graph, self.predicted(trained.config).manifest
+        num_classes, has_targets = trained.inputs.out_dim, fits_labels(manifest, config.task)
+        if has_targets and manifest.label_kind != "class" and (manifest.num_classes or 1) != num_classes:
+            raise ConfigError(
+                f"{self.url}: expected the run's {num_classes} labels per node, got {manifest.num_classes or 1}; ingest it without labels"
+            )
+        if has_targets and (manifest.num_classes or 0) > num_classes:
+            raise ConfigError(
+                f"{self.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
+            )
+        # What a summary of before does not tell of answers.
+        task = trained_task(
+            run, trained, {"num_classes": num_classes, "num_tasks": num_classes, "metric": config.metric}
+        )
+        if has_targets:
+            check_names(self.url, manifest.class_names, task)
+        split_set, has_splits = config.data.split_set, manifest.num_split_sets > 0
+        if has_splits and split_set >= manifest.num_split_sets:
+            raise ConfigError(
+                f"{self.url}: expected split set {split_set}, as the run had it, got a graph with {manifest.num_split_sets}; "
+                "ingest it without splits"
+            )
+        is_whole = spreads_graph(trained, options.parallel)
+        parallel = replace(config.run, parallel="graph" if is_whole else "data")
+        shape = replace(trained, inputs=self.inputs(trained), config=replace(config, run=parallel))
+        # All nodes of a graph without splits are a training sampler's roots.
+        own = {UNSPLIT: replace(shape.evaluation["train"], split_set=0)}
+        samplers = with_unsplit(shape.evaluation) if has_splits else own
+        build_model = checked(run, self.url, shape.build_model)
+        memory = shard_memory(replace(manifest, num_classes=num_classes), shape, training=False) if is_whole else None
+
+        def members(served: Served) -> Members:
+            nodes = served.router.nodes[manifest.name] if isinstance(served.router, TypedRouter) else served.router
+            if not has_splits:
+                return lambda _: nodes.list_chunk(key=0, chunk=0, num_chunks=1).original_id
+            return lambda name: nodes.list_split(split_set, SPLIT_NAMES.index(name)).original_id
+
+        def shared(nodes: TrainingData) -> TrainingData:
+            if memory is None:
+                return nodes
+            from graphmill.jobs.subjects.graph_parallel import WholeGraphData
+
+            return WholeGraphData(nodes, samplers[UNSPLIT], memory)
+
+        of_type = f"; {manifest.num_nodes:,} of the type {manifest.name}" if trained.is_typed else ""
+        return replace(
+            self.prediction(run, options, trained, build_model, task, samplers, members),
+            text=f"graph {describe(graph)}{of_type}",
+            source_ids=source_ids(self.predicted(config)),
+            target_names=getattr(task, "names", ()) or ("",) * isinstance(task, Regression),
+            has_targets=has_targets,
+            shared=shared,
+            shard_bytes=None if memory is None else memory.check,
+            estimate=None if is_whole else config.evaluation.estimate,
+        )
+
+    def check_trained(self, run: "FinishedRun", trained: ResolvedRun) -> None:
+        """Raises ConfigError where the run was trained on another kind of graph, or on nodes of its own."""
+        if isinstance(self.graph, TypedGraph) != trained.is_typed:
+            kind = "a typed graph" if trained.is_typed else "a plain graph"
+            raise ConfigError(f"{self.url}: expected {kind}, as the run was trained on, got another kind; set --graph")
+        if trained.config.embeddings.width and self.manifest.content_hash != run.data_hash:
+            raise ConfigError(
+                f"{self.url}: expected the run's own graph, whose nodes its embeddings are of; leave out --graph"
+            )
+
+    def prediction(
+        self,
+        run: "FinishedRun",
+        options: "PredictConfig",
+        trained: ResolvedRun,
+        build_model: Callable[[], Any],
+        task: Task,
+        samplers: Mapping[str, Any],
+        members: Callable[[Served], Members],
+    ) -> Prediction:
+        """What predictions of nodes and of links have in common."""
+        graph, config, encoding = self.graph, trained.config, trained.encoding
+        # The predicted graph need not lie where the run's did: files of a disk are mapped.
+        by_range = config.servers.range_reads and isinstance(graph, StoredGraph) and not is_local(graph.filesystem)
+        servers = replace(config.servers, verify=options.verify, range_reads=by_range)
+
+        def check_look() -> None:
+            if not graph.is_here:
+                raise ConfigError(f"{graph.url} is not on this machine, where batches would be drawn")
+            missing = (
+                encoding is not None and isinstance(graph, StoredGraph) and not find_encoding(graph, encoding.name)
+            )
+            if encoding is not None and missing:
+                raise ConfigError(
+                    f"{graph.url} has no {encoding.name} yet; the prediction computes it, or graphmill encode"
+                )
+
+        width, best = config.embeddings.width, run.place.folder.resolve() / BEST
+        return Prediction(
+            subject=self,
+            trained=replace(trained, config=replace(config, servers=servers)),
+            text=self.text(config),
+            samplers=samplers,
+            build_model=build_model,
+            task=task,
+            members=members,
+            check_look=check_look,
+            table=partial(SavedTable, best, width, config.fit.seed) if width else None,
+        )
+
+    def inputs(self, trained: ResolvedRun) -> Inputs:
+        """The run's inputs with the widths of this graph's features, which the run's weights have to fit."""
+        config, weights, manifest = trained.config, edge_weights(self.manifest, trained.config), self.manifest
+        if trained.inputs.edge_weight and weights is not None:
+            weights.check()
+        if isinstance(manifest, TypedManifest):
+            inputs = typed_inputs(manifest, self.predicted(config).manifest, config)
+            return replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
+        inputs = graph_inputs(manifest, config)
+        return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
+
+
+@contextmanager
+def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph]:
+    """The whole graph on this host's disk, verified, where it is on an object store and the options name a folder for it; else itself."""
+    cache = servers.disk_cache
+    if cache is None or isinstance(graph, TypedGraph) or (kept := cache.copy_of(graph)) is graph:
+        yield graph
+        return
+    with cache.holding(kept, range(kept.num_partitions)) as copied:
+        num_bytes = sum(each.num_bytes for each in copied)
+        print(f"graph {kept.manifest.name} at {kept.url}: {num_bytes:,} bytes copied there now", flush=True)
+        yield kept
+
+
+def _plain_facts(config: RunConfig, graph: StoredGraph, resources: Resources | None) -> tuple[RunConfig, Facts]:
+    _check_targets(config, graph)
+    manifest = graph.manifest
+    # Partitions are in it only where they are the chunks, or cut into them: else no batch depends on them.
+    partitioned = getattr(config.sampler.options, "cut", "random") != "random"
+    identity = {
+        **({"partitions": manifest.content_hash} if partitioned else {}),
+        "graph": manifest.name,
+        "num_nodes": manifest.num_nodes,
+        "num_edges": manifest.num_edges,
+        "split_set": config.data.split_set,
+        DATA: manifest.measured.data_digest(config.data.split_set),
+    }
+    facts = graph_facts(manifest, config.data.split_set, by_weight=config.data.edge_weight != "no")
+    return config, Facts(
+        plain_inputs(config, graph), identity, resources, manifest.num_bytes, facts, edge_weights(manifest, config)
+    )
+
+
+def plain_inputs(config: RunConfig, graph: StoredGraph) -> Inputs:
+    """What a plain graph decides of a model."""
+    return with_standard_columns(graph_inputs(graph.manifest, config), [graph.manifest], config.data)
+
+
+def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | None) -> tuple[RunConfig, Facts]:
+    if config.embeddings.width:
+        raise ConfigError(
+            f"{graph.url}: embeddings: expected a graph of one type, got a typed one; leave out --embeddings.width"
+        )
+    if config.data.edge_features:
+        raise ConfigError(
+            f"{graph.url}: edge_features: expected a graph of one type, got a typed one; leave out --data.edge_features"
+        )
+    config, manifest, split_set = with_type(config, graph), graph.manifest, config.data.split_set
+    predicted = predicted_nodes(graph, config)
+    _check_targets(config, predicted)
+    nodes = predicted.manifest
+    return config, Facts(
+        with_standard_columns(typed_inputs(manifest, nodes, config), manifest.types.values(), config.data),
+        typed_identity(manifest, nodes.name, split_set),
+        resources,
+        manifest.num_bytes,
+        typed_facts(manifest, nodes, split_set),
+        edge_weights(manifest, config),
+    )
+
+
+def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
+    """Raises ConfigError where the graph has not the labels, features and splits of which the run's options are made."""
+    manifest, split_set, width = graph.manifest, config.data.split_set, config.embeddings.width
+    fits = fits_labels(manifest, config.task)
+    if split_set >= manifest.num_split_sets or not fits or lacks_features(manifest, width):
+        check_graph(graph, split_set, config.task, config.metric, 1, width)
+
+
+def num_roots(resolved: ResolvedRun) -> int:
+    """How many labelled nodes the training split needs at least."""
+    return 1 if resolved.is_full_graph else resolved.micro_batches
+
+
+def check_samplers(router: Router | TypedRouter, resolved: ResolvedRun) -> None:
+    """Raises ConfigError where a sampler's options do not fit the graph."""
+    if resolved.is_full_graph:
+        return
+    data = OpenNodes(router)
+    for options in (resolved.training, *resolved.evaluation.values()):
+        data.sampler(without_encodings(options), resolved.micro_batches).num_batches  # noqa: B018 - checks its options
+
+
+def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> "ShardMemory":
+    """Of a run whose one batch is the whole graph, or of its prediction."""
+    from graphmill.jobs.subjects.graph_parallel import ShardMemory
+
+    return ShardMemory.of(manifest, resolved.model_config, training=training)
+
+
+def spreads_graph(run: ResolvedRun, parallel: str) -> bool:
+    """Whether the batch is the whole graph, spread over the workers; `auto`: where the run was trained so."""
+    if parallel == "auto":
+        return run.is_full_graph
+    row = run.config.model.row("model", run.config.kind)
+    if parallel == "graph" and (row is None or not row.graph_parallel):
+        raise ConfigError(
+            f"--parallel graph: expected a run whose model can be spread over workers ({GRAPH_PARALLEL}), got one of {run.config.model.name}"
+        )
+    if parallel == "graph" and getattr(run.config.model.options, "block", None) == "hyena":
+        raise ConfigError("--parallel graph: hyena computes all nodes in one process; leave it out")
+    return parallel == "graph"
