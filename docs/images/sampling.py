@@ -1,5 +1,6 @@
-"""Draws docs/images/sampling.svg from the table "Sampling" of docs/performance.md: run B, two threads, by the clock, rows included."""
+"""Draws docs/images/sampling.svg from docs/performance/data/sampling.csv: run B, two threads, by the clock, rows included."""
 
+import csv
 from pathlib import Path
 
 import matplotlib
@@ -7,16 +8,15 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-ROWS = {"Graphmill": "| ours by the clock", "DGL 1.1": "| DGL NeighborSampler", "PyG 2.8": "| PyG NeighborLoader"}
+PROGRAMS = {"Graphmill": "Graphmill, with rows", "DGL 1.1": "DGL NeighborSampler", "PyG 2.8": "PyG NeighborLoader"}
 
 
 def main() -> None:
     folder = Path(__file__).parent
-    lines = (folder.parent / "performance.md").read_text().splitlines()
-    rates = {
-        name: float(next(line for line in lines if line.startswith(row)).split("|")[5].strip())
-        for name, row in ROWS.items()
-    }
+    with open(folder.parent / "performance" / "data" / "sampling.csv") as file:
+        rows = [row for row in csv.DictReader(file) if (row["run"], row["threads"]) == ("B", "2")]
+    found = {row["program"]: float(row["million_edges_per_s"]) for row in rows}
+    rates = {name: found[program] for name, program in PROGRAMS.items()}
     plt.rcParams.update({"svg.hashsalt": "graphmill", "font.family": "DejaVu Sans", "svg.fonttype": "none"})
     figure, axes = plt.subplots(figsize=(7.2, 1.7))
     bars = axes.barh(list(rates), list(rates.values()), color=["#0b66c3", "#9aa5b1", "#9aa5b1"], height=0.62)
