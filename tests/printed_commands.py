@@ -1,4 +1,4 @@
-"""The commands that README.md and the guides print: code blocks, and commands in backticks."""
+"""The commands that README.md, the site's home and the guides print: code blocks, and commands in backticks."""
 
 import re
 import shlex
@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", *sorted(f"docs/guides/{path.name}" for path in (REPOSITORY / "docs" / "guides").glob("*.md")))
+_DOCS = REPOSITORY / "docs"
+DOCUMENTS = (
+    "README.md",
+    "docs/index.md",
+    *sorted(f"docs/guides/{path.name}" for path in (_DOCS / "guides").glob("*.md")),
+)
+FIGURES = (
+    "docs/performance.md",
+    *sorted(f"docs/performance/{path.name}" for path in (_DOCS / "performance").glob("*.md")),
+)
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The site of guides and of the Python API builds without a warning, and every link of the documents leads somewhere."""
+"""The site of guides and of the Python API builds without a warning and fits a phone; every link of the documents leads somewhere."""
 
 import re
 import subprocess
@@ -8,21 +8,81 @@ from pathlib import Path
 import pytest
 
 import graphmill as gm
+from tests.browser import browser, find_chromium
 
 REPOSITORY = Path(__file__).parents[1]
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
+DOCS = REPOSITORY / "docs"
+
+
+def build_site(folder: Path) -> Path:
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder / "site")],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    page = (tmp_path / "site" / "reference" / "index.html").read_text()
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_site(tmp_path_factory.mktemp("site"))
+
+
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    page = (site / "reference" / "index.html").read_text()
     assert "The configuration that these words of a command line describe" in page
+
+
+def test_the_notebook_is_a_page_and_links_lead_to_it(site: Path) -> None:
+    page = (site / "guides" / "notebook" / "index.html").read_text()
+    assert "From a DataFrame to predictions" in page
+    assert "gm.ArrayGraph(" in page
+    assert 'href="guides/notebook/">a notebook' in (site / "index.html").read_text()
+    assert (site / "guides" / "notebook.ipynb").exists()
+
+
+def test_llms_txt_lists_every_page_of_the_navigation(site: Path) -> None:
+    text = (site / "llms.txt").read_text()
+    listed = dict(re.findall(r"^- \[.*?\]\((.*?)\): (\S.*)$", text, re.M))
+    pages = re.findall(r": ([\w/-]+)\.md$", (REPOSITORY / "mkdocs.yml").read_text().split("\nnav:")[1], re.M)
+    assert set(listed) == {f"{page}/".removesuffix("index/") or "index.html" for page in pages}
+    assert "](" not in "".join(listed.values())
+
+
+def test_every_decision_is_listed_by_its_title() -> None:
+    text = (DOCS / "decisions" / "index.md").read_text().lower()
+    decisions = [path for path in sorted((DOCS / "decisions").glob("0*.md")) if not path.name.startswith("0000")]
+    rows = [f"- [{path.read_text().splitlines()[0].split(': ', 1)[1]}]({path.name})" for path in decisions]
+    assert [row for row in rows if row.lower() not in text] == [], (
+        "docs/decisions/index.md lacks these, each below its subject"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_chromium() is None, reason="needs a browser")
+def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
+    """Tables and code scroll in their own boxes; a table's cells wrap."""
+    wide = """[...document.querySelectorAll(".rst-content table, .rst-content img")].filter(
+        one => one.getBoundingClientRect().right > innerWidth && !one.closest(".wy-table-responsive")).length"""
+    cells = """[...document.querySelectorAll(".rst-content td, .rst-content th")].filter(
+        one => one.getBoundingClientRect().width > innerWidth).length"""
+    program = find_chromium()
+    assert program is not None
+    with browser(program, tmp_path) as tab:
+        for page in (
+            "index.html",
+            "performance/index.html",
+            "performance/models/index.html",
+            "guides/operations/index.html",
+        ):
+            tab.open((site / page).as_uri(), 390, 844)
+            found = [tab.evaluate(expression) for expression in ("document.documentElement.scrollWidth", wide, cells)]
+            assert found == [390, 0, 0], (page, found)
 
 
 def test_the_reference_has_every_public_name():

@@ -1,4 +1,4 @@
-"""The README's cluster command, run for real: `ray start --head`, then `ray job submit --working-dir .`."""
+"""The first guide's cluster command, run for real: `ray start --head`, then `ray job submit --working-dir .`."""
 
 import json
 import shutil

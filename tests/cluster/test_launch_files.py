@@ -16,7 +16,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFEST = REPOSITORY / "docs" / "kuberay-rayjob.yaml"
 GUIDE = REPOSITORY / "docs" / "guides" / "cluster.md"
-PAGES = (GUIDE, REPOSITORY / "docs" / "cluster.md", REPOSITORY / "README.md")
+PAGES = (GUIDE, REPOSITORY / "docs" / "cluster.md", REPOSITORY / "docs" / "guides" / "start.md")
 
 
 def pinned() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What README.md and the guides print runs as it is written, twice in a row, each time to exit status 0.
+"""What README.md, the site's home and the guides print runs as it is written, twice in a row, each time to exit status 0.
 
 A block runs in a folder of its own that looks like a checkout with its environment. What is not run, or not quite as written, is listed
 with its reason, and nothing else is.
@@ -19,14 +19,15 @@ from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticO
 from tests.printed_commands import DOCUMENTS, REPOSITORY, Block, blocks, inline_commands, written_files
 from tests.raw_layouts import write_set
 
+FIRST_RUN = "docs/guides/start.md"
 # (document, how a block begins): why it is not run
 NOT_RUN = {
-    ("README.md", "make clean"): "builds an environment from indexes that the reader has to name",
+    (FIRST_RUN, "make clean"): "builds an environment from indexes that the reader has to name",
     (
-        "README.md",
+        FIRST_RUN,
         "ray get-auth-token",
     ): "starts a cluster on fixed ports; tests/cluster/test_job_submit.py does it on free ones",
-    ("README.md", "ray job submit"): "the same",
+    (FIRST_RUN, "ray job submit"): "the same",
     (
         "docs/guides/cluster.md",
         "export RAY_AUTH_MODE",
@@ -55,8 +56,10 @@ NOT_RUN = {
 CHANGED = (
     ("README.md", "make test ", ": make test ", "the suite that holds this test"),
     ("README.md", "pip install", ": pip install", "asks a package index"),
+    ("docs/index.md", "pip install", ": pip install", "the same"),
+    (FIRST_RUN, "pip install", ": pip install", "the same"),
     (
-        "README.md",
+        FIRST_RUN,
         "ogbn-products graphs/products",
         "synthetic graphs/products --synthetic.num-nodes 3000",
         "a download of 1.4 GB",
@@ -86,8 +89,8 @@ def reason(block: Block) -> str | None:
 def shell_blocks() -> list[Block]:
     """All that hold commands; `make run ARGS=…`, which stands in a sentence, too."""
     found = [block for name in DOCUMENTS for block in blocks(name) if block.language == "bash"]
-    inline = [command for command in inline_commands("README.md") if command.startswith("make run ARGS=")]
-    return [*found, *(Block("README.md", "bash", command) for command in inline)]
+    inline = [command for command in inline_commands(FIRST_RUN) if command.startswith("make run ARGS=")]
+    return [*found, *(Block(FIRST_RUN, "bash", command) for command in inline)]
 
 
 def as_run(block: Block) -> str:
@@ -118,7 +121,7 @@ def test_what_is_not_run_as_printed_is_still_printed():
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder like a checkout with its environment, the graph that README.md makes, and the files and modules that guides speak of."""
+    """A folder like a checkout with its environment, the graph that the first guide makes, and the files and modules that guides speak of."""
     for name in ("jobs", "Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     environment = tmp_path / ".venv"

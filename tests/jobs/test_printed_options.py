@@ -16,6 +16,7 @@ from graphmill.jobs.sweep import read_options
 from graphmill.jobs.sweeps.design import design_sweep
 from tests.printed_commands import (
     DOCUMENTS,
+    FIGURES,
     REPOSITORY,
     blocks,
     inline_commands,
@@ -25,7 +26,7 @@ from tests.printed_commands import (
     written_files,
 )
 
-MEASURED = ("docs/architecture.md", "docs/cluster.md", "docs/cost-model.md", "docs/performance.md")
+MEASURED = ("docs/architecture.md", "docs/cluster.md", "docs/cost-model.md", *FIGURES)
 DECISIONS = sorted(f"docs/decisions/{path.name}" for path in (REPOSITORY / "docs" / "decisions").glob("0*.md"))
 LAUNCH_FILES = ("docs/kuberay-rayjob.yaml", "runtime_env.yaml", "ray_config.yaml")
 TRAINING = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links")
@@ -101,7 +102,7 @@ def folder(tmp_path, monkeypatch):
 
 def in_turn() -> list[Any]:
     """The commands that measurements and decisions were made with are read by `make test-all`."""
-    records = {"docs/performance.md", *DECISIONS}
+    records = {*FIGURES, *DECISIONS}
     return [pytest.param(*printed_, marks=[pytest.mark.long] * (printed_[0] in records)) for printed_ in printed()]
 
 
