@@ -25,8 +25,7 @@ from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings
 from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
 from graphmill.jobs.resolve.typed_facts import NodeGraph, describe
-from graphmill.jobs.subjects.graph_parallel import WholeGraphData
-from graphmill.jobs.subjects.nodes import Nodes, shard_memory
+from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
 from graphmill.jobs.tasks.node_task import graph_inputs
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
 from graphmill.samplers.access.typed_router import whole_router
@@ -49,9 +48,9 @@ _LONGEST_LOOK_S = 10.0  # at what batches need of other hosts
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 
 
-def plan_nodes(plan: Plan, subject: Nodes, resolved: ResolvedRun) -> None:
+def plan_nodes(plan: Plan, graph: NodeGraph, predicted: Manifest, task: Task, resolved: ResolvedRun) -> None:
     """Adds encoding, embeddings, splits, batches, memory and time."""
-    graph, baseline = subject.graph, resolved.config.baseline
+    baseline = resolved.config.baseline
     if isinstance(graph, StoredGraph):
         if resolved.encoding is not None:
             plan.add("encoding", _encoding_text(graph, resolved.encoding))
@@ -60,9 +59,9 @@ def plan_nodes(plan: Plan, subject: Nodes, resolved: ResolvedRun) -> None:
         tried = f"{baseline.configurations} of {len(search())} configurations each, trained before the run"
         plan.add("baselines", f"{', '.join(baseline.models)}: {tried}")
     if resolved.is_full_graph and isinstance(graph, StoredGraph):
-        _add_whole_graph(plan, graph, resolved, subject.task(resolved))
+        _add_whole_graph(plan, graph, resolved, task)
     else:
-        _add_sampled(plan, subject, resolved)
+        _add_sampled(plan, graph.whole(), predicted, task, resolved)
 
 
 def graph_text(graph: NodeGraph) -> str:
@@ -86,10 +85,8 @@ def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
     return f"{encoding.name}, not stored yet: the first run computes it, or {made}; zeros stand for it here"
 
 
-def _add_sampled(plan: Plan, subject: Nodes, resolved: ResolvedRun) -> None:
+def _add_sampled(plan: Plan, graph: NodeGraph, manifest: Manifest, task: Task, resolved: ResolvedRun) -> None:
     model, encoding = resolved.build_model(), resolved.encoding
-    graph = subject.graph.whole()
-    manifest = subject.predicted(resolved.config).manifest
     if not graph.is_here:
         plan.add_model(model)
         plan.add(
@@ -124,7 +121,7 @@ def _add_sampled(plan: Plan, subject: Nodes, resolved: ResolvedRun) -> None:
         Tries(data, model, complete),
         readable(resolved.training),
         evaluation,
-        subject.task(resolved),
+        task,
         "roots" if resolved.config.links is None else "links",
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
@@ -255,7 +252,7 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun, task
     from graphmill.models.parallel_cost import sent_bytes
 
     manifest, fit, workers = graph.manifest, resolved.fit, plan.workers
-    memory = shard_memory(manifest, resolved)
+    memory = ShardMemory.of(manifest, resolved.model_config, training=True)
     model = resolved.build_model()
     plan.add_model(model)
     needed = memory.check(workers)

@@ -243,7 +243,7 @@ class Nodes(Subject):
     def plan(self, plan: "Plan", resolved: ResolvedRun) -> None:
         from graphmill.jobs.subjects.node_plan import plan_nodes
 
-        plan_nodes(plan, self, resolved)
+        plan_nodes(plan, self.graph, self.predicted(resolved.config).manifest, self.task(resolved), resolved)
 
     def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
