@@ -26,7 +26,7 @@ from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
-    from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+    from graphmill.samplers.methods.neighbor import NeighborSampler
     from graphmill.storage.typed_graph import TypedGraph
 
 
@@ -92,14 +92,14 @@ def prepare(config: BenchConfig) -> "TypedGraph":
     return open_typed_graph(url)
 
 
-def our_samplers(config: BenchConfig, graph: "TypedGraph") -> "list[TypedNeighborSampler]":
+def our_samplers(config: BenchConfig, graph: "TypedGraph") -> "list[NeighborSampler]":
     """Without and with feature rows, over the mapped files."""
     from graphmill.samplers.access.typed_router import typed_router
-    from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+    from graphmill.samplers.methods.neighbor import NeighborSampler
     from graphmill.samplers.vocabulary.options import TypedNeighborOptions
 
     router, options = typed_router(graph), TypedNeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size)
-    return [TypedNeighborSampler(router, replace(options, features=features)) for features in (False, True)]
+    return [NeighborSampler(router, replace(options, features=features)) for features in (False, True)]
 
 
 def batch_numbers(config: BenchConfig, num_batches: int) -> list[int]:
@@ -107,13 +107,13 @@ def batch_numbers(config: BenchConfig, num_batches: int) -> list[int]:
     return [i % num_batches for i in range(config.warmup + config.batches)]
 
 
-def our_rows(config: BenchConfig, samplers: "list[TypedNeighborSampler]") -> Iterator[Row]:
+def our_rows(config: BenchConfig, samplers: "list[NeighborSampler]") -> Iterator[Row]:
     from graphmill.jobs.bench.sampling_measures import rounds_of
 
     for sampler in samplers:
         numbers = batch_numbers(config, sampler.num_batches)
 
-        def sample(number: int, sampler: "TypedNeighborSampler" = sampler) -> tuple[int, int, float]:
+        def sample(number: int, sampler: "NeighborSampler" = sampler) -> tuple[int, int, float]:
             start = time.thread_time()
             batch = sampler.sample(0, number)
             return batch.num_edges, batch.num_nodes, time.thread_time() - start
@@ -130,7 +130,7 @@ def our_rows(config: BenchConfig, samplers: "list[TypedNeighborSampler]") -> Ite
             yield Row(f"{what}; {threads} threads", *rates, note)
 
 
-def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "TypedNeighborSampler") -> Iterator[Row]:
+def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "NeighborSampler") -> Iterator[Row]:
     """DGL and PyG on the same graph and roots, each in an interpreter that has it. Raises ConfigError with its last line where it fails."""
     import numpy as np
 

@@ -46,10 +46,11 @@ def typed_batch(
     frontier[root_type] = roots
     position[root_type] = {root: i for i, root in enumerate(roots)}
     hop_of[root_type] = [0] * len(roots)
+    is_plain = len(graph.node_types) == len(graph.relations) == 1
     for hop in range(len(next(iter(fanouts.values())))):
         found: dict[str, list[int]] = {name: [] for name in graph.node_types}
         for relation in graph.relations:
-            key = stream_key(seed, NEIGHBORS, epoch, batch, hop, name_number(relation) & MASK)
+            key = stream_key(seed, NEIGHBORS, epoch, batch, hop, *([] if is_plain else [name_number(relation) & MASK]))
             places = position[relation.source]
             for node in frontier[relation.target]:
                 edges, fanout = stored[relation][node], fanouts[relation][hop]
@@ -99,7 +100,9 @@ def arrays_of(batch: TypedBatch) -> dict[str, tuple[str, tuple[int, ...], bytes]
     found = {"root_index": batch.root_index}
     for tables in (batch.nodes, batch.edges):
         for name, table in tables.items():
-            found |= {f"{name} {column}": array for column, array in vars(table).items() if array is not None}
+            found |= {
+                f"{name} {column}": array for column, array in vars(table).items() if isinstance(array, np.ndarray)
+            }
     return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in found.items()}
 
 

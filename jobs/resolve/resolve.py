@@ -352,7 +352,9 @@ def evaluation_text(config: RunConfig) -> str:
     how: Any = config.evaluation
     if how.how == "full":
         return f"full, {how.chunks} chunks" + ("" if how.keeps_best else ", the last epoch kept")
-    told = ", ".join(f"{name} {value}" for name, value in to_tree(config.sampler.options).items())
+    # Without relation_fanouts, which plain graphs do not have: runs from before that option compare this text.
+    tree = {name: value for name, value in to_tree(config.sampler.options).items() if value != {}}
+    told = ", ".join(f"{name} {value}" for name, value in tree.items())
     return f"sampled, {config.sampler.name}, {told}"
 
 

@@ -111,9 +111,9 @@ def _for_one_type(config: RunConfig) -> str | None:
         return "expected a plain graph, for links of relations are not trained on, got a typed one; set --task classification"
     if config.run.parallel == "graph":
         return "--run.parallel graph: expected a plain graph, got a typed one; leave it out"
-    if not (isinstance(config.sampler.options, TypedOptions) or config.sampler.is_foreign):
+    if not (hasattr(config.sampler.options, "root_type") or config.sampler.is_foreign):
         return (
-            f"expected a sampler of typed graphs, got {config.sampler.name}; set --sampler typed-neighbor --evaluation sampled "
+            f"expected a sampler of typed graphs, got {config.sampler.name}; set --sampler neighbor --evaluation sampled "
             "(--model rsage has both by default), or --sampler typed-node2subgraph or typed-ppr"
         )
     if evaluation.how == "full":

@@ -1,46 +1,81 @@
-"""Columns of all nodes that an owner needs for some draws: permanent ids (LABOR) and in-degrees (draws by degree).
+"""Columns of all nodes that an owner needs for some draws among its neighbors: permanent ids (LABOR) and in-degrees (draws by degree).
 
-Read once from the graph's files, only where a request needs it: 8 and 4 bytes per node of the graph, and of remote files only
+The neighbors of a typed graph's relation are nodes of its source type; their in-degrees are those of all relations. Read once from the graph's files, only where a request needs it: 8 and 4 bytes per node of the graph, and of remote files only
 nodes.arrow, or topology.arrow, of every partition.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from graphmill.storage.format.arrow_files import numpy_column, read_batch
 from graphmill.storage.format.manifest import partition_dir
+from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph
 
 
-class NodeTables:
-    """Columns over all nodes of a stored graph, by node id. Safe to share between threads: at worst a column is read twice."""
+class TypedTables(Protocol):
+    """A stored typed graph, whose types and relations open as plain graphs (`graphmill.storage.typed_graph.TypedGraph`)."""
 
-    def __init__(self, graph: StoredGraph) -> None:
-        self._graph = graph
+    @property
+    def node_types(self) -> Sequence[str]: ...
+
+    @property
+    def relations(self) -> Sequence[Relation]: ...
+
+    def nodes(self, node_type: str) -> StoredGraph: ...
+
+    def relation(self, relation: Relation) -> StoredGraph: ...
+
+
+class NodeTables:
+    """Columns over all nodes of a stored graph, or of a type, by node id. Safe to share between threads: at worst a column is read twice.
+
+    `relations`: of a type, those that end in its nodes.
+    """
+
+    def __init__(self, graph: StoredGraph, relations: Sequence[StoredGraph] | None = None) -> None:
+        self._graph, self._relations = graph, [graph] if relations is None else relations
+        self.are_of_one_relation = (
+            relations is None
+        )  # of a partition that is the whole graph its own columns say the same
 
     @cached_property
     def permanent_id(self) -> np.ndarray:
         """int64 [num_nodes]"""
         return np.concatenate(
-            [numpy_column(batch, "original_id", "int64", path) for batch, path in self._files("nodes")]
+            [numpy_column(batch, "original_id", "int64", path) for batch, path in _files(self._graph, "nodes")]
         )
 
     @cached_property
     def in_degree(self) -> np.ndarray:
         """int32 [num_nodes]"""
-        degrees = [np.empty(0, np.int32)]
-        for batch, _ in self._files("topology"):
-            if batch.num_rows:
-                offsets = batch.column(batch.schema.get_field_index("neighbors")).offsets.to_numpy()
-                degrees.append(np.diff(offsets).astype(np.int32))
-        return np.concatenate(degrees)
+        total = np.zeros(self._graph.manifest.num_nodes, np.int32)
+        for relation in self._relations:
+            degrees = [np.empty(0, np.int32)]
+            for batch, _ in _files(relation, "topology"):
+                if batch.num_rows:
+                    offsets = batch.column(batch.schema.get_field_index("neighbors")).offsets.to_numpy()
+                    degrees.append(np.diff(offsets).astype(np.int32))
+            total += np.concatenate(degrees)
+        return total
 
-    def _files(self, name: str) -> Iterator[tuple[pa.RecordBatch, str]]:
-        graph = self._graph.whole()
-        for partition in range(graph.manifest.num_partitions):
-            entry = graph.manifest.files[f"{partition_dir(partition)}/{name}.arrow"]
-            path = f"{graph.path}/{entry.path}"
-            yield read_batch(graph.filesystem, path, entry, verify=False), path
+
+def tables_of_relations(graph: TypedTables) -> dict[Relation, NodeTables]:
+    """Those of each relation's neighbors; relations from one type share them."""
+    tables = {
+        name: NodeTables(graph.nodes(name), [graph.relation(each) for each in graph.relations if each.target == name])
+        for name in graph.node_types
+    }
+    return {relation: tables[relation.source] for relation in graph.relations}
+
+
+def _files(graph: StoredGraph, name: str) -> Iterator[tuple[pa.RecordBatch, str]]:
+    whole = graph.whole()
+    for partition in range(whole.manifest.num_partitions):
+        entry = whole.manifest.files[f"{partition_dir(partition)}/{name}.arrow"]
+        path = f"{whole.path}/{entry.path}"
+        yield read_batch(whole.filesystem, path, entry, verify=False), path

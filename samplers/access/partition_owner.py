@@ -13,7 +13,7 @@ import numpy as np
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.list_draws import check_weights, checked, edge_columns, edge_lists, sample_lists
-from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.samplers.access.node_tables import NodeTables, tables_of_relations
 from graphmill.samplers.kernels.features import decode_rows
 from graphmill.samplers.kernels.lists import induced_edges_by_hash, induced_edges_by_map
 from graphmill.samplers.kernels.random_streams import hash_ids
@@ -98,9 +98,11 @@ class PartitionOwner:
     @_answer.register
     def _sample_neighbors(self, request: SampleNeighbors) -> NeighborLists:
         partition, tables = self._partition, self._tables
-        if request.scheme in ("labor", "degree") and partition.num_nodes == self._num_nodes:
+        if request.scheme not in ("labor", "degree"):
+            tables = None
+        elif partition.num_nodes == self._num_nodes and (tables is None or tables.are_of_one_relation):
             tables = None  # all is here
-        elif request.scheme in ("labor", "degree") and tables is None:
+        elif tables is None:
             raise ConfigError(f"scheme {request.scheme!r} over several partitions needs NodeTables, the owner has none")
         return sample_lists(partition, self._num_nodes, self._rows(request.node), request, tables)
 
@@ -336,10 +338,11 @@ class PartsOwner:
 def open_parts(graph: TypedGraph, index: int, *, verify: bool = False) -> PartsOwner:
     """The owner of a partition of a stored typed graph. Raises FormatError for damaged files."""
     nodes = {name: graph.nodes(name) for name in graph.node_types}
+    tables = {str(relation): of_sources for relation, of_sources in tables_of_relations(graph).items()}
     stored = nodes | {str(relation): graph.relation(relation) for relation in graph.relations}
     return PartsOwner(
         {
-            name: PartitionOwner(part.partition(index, verify=verify), part.manifest.num_nodes)
+            name: PartitionOwner(part.partition(index, verify=verify), part.manifest.num_nodes, tables.get(name))
             for name, part in stored.items()
         }
     )

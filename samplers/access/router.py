@@ -157,8 +157,9 @@ class Router:
         **draw: Any,
     ) -> Question[list[NeighborLists]]:
         """What `sample_neighbors` asks for each array of nodes by its key, with one request per owner for all of them."""
-        if not any(map(len, nodes)):
-            return Question((), lambda _: [_no_lists(self.manifest, draw.get("columns", ()))] * len(nodes))
+        if not fanout or not any(map(len, nodes)):
+            columns = draw.get("columns", ())
+            return Question((), lambda _: [_no_lists(self.manifest, columns, len(one)) for one in nodes])
         if len(nodes) == 1:
             one, own_key, until_of = integer_ids(nodes[0]), keys[0], None if untils is None else untils[0]
             return self._lists_question(
@@ -185,8 +186,12 @@ class Router:
 
     def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
+        return ask([self.among_question(node, columns)])[0]
+
+    def among_question(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> Question[NeighborLists]:
+        """What `induced_edges` asks."""
         node = integer_ids(node)
-        return ask([self._lists_question(node, lambda _: InducedEdges(node, columns), _as_they_are)])[0]
+        return self._lists_question(node, lambda _: InducedEdges(node, columns), _as_they_are)
 
     def list_neighbors(
         self,
@@ -458,12 +463,14 @@ def local_router(
     verify: bool = False,
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
     far: Mapping[int, Owner] | None = None,
+    tables: NodeTables | None = None,
 ) -> Router:
     """Router over all partitions of a graph in this process, but for those that other processes own (`far`, by partition).
 
     `watch` may put something around the owner of each partition here that sees its messages (`graphmill.samplers.access.traffic.Traffic`).
+    `tables`: of a relation, those of its neighbors.
     """
-    num_nodes, tables, owners = graph.manifest.num_nodes, NodeTables(graph), dict(far or {})
+    num_nodes, tables, owners = graph.manifest.num_nodes, tables or NodeTables(graph), dict(far or {})
     for index in range(graph.num_partitions):
         if index not in owners:
             partition = graph.partition(index, verify=verify)
@@ -480,8 +487,8 @@ def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
     return NodeList(node, original_id, time).take(np.argsort(original_id, kind="stable"))
 
 
-def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...]) -> NeighborLists:
-    """Of no nodes, with the types of what some would have."""
+def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...], length: int) -> NeighborLists:
+    """Empty ones of so many nodes, with the types of what some would have."""
     own: dict[str, np.ndarray] = {
         "id": np.empty(0, np.int64),
         "weight": np.empty(0, np.float32),
@@ -489,7 +496,7 @@ def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...]) -> NeighborLi
         "feature": np.empty((0, manifest.edge_feature_dim), np.float32),
     }
     told: dict[str, Any] = {f"edge_{name}": own[name] for name in columns}
-    return NeighborLists(np.empty(0, np.int64), np.empty(0, manifest.index_dtype), **told)
+    return NeighborLists(np.zeros(length, np.int64), np.empty(0, manifest.index_dtype), **told)
 
 
 def _as_they_are(lists: NeighborLists) -> NeighborLists:

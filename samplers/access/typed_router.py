@@ -5,32 +5,18 @@ neighbors are nodes of the source type.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.node_tables import NodeTables, TypedTables, tables_of_relations
 from graphmill.samplers.access.owners import Owner, PartOfOwner
 from graphmill.samplers.access.router import Router, local_router
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph
 from graphmill.storage.typed_graph import TypedGraph
-
-
-class TypedTables(Protocol):
-    """A stored typed graph, whose types and relations open as plain graphs (`graphmill.storage.typed_graph.TypedGraph`)."""
-
-    @property
-    def node_types(self) -> Sequence[str]: ...
-
-    @property
-    def relations(self) -> Sequence[Relation]: ...
-
-    def nodes(self, node_type: str) -> StoredGraph: ...
-
-    def relation(self, relation: Relation) -> StoredGraph: ...
 
 
 class TypedRouter:
@@ -75,13 +61,15 @@ def typed_router(
 ) -> TypedRouter:
     """Router over all partitions of a typed graph, those of `far` with all their parts elsewhere; options as of `graphmill.samplers.access.router.local_router`."""
 
-    def of(part: StoredGraph, name: str) -> Router:
+    def of(part: StoredGraph, name: str, tables: NodeTables | None = None) -> Router:
         own = {index: PartOfOwner(owner, name) for index, owner in (far or {}).items()}
-        return local_router(part, verify=verify, watch=watch, far=own)
+        return local_router(part, verify=verify, watch=watch, far=own, tables=tables)
+
+    tables = tables_of_relations(graph)
 
     return TypedRouter(
         {node_type: of(graph.nodes(node_type), node_type) for node_type in graph.node_types},
-        {relation: of(graph.relation(relation), str(relation)) for relation in graph.relations},
+        {relation: of(graph.relation(relation), str(relation), tables[relation]) for relation in graph.relations},
     )
 
 

@@ -30,6 +30,8 @@ class TypedNodes(Generic[Array]):
         None  # int64 [n], of batches of one subgraph per root: whose it is, by place in `root_index`
     )
     score: Array | None = None  # float32 [n], closeness to that root
+    root_time: Array | None = None  # int64 [n], of the root that each copy of a node was reached from
+    encoding: Array | None = None  # float32 [n, sum of dims]: the encodings asked for, of a type that stores them
 
     def __repr__(self) -> str:
         return describe(self)
@@ -72,6 +74,7 @@ class TypedBatch(Generic[Array]):
     root_index: Array  # int64 [r], positions of the roots among the nodes of their type
     nodes: Mapping[str, TypedNodes[Array]]
     edges: Mapping[Relation, TypedEdges[Array]]
+    encoding_names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{len(table):,} {name}" for name, table in self.nodes.items())
@@ -151,4 +154,5 @@ def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:
         root_index=torch.from_numpy(batch.root_index),
         nodes={name: table(TypedNodes, one) for name, one in batch.nodes.items()},
         edges={name: table(TypedEdges, one) for name, one in batch.edges.items()},
+        encoding_names=batch.encoding_names,
     )

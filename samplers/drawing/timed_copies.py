@@ -17,7 +17,7 @@ from graphmill.samplers.vocabulary.requirements import NO_ROOT_TIMES
 class NodeCopies:
     """Node v as of the k-th root time is the number k · num_nodes + v."""
 
-    num_nodes: int  # of the graph
+    num_nodes: int  # of the type
     root_time: np.ndarray  # int64 [k], ascending, distinct
     until: np.ndarray  # int64 [k]: the latest time of an edge of each
 
@@ -46,6 +46,6 @@ class NodeCopies:
     def root_time_of(self, copy: np.ndarray) -> np.ndarray:
         return self.root_time[copy // self.num_nodes]
 
-    def neighbors(self, copy: np.ndarray, lists: NeighborLists) -> np.ndarray:
-        """int64: the neighbors that were drawn of each copy, as of its time."""
-        return np.repeat(copy - self.node(copy), lists.count) + lists.neighbor
+    def neighbors(self, copy: np.ndarray, lists: NeighborLists, source: "NodeCopies") -> np.ndarray:
+        """int64: the neighbors that were drawn of each copy, as of its time, by their numbers among the copies of their type."""
+        return np.repeat(copy // self.num_nodes * source.num_nodes, lists.count) + lists.neighbor

@@ -83,6 +83,10 @@ def _planned(
             f"cache_bytes: expected a sampler with a method `draw` (docs/guides/your_sampler.md), got {type(sampler).__name__}; leave out "
             "--loader.cache_bytes"
         )
+    if len(sampler.router.nodes) > 1 and not sampler.router.is_near.all():
+        raise ConfigError(
+            "cache_bytes: expected a plain graph, whose rows alone are planned, got a typed one; leave out --loader.cache_bytes"
+        )
     return None if sampler.router.is_near.all() else ScheduledBatches(sampler, options, batches, num_epochs, shared)
 
 

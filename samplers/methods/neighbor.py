@@ -1,62 +1,106 @@
-"""Neighbor sampling: batches of roots, each with up to fanouts[h] neighbors per node at hop h (GraphSAGE, arXiv:1706.02216).
+"""Neighbor sampling: batches of roots, each node with up to fanouts[h] neighbors at hop h (GraphSAGE, arXiv:1706.02216), in a typed graph of every
+relation (one relation at a time as in R-GCN, arXiv:1703.06103).
 
-Each node is expanded once, at the hop where it first appears. Positions follow discovery: roots, then hop after hop in frontier
-order, lists in ascending permanent id; so the lists of position i come before those of i + 1 and no sort is needed, and the
-batch's layers are slices of it (`graphmill.samplers.batches.layers`). Where only the past of a root may be drawn, all this holds of copies of nodes
+A plain graph is one type and one relation. In a hop each relation draws for the nodes of its target type that the hop before has found. Each node is
+expanded once, at the hop where it first appears. Positions follow discovery: roots, then hop after hop, in a hop relation after relation in frontier
+order, lists in ascending permanent id; so a relation's lists of position i come before those of i + 1 and no sort is needed, and the batch's layers are
+slices of it (`graphmill.samplers.batches.layers`). Where only the past of a root may be drawn, all this holds of copies of nodes
 (`graphmill.samplers.drawing.timed_copies`).
+
+Draws are counted by permanent ids of the target. Where there are several types or relations, a relation's stream is keyed by its names too: other
+relations, their order and the partitions change no draw. LABOR's coins are those of the neighbor's type: its relations share them.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Router, ask
+from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Question, Router, ask
+from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.batches.recency import ages_of_copies, encode_ages
-from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn, with_rows
+from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, TypedNodes
+from graphmill.samplers.drawing.pending_batch import PendingBatch, sample_drawn, with_rows
 from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
-from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan_length
+from graphmill.samplers.drawing.root_batches import RootBatches, plan_length
 from graphmill.samplers.drawing.roots import find_roots
 from graphmill.samplers.drawing.timed_copies import NodeCopies
 from graphmill.samplers.kernels.random_streams import Purpose, stream_key
 from graphmill.samplers.kernels.relabel import PositionMaps, Relabeler
 from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeList, NodeRows, join_columns
 from graphmill.samplers.vocabulary.options import NeighborOptions
-from graphmill.samplers.vocabulary.requirements import check_graph
+from graphmill.samplers.vocabulary.requirements import (
+    check_splits,
+    edge_uses,
+    encodings_by_type,
+    has_one_relation,
+    known_relations,
+    type_of_roots,
+)
 from graphmill.samplers.vocabulary.stage_clock import stage
+from graphmill.storage.format.source import Relation
 
 
 class NeighborSampler:
-    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct), as of `root_time` (int64, one for each)."""
+    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct), as of `root_time` (int64, one for each).
+
+    A batch of a plain graph is a MiniBatch. A batch of a typed graph is a TypedBatch, around roots of one type.
+    """
 
     __repr__, __len__ = sampler_repr, sampler_len
-    router, sample = own_router, sample_drawn
-    content_hash, num_batches = plan_hash, plan_length
+    sample, num_batches = sample_drawn, plan_length
 
     def __init__(
         self,
-        router: Router,
+        router: Router | TypedRouter,
         options: NeighborOptions,
         num_ranks: int = 1,
         roots: np.ndarray | None = None,
         root_time: np.ndarray | None = None,
     ) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
-        self._maps = PositionMaps(router.manifest.num_nodes)
-        check_graph(
-            router.manifest,
-            options.split_set,
+        self.root_type = type_of_roots(router, options.root_type)
+        check_splits(router, self.root_type, options.split_set)
+        known_relations(router, map(str, options.relation_fanouts), "relation_fanouts")
+        columns = options.edge_columns
+        if options.recency_dim and "time" not in columns:
+            columns = (*columns, "time")
+        self._uses = edge_uses(
+            router,
             options.direction,
             scheme=options.scheme,
-            edge_columns=options.edge_columns,
+            edge_columns=columns,
             induced=options.edges == "induced",
             timed=options.time != "all",
         )
-        self._root_batches = RootBatches(router, options, num_ranks, roots, root_time)
+        encodings = encodings_by_type(router, options.encodings)
+        self._columns = {
+            name: Columns.of(each, options.split_set, encodings[name], feature=options.features)
+            for name, each in router.nodes.items()
+        }
+        self._maps = {name: PositionMaps(each.manifest.num_nodes) for name, each in router.nodes.items()}
+        is_plain = has_one_relation(router)
+        self._names = {each: () if is_plain else _names_of(each, options) for each in router.edges}
+        self._root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots, root_time)
+
+    @property
+    def router(self) -> Any:
+        """The graph's: a Router, or a TypedRouter."""
+        return self._router
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Of the whole graph and, where they are given, of the roots."""
+        of_roots = self._root_batches.content_hash
+        if isinstance(self._router, Router):
+            return of_roots
+        return hashlib.sha256(f"{self._router.content_hash} {of_roots}".encode()).hexdigest()
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
         """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
@@ -66,10 +110,8 @@ class NeighborSampler:
         """Several batches take one request per owner and hop, as one does."""
         return self.draw_around([self._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
 
-    def sample_roots(
-        self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None
-    ) -> MiniBatch:
-        """The minibatch around these roots, whatever their split: distinct permanent ids, which keep their order.
+    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None) -> Any:
+        """The minibatch around these roots, whatever their split: distinct permanent ids of their type, which keep their order.
 
         `epoch` and `batch` choose the draws, and are the batch's own numbers. `time`: int64, one for each in place of its own; a node may then be
         there at several times. One more request per owner finds the roots. Raises ConfigError where a root is repeated, or is no node of the
@@ -82,153 +124,301 @@ class NeighborSampler:
     ) -> list[PendingBatch]:
         """The same before its rows are fetched."""
         time = None if self.options.time == "all" else time
-        return self.draw_around([find_roots(self._router, node_id, time, distinct=True)], epoch, [batch])
+        roots = find_roots(self._router.nodes[self.root_type], node_id, time, distinct=True)
+        return self.draw_around([roots], epoch, [batch])
 
     def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         """Batches around these distinct nodes (with times: distinct pairs of both), before their rows are fetched."""
-        options = self.options
-        columns = Columns.of(self._router, options.split_set, options.encodings, feature=options.features)
         with stage("sample"):
-            grown = self._expand(roots, epoch if options.shuffle else 0, batches)
-            drawn = []
-            for batch, (relabeler, copies, lists, sources, layer_sizes) in zip(batches, grown, strict=True):
-                node = relabeler.node.copy()
-                place = root_time = None
-                if copies is not None:
-                    root_time = copies.root_time_of(node)
-                    distinct = Relabeler(np.empty(0, np.int64))
-                    place, node = distinct.add(copies.node(node)), distinct.node.copy()
-                if options.edges == "induced":
-                    lists = [self._router.induced_edges(node, options.edge_columns)]
-                    sources = [lists[0].neighbor]
-                edge_columns = {name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
-                edges = _Edges(
-                    layer_sizes,
-                    np.concatenate([one.count for one in lists]).astype(np.int32),
-                    np.concatenate(sources),
-                    edge_columns,
-                    place,
-                    root_time,
-                )
-                complete = partial(edges.minibatch, epoch, batch, options)
-                drawn.append(PendingBatch(((self._router, node, columns),), complete, node.nbytes + edges.num_bytes))
-        return drawn
+            grown = self._expand(roots, epoch if self.options.shuffle else 0, batches)
+            return [self._pending(one, epoch, batch) for batch, one in zip(batches, grown, strict=True)]
 
-    def _expand(
-        self, roots: Sequence[NodeList], draw_epoch: int, batches: Sequence[int]
-    ) -> list[tuple[Relabeler, NodeCopies | None, list[NeighborLists], list[np.ndarray], list[int]]]:
-        """Draws hop after hop, for all batches at once: of each (nodes, their copies, lists, positions of their neighbors, number of nodes found)."""
-        options = self.options
+    def _pending(self, grown: "_Growth", epoch: int, batch: int) -> PendingBatch:
+        """A batch without its rows; of a plain graph as a MiniBatch, else as a TypedBatch."""
+        nodes, routers = grown.nodes(), self._router.nodes
+        edges = self._induced(nodes) if self.options.edges == "induced" else grown.edges()
+        drawn = _Drawn(epoch, batch, self.root_type, self.options, nodes, edges, self._columns)
+        wanted = tuple((routers[name], found.node, self._columns[name]) for name, found in nodes.items())
+        complete = drawn.minibatch if isinstance(self._router, Router) else drawn.typed_batch
+        return PendingBatch(wanted, complete, drawn.num_bytes)
+
+    def _expand(self, roots: Sequence[NodeList], draw_epoch: int, batches: Sequence[int]) -> "list[_Growth]":
+        """Draws hop after hop, for all batches at once."""
+        options, relations = self.options, list(self._router.edges)
         if options.as_of is not None:
             roots = [replace(some, time=np.full(len(some.node), options.as_of)) for some in roots]
-        of_all = [self._copies(some) for some in roots]
-        relabelers = [
-            Relabeler(some.node, self._maps) if copies is None else Relabeler(copies.number(some))
-            for some, copies in zip(roots, of_all, strict=True)
-        ]
-        grown: list[tuple[Relabeler, NodeCopies | None, list[NeighborLists], list[np.ndarray], list[int]]] = [
-            (relabeler, copies, [], [], [relabeler.num_nodes])
-            for relabeler, copies in zip(relabelers, of_all, strict=True)
-        ]
-        columns = options.edge_columns
-        if options.recency_dim and "time" not in columns:
-            columns = (*columns, "time")
-        shares_map = len(batches) > 1  # which serves them in turn
-        if shares_map:
-            for relabeler in relabelers:
-                relabeler.close()
-        for hop, fanout in enumerate(options.fanouts):
-            frontiers = [one.node[one.num_nodes - sizes[-1] :] for one, *_, sizes in grown]
-            nodes, untils = _as_of(frontiers, of_all)
-            keys = [self._key(draw_epoch, batch, hop) for batch in batches]
-            question = self._router.sample_question(
-                nodes,
-                fanout,
-                keys,
-                options.direction,
-                untils=untils,
-                scheme=options.scheme,
-                replace=options.replace,
-                columns=() if options.edges == "induced" else columns,
-            )
-            (drawn,) = ask([question])
-            for (relabeler, copies, lists, sources, layer_sizes), frontier, found in zip(
-                grown, frontiers, drawn, strict=True
-            ):
-                if shares_map:
-                    relabeler.open()
-                known = relabeler.num_nodes
-                lists.append(found)
-                neighbor = found.neighbor if copies is None else copies.neighbors(frontier, found)
-                sources.append(relabeler.add(neighbor))
-                layer_sizes.append(relabeler.num_nodes - known)
-                if shares_map or hop + 1 == len(options.fanouts):
-                    relabeler.close()
+        grown = [_Growth(some, self.root_type, self._maps, relations, self._copies(some)) for some in roots]
+        shares_maps = len(batches) > 1  # which serve them in turn
+        if shares_maps:
+            for one in grown:
+                one.close()
+        for hop in range(len(options.fanouts)):
+            frontiers = [one.frontier() for one in grown]
+            positions = [self._position(draw_epoch, batch, hop) for batch in batches]
+            drawn = ask([self._question(relation, hop, positions, grown, frontiers) for relation in relations])
+            for number, (one, frontier) in enumerate(zip(grown, frontiers, strict=True)):
+                if shares_maps:
+                    one.open()
+                for relation, of_batches in zip(relations, drawn, strict=True):
+                    one.add(relation, frontier[relation.target], of_batches[number])
+                if shares_maps or hop + 1 == len(options.fanouts):
+                    one.close()
         return grown
 
-    def _copies(self, roots: NodeList) -> NodeCopies | None:
-        """None: edges of all times are drawn, so a node is there once."""
-        if self.options.time == "all":
-            return None
-        return NodeCopies.of(self._router.manifest.num_nodes, roots, before=self.options.time == "before")
+    def _question(
+        self,
+        relation: Relation,
+        hop: int,
+        positions: Sequence[tuple[int, int, int]],
+        grown: "Sequence[_Growth]",
+        frontiers: Sequence[Mapping[str, np.ndarray]],
+    ) -> Question[list[NeighborLists]]:
+        """What a relation is to draw at a hop, for all batches."""
+        options, use, name = self.options, self._uses[relation], relation.target
+        nodes, untils = [each[name] for each in frontiers], None
+        if options.time != "all":
+            copies = [one.copies[name] for one in grown]
+            if use.timed:
+                untils = [of.until_of(each) for of, each in zip(copies, nodes, strict=True)]
+            nodes = [of.node(each) for of, each in zip(copies, nodes, strict=True)]
+        names = self._names[relation]
+        return self._router.edges[relation].sample_question(
+            nodes,
+            options.fanout(relation, hop),
+            [int(stream_key(options.seed, Purpose.NEIGHBORS, *position, *names)) for position in positions],
+            options.direction,
+            untils=untils,
+            scheme=use.scheme,
+            replace=options.replace,
+            columns=() if options.edges == "induced" else use.columns,
+        )
 
-    def _key(self, epoch: int, batch: int, hop: int) -> int:
-        """The stream of a batch's draws at a hop."""
+    def _copies(self, roots: NodeList) -> dict[str, NodeCopies]:
+        """By type; none: edges of all times are drawn, so a node is there once."""
+        if self.options.time == "all":
+            return {}
+        first = NodeCopies.of(0, roots, before=self.options.time == "before")
+        return {name: replace(first, num_nodes=of.manifest.num_nodes) for name, of in self._router.nodes.items()}
+
+    def _position(self, epoch: int, batch: int, hop: int) -> tuple[int, int, int]:
+        """Of the stream of a batch's draws at a hop."""
         options = self.options
         if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
             batch = batch // self._num_ranks // options.batch_dependency
-        return int(stream_key(options.seed, Purpose.NEIGHBORS, epoch, batch, 0 if options.layer_dependency else hop))
+        return epoch, batch, 0 if options.layer_dependency else hop
+
+    def _induced(self, nodes: "Mapping[str, _Nodes]") -> "dict[Relation, _Edges]":
+        """All edges among the nodes found, of every relation."""
+        questions = []
+        for relation, router in self._router.edges.items():
+            source, target, columns = (
+                nodes[relation.source].node,
+                nodes[relation.target].node,
+                self._uses[relation].columns,
+            )
+            if relation.source == relation.target:
+                questions.append(router.among_question(target, columns))
+            else:
+                ends = np.array([0, len(target)]), source, np.array([0, len(source)])
+                questions.append(router.induced_question(target, *ends, columns))
+        answers = zip(self._router.edges, ask(questions), strict=True)
+        return {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in answers}
 
 
-def _as_of(
-    frontiers: list[np.ndarray], of_all: Sequence[NodeCopies | None]
-) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
-    """Stored ids of each batch's frontier, and until when their edges may be; None: whenever."""
-    timed = [(each, copies) for each, copies in zip(frontiers, of_all, strict=True) if copies is not None]
-    if not timed:
-        return frontiers, None
-    return [copies.node(each) for each, copies in timed], [copies.until_of(each) for each, copies in timed]
+def _names_of(relation: Relation, options: NeighborOptions) -> tuple[int, ...]:
+    """What a relation's streams of draws are keyed by beside their position: 64 bits of a relation's three names or, of coins, of the neighbors' type."""
+    names = relation[:1] if options.scheme == "labor" else relation
+    return (int.from_bytes(hashlib.sha256("\0".join(names).encode()).digest()[:8], "little"),)
+
+
+class _Growth:
+    """The nodes of every type and the lists of every relation, while a batch grows hop by hop. With `copies`, nodes are copies by their numbers."""
+
+    def __init__(
+        self,
+        roots: NodeList,
+        root_type: str,
+        maps: Mapping[str, PositionMaps],
+        relations: Sequence[Relation],
+        copies: Mapping[str, NodeCopies],
+    ) -> None:
+        first, self.copies = copies[root_type].number(roots) if copies else roots.node, copies
+        nothing = np.empty(0, np.int64)
+        self._of_type = {
+            name: Relabeler(first if name == root_type else nothing, None if copies else own)
+            for name, own in maps.items()
+        }
+        self._sizes: dict[str, list[int]] = {name: [] for name in maps}  # nodes that each hop before this one has found
+        self._lists: dict[Relation, list[NeighborLists]] = {relation: [] for relation in relations}
+        self._sources: dict[Relation, list[np.ndarray]] = {relation: [] for relation in relations}
+
+    def frontier(self) -> dict[str, np.ndarray]:
+        """Begins a hop: the nodes of each type that the hop before has found."""
+        found = {}
+        for name, relabeler in self._of_type.items():
+            found[name] = relabeler.node[sum(self._sizes[name]) :]
+            self._sizes[name].append(len(found[name]))
+        return found
+
+    def add(self, relation: Relation, frontier: np.ndarray, lists: NeighborLists) -> None:
+        """What a relation has drawn for its frontier of this hop."""
+        neighbor, source = lists.neighbor, relation.source
+        if self.copies:
+            neighbor = self.copies[relation.target].neighbors(frontier, lists, self.copies[source])
+        self._lists[relation].append(lists)
+        self._sources[relation].append(self._of_type[source].add(neighbor))
+
+    def open(self) -> None:
+        for relabeler in self._of_type.values():
+            relabeler.open()
+
+    def close(self) -> None:
+        """Gives the maps back, for another batch to use."""
+        for relabeler in self._of_type.values():
+            relabeler.close()
+
+    def nodes(self) -> "dict[str, _Nodes]":
+        """Ends the last hop: the nodes of each type."""
+        self.frontier()
+        return {name: self._nodes(name) for name in self._of_type}
+
+    def _nodes(self, name: str) -> "_Nodes":
+        node, sizes = self._of_type[name].node.copy(), self._sizes[name]
+        if not self.copies:
+            return _Nodes(node, sizes)
+        copies, distinct = self.copies[name], Relabeler(np.empty(0, np.int64))
+        place = distinct.add(copies.node(node))
+        return _Nodes(distinct.node.copy(), sizes, place, copies.root_time_of(node))
+
+    def edges(self) -> "dict[Relation, _Edges]":
+        return {relation: _Edges.of(lists, self._sources[relation]) for relation, lists in self._lists.items()}
 
 
 @dataclass(frozen=True)
-class _Edges:
-    """What a batch has before its rows, as small as it is drawn."""
+class _Nodes:
+    """Of one type, before their rows."""
 
+    node: np.ndarray  # stored ids, distinct
     layer_sizes: list[int]
-    count: (
-        np.ndarray
-    )  # of the nodes of all hops but the last, which have no sampled edges; of all nodes where edges are induced
-    source: np.ndarray
-    columns: dict[str, np.ndarray | None]
     place: np.ndarray | None = None  # int32: of each copy its node's place among the rows; None: nodes are there once
     root_time: np.ndarray | None = None  # int64, of each copy
 
     @property
+    def hop(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.layer_sizes), dtype=np.int16), self.layer_sizes)
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Of one relation, as small as they are drawn."""
+
+    count: (
+        np.ndarray
+    )  # int32, of the nodes of all hops but the last, which have no sampled edges; of all nodes where edges are induced
+    source: np.ndarray
+    columns: dict[str, np.ndarray | None]
+
+    @classmethod
+    def of(cls, lists: Sequence[NeighborLists], sources: Sequence[np.ndarray]) -> "_Edges":
+        columns = {name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
+        count = np.concatenate([one.count for one in lists]).astype(np.int32)
+        return cls(count, np.concatenate(sources), columns)
+
+    def indptr(self, num_nodes: int) -> np.ndarray:
+        count = np.zeros(num_nodes, np.int64)
+        count[: len(self.count)] = self.count
+        return pointers(count)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A batch before its rows, and how it takes them."""
+
+    epoch: int
+    batch: int
+    root_type: str
+    options: NeighborOptions
+    nodes: Mapping[str, _Nodes]
+    edges: Mapping[Relation, _Edges]
+    columns: Mapping[str, Columns]
+
+    @property
     def num_bytes(self) -> int:
-        arrays = (self.count, self.source, self.place, self.root_time, *self.columns.values())
+        arrays = [array for each in self.nodes.values() for array in (each.node, each.place, each.root_time)]
+        arrays += [array for each in self.edges.values() for array in (each.count, each.source, *each.columns.values())]
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def minibatch(self, epoch: int, batch: int, options: NeighborOptions, rows: NodeRows) -> MiniBatch:
-        if self.place is not None:
-            columns = {name: None if rows_of is None else rows_of[self.place] for name, rows_of in vars(rows).items()}
-            rows = NodeRows(**columns)  # type: ignore[arg-type]  # permanent ids are always there
-        edge_columns = dict(self.columns)
+    @property
+    def _root_index(self) -> np.ndarray:
+        return np.arange(self.nodes[self.root_type].layer_sizes[0])
+
+    def minibatch(self, rows: NodeRows) -> MiniBatch:
+        ((name, nodes),), (edges,) = self.nodes.items(), self.edges.values()
+        rows, encodings = self._placed(name, rows), self.options.encodings
+        columns = {"hop": nodes.hop, "root_time": nodes.root_time, **self._told(edges)}
+        indptr = edges.indptr(len(rows.original_id))
+        return build_minibatch(
+            self.epoch, self.batch, rows, indptr, edges.source, self._root_index, encodings, **columns
+        )
+
+    def typed_batch(self, *rows_of: NodeRows) -> TypedBatch[np.ndarray]:
+        nodes_of = {}
+        for (name, nodes), of_type in zip(self.nodes.items(), rows_of, strict=True):
+            rows = self._placed(name, of_type)
+            nodes_of[name] = TypedNodes(
+                node_id=rows.original_id,
+                hop=nodes.hop,
+                split=rows.split,
+                x=rows.feature,
+                y=rows.label,
+                root_time=nodes.root_time,
+                encoding=rows.encoding,
+            )
+        edges_of = {
+            relation: TypedEdges(edges.indptr(len(nodes_of[relation.target])), edges.source, **self._told(edges))
+            for relation, edges in self.edges.items()
+        }
+        return TypedBatch(
+            epoch=self.epoch,
+            index=self.batch,
+            num_hops=len(self.options.fanouts),
+            root_type=self.root_type,
+            root_index=self._root_index,
+            nodes=nodes_of,
+            edges=edges_of,
+            encoding_names=self.options.encodings,
+        )
+
+    def _told(self, edges: _Edges) -> dict[str, np.ndarray | None]:
+        """The columns of edges that were asked for: not the times that recency alone takes."""
+        return edges.columns if "time" in self.options.edge_columns else {**edges.columns, "edge_time": None}
+
+    def _placed(self, name: str, rows: NodeRows) -> NodeRows:
+        """The rows of each copy, with what recency puts beside their features."""
+        nodes, options = self.nodes[name], self.options
+        if nodes.place is None:
+            return rows
+        placed = {column: None if own is None else own[nodes.place] for column, own in vars(rows).items()}
         if options.recency_dim and options.features:
-            root_time, edge_time = self.root_time, edge_columns["edge_time"]
-            assert root_time is not None
-            assert edge_time is not None
-            ages = ages_of_copies(root_time, self.source, edge_time)
-            beside = encode_ages(ages, options.recency_dim, options.recency_unit)
-            feature = beside if rows.feature is None else np.concatenate([rows.feature, beside], axis=1)
-            rows = replace(rows, feature=feature)
-        if "time" not in options.edge_columns:
-            edge_columns["edge_time"] = None
-        count = np.zeros(len(rows.original_id), np.int64)
-        count[: len(self.count)] = self.count
-        hop = np.repeat(np.arange(len(self.layer_sizes), dtype=np.int16), self.layer_sizes)
-        roots = np.arange(self.layer_sizes[0])
-        columns = {"hop": hop, "root_time": self.root_time, **edge_columns}
-        return build_minibatch(epoch, batch, rows, count, self.source, roots, options.encodings, **columns)
+            assert nodes.root_time is not None
+            age = ages_of_copies(nodes.root_time, *self._reached(name))
+            beside = encode_ages(age, options.recency_dim, options.recency_unit)
+            feature = placed["feature"]
+            placed["feature"] = beside if feature is None else np.concatenate([feature, beside], axis=1)
+        return NodeRows(**placed)  # type: ignore[arg-type]  # permanent ids are always there
+
+    def _reached(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """(source, time) of the edges with times by which the batch reaches the nodes of a type."""
+        timed = [
+            (edges.source, time)
+            for relation, edges in self.edges.items()
+            if relation.source == name and (time := edges.columns["edge_time"]) is not None
+        ]
+        if len(timed) == 1:
+            return timed[0]
+        none = (np.empty(0, np.int32), np.empty(0, np.int64))
+        sources, times = zip(none, *timed, strict=True)
+        return np.concatenate(sources), np.concatenate(times)
 
 
 def draw_induced(
@@ -237,12 +427,12 @@ def draw_induced(
     """The minibatch of these nodes and of all edges among them, without roots; `options` name the split set and encodings."""
     edges, no_roots = router.induced_edges(node, edge_columns), np.empty(0, np.int64)
     told = {name: column for name in EDGE_COLUMNS if (column := getattr(edges, name)) is not None}
-    columns = Columns.of(router, options.split_set, options.encodings)
+    columns, indptr = Columns.of(router, options.split_set, options.encodings), pointers(edges.count)
 
     def complete(rows: NodeRows) -> MiniBatch:
-        return build_minibatch(epoch, batch, rows, edges.count, edges.neighbor, no_roots, options.encodings, **told)
+        return build_minibatch(epoch, batch, rows, indptr, edges.neighbor, no_roots, options.encodings, **told)
 
-    kept = (node, edges.count, edges.neighbor, *told.values())
+    kept = (node, indptr, edges.neighbor, *told.values())
     return PendingBatch(((router, node, columns),), complete, sum(array.nbytes for array in kept))
 
 
@@ -250,18 +440,18 @@ def build_minibatch(
     epoch: int,
     batch: int,
     rows: NodeRows,
-    count: np.ndarray,
+    indptr: np.ndarray,
     source: np.ndarray,
     root_index: np.ndarray,
     encodings: tuple[str, ...] = (),
     **columns: Any,
 ) -> MiniBatch:
-    """The minibatch of these rows and in-edge lists; `columns` are further fields."""
+    """The minibatch of these rows and lists of in-edges; `columns` are further fields."""
     return MiniBatch(
         epoch=epoch,
         index=batch,
         node_id=rows.original_id,
-        indptr=pointers(count),
+        indptr=indptr,
         indices=source.astype(np.int32, copy=False),
         root_index=root_index,
         feature=rows.feature,

@@ -27,7 +27,7 @@ SAMPLERS = {
     "ppr": ("graphmill.samplers.vocabulary.options:PprOptions", "graphmill.samplers.methods.ppr:PprSampler"),
     "typed-neighbor": (
         "graphmill.samplers.vocabulary.options:TypedNeighborOptions",
-        "graphmill.samplers.methods.typed_neighbor:TypedNeighborSampler",
+        "graphmill.samplers.methods.neighbor:NeighborSampler",
     ),
     "typed-node2subgraph": (
         "graphmill.samplers.vocabulary.options:TypedNode2SubgraphOptions",

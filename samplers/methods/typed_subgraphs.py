@@ -23,16 +23,16 @@ from graphmill.samplers.drawing.roots import find_roots
 from graphmill.samplers.kernels.lists import all_positions
 from graphmill.samplers.methods.node2subgraph import grow_subgraphs
 from graphmill.samplers.methods.ppr import PushMemory, best_nodes, push_roots
-from graphmill.samplers.methods.typed_checks import (
+from graphmill.samplers.vocabulary.messages import DegreeLists, NeighborLists, NodeList, WalkDirection
+from graphmill.samplers.vocabulary.options import TypedNode2SubgraphOptions, TypedPprOptions
+from graphmill.samplers.vocabulary.requirements import (
     check_edge_columns,
     check_splits,
     edge_columns_of,
     known_relations,
+    needed_columns,
     type_of_roots,
 )
-from graphmill.samplers.vocabulary.messages import DegreeLists, NeighborLists, NodeList, WalkDirection
-from graphmill.samplers.vocabulary.options import TypedNode2SubgraphOptions, TypedPprOptions
-from graphmill.samplers.vocabulary.requirements import needed_columns
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.source import Relation
 
@@ -130,7 +130,7 @@ class _Subgraphs:
         self.root_type = type_of_roots(router, options.root_type)
         self.union = UnionRouter(router, known_relations(router, options.relations))
         check_edge_columns(router, needed_columns(options.edge_columns, options.by_weight))
-        check_splits(router.nodes[self.root_type].manifest, self.root_type, options.split_set)
+        check_splits(router, self.root_type, options.split_set)
         self.root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)
 
     @cached_property

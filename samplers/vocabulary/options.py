@@ -1,7 +1,7 @@
 """Options of every sampler and of the loader: those that a user chooses, and those that the run fills in (GIVEN)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from graphmill.core.errors import ConfigError
@@ -17,9 +17,9 @@ RootOrder = Literal["shuffled", "groups"]
 class NeighborOptions:
     """How roots become batches."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    GIVEN: ClassVar[tuple[str, ...]] = ("seed", "split_set", "root_split", "shuffle", "encodings", "root_type")
     fanouts: tuple[int, ...] = (15, 10, 5)
-    """Neighbors per hop; -1: all."""
+    """Neighbors per hop, of each relation; -1: all."""
     batch_size: int = 1024
     """Roots per batch."""
     root_order: RootOrder = "shuffled"
@@ -36,10 +36,10 @@ class NeighborOptions:
     direction: WalkDirection = "in"
     """neighbors: sources of in-edges, ends of out-edges, or both."""
     scheme: Scheme = "uniform"
-    """Uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations."""
+    """Uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations. Of several relations one without weights (or times) draws uniformly."""
     time: Literal["all", "until", "before"] = "all"
     """Edges of all times; at every hop those until the root's time, that included (PyG's temporal sampling); or those before it. A node that is
-    reached from roots of two times is there twice."""
+    reached from roots of two times is there twice. Of several relations one without times has edges of all times."""
     as_of: int | None = None
     """With time: the time of every root. None: its own, of the node table or of its link."""
     recency_dim: int = 0
@@ -53,11 +53,15 @@ class NeighborOptions:
     replace: bool = False
     """Draw each of the `fanout` neighbors independently."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    """What the batch holds of each edge: "id", "weight", "time", "feature"; of several relations, in those that have it."""
     features: bool = True
     """Fetch node features."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
+    relation_fanouts: Mapping[Relation, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    """Of a typed graph, those of some relations in place of `fanouts`, as author--writes--paper=5,0; 0 leaves the relation out of a hop."""
+    root_type: str | None = None
+    """Of a typed graph, the roots' type; none: the only type that has labels."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1, batch_dependency=1, recency_dim=0)
@@ -79,47 +83,6 @@ class NeighborOptions:
             raise ConfigError(
                 f"batch_dependency and layer_dependency: expected them with scheme 'labor' alone, got {self.scheme!r}; set scheme"
             )
-        if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
-            raise ConfigError(f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set fanouts")
-        if self.replace and (self.scheme in ("labor", "last") or -1 in self.fanouts):
-            raise ConfigError(
-                f"replace: expected a scheme other than 'labor' and 'last', and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
-            )
-
-
-@dataclass(frozen=True)
-class TypedNeighborOptions:
-    """How roots of one type become batches of a typed graph."""
-
-    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "features")
-    fanouts: tuple[int, ...] = (10, 10)
-    """Neighbors per hop, of each relation; -1: all."""
-    relation_fanouts: Mapping[Relation, tuple[int, ...]] = field(default_factory=dict)
-    """Those of some relations in place of `fanouts`, as author--writes--paper=5,0; 0 leaves the relation out of a hop."""
-    root_type: str | None = None
-    """The roots' type; none: the only type that has labels."""
-    batch_size: int = 1024
-    """Roots per batch."""
-    root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
-    groups, shuffled, so that most of what it needs lies on one host."""
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN
-    """None: all nodes of the type; where it has no splits all of them train."""
-    shuffle: bool = True
-    """False: roots in ascending permanent id, and the same draws in every epoch."""
-    scheme: Literal["uniform", "weight"] = "uniform"
-    """Uniform; or by edge weight in the relations that have weights, and uniform in the others."""
-    replace: bool = False
-    """Draw each of the `fanout` neighbors independently."""
-    edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
-    features: bool = True
-    """Fetch node features."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, batch_size=1)
         given = {Relation.of(name): tuple(counts) for name, counts in self.relation_fanouts.items()}
         of_relations = dict(sorted(given.items()))
         object.__setattr__(self, "relation_fanouts", of_relations)
@@ -130,11 +93,30 @@ class TypedNeighborOptions:
                 raise ConfigError(
                     f"{name}: expected as many hops as fanouts has, {len(self.fanouts)}, got {counts}; set relation_fanouts"
                 )
-            if self.replace and -1 in counts:
-                raise ConfigError(f"replace: expected fanouts >= 0, got {counts}")
+            if self.replace and (self.scheme in ("labor", "last") or -1 in counts):
+                raise ConfigError(
+                    f"replace: expected a scheme other than 'labor' and 'last', and fanouts >= 0, got {self.scheme!r} and {counts}"
+                )
+
+    def __repr__(self) -> str:
+        """What a plain graph does not have is left out: runs from before these fields compare it when they resume."""
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        of_types = [name for name in ("relation_fanouts", "root_type") if not told[name]]
+        return (
+            f"NeighborOptions({', '.join(f'{name}={value!r}' for name, value in told.items() if name not in of_types)})"
+        )
 
     def fanout(self, relation: Relation, hop: int) -> int:
         return self.relation_fanouts.get(relation, self.fanouts)[hop]
+
+
+@dataclass(frozen=True)
+class TypedNeighborOptions(NeighborOptions):
+    """The same with the default of a typed graph."""
+
+    GIVEN: ClassVar = (*NeighborOptions.GIVEN, "root_type", "features")
+    fanouts: tuple[int, ...] = (10, 10)
+    """Neighbors per hop, of each relation; -1: all."""
 
 
 _MOST_HOPS = (1 << 15) - 1

@@ -1,10 +1,15 @@
 """Checks, when a sampler is made, that the graph has what the sampler needs. They read only the manifest and ask no owner."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.vocabulary.messages import EdgeColumn, Scheme, WalkDirection
 from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import Relation
 
 NO_EDGE_IDS = "edge ids: the graph keeps none; ingest it with --edge-ids"
 NO_EDGE_WEIGHTS = "edge weights: the graph has none; ingest a source that has them"
@@ -18,6 +23,26 @@ NO_GROUPS = (
 NO_EDGE_FEATURES = (
     "edge features: the graph has none of these edges (they lie beside in-edges only); use direction 'in'"
 )
+
+
+class HasManifest(Protocol):
+    @property
+    def manifest(self) -> Manifest: ...
+
+
+class GraphParts(Protocol):
+    """A graph by types and relations, as its router has it; a plain one has one of each."""
+
+    @property
+    def nodes(self) -> Mapping[str, HasManifest]: ...
+
+    @property
+    def edges(self) -> Mapping[Relation, HasManifest]: ...
+
+
+def has_one_relation(graph: GraphParts) -> bool:
+    """Whether it is a plain graph, or a typed one that could be: what its one relation lacks is then refused, and not left out."""
+    return len(graph.nodes) == len(graph.edges) == 1
 
 
 def no_out_edges(direction: WalkDirection) -> ConfigError:
@@ -40,9 +65,25 @@ def check_graph(
 
     `induced`: the edge columns are those of induced edges, which are in-edges whatever the direction.
     """
+    _check_split_set(manifest, "the graph", split_set)
+    _check_edges(manifest, direction, scheme, edge_columns, induced=induced, timed=timed)
+
+
+def _check_split_set(manifest: Manifest, whose: str, split_set: int) -> None:
     if not 0 <= split_set < max(manifest.num_split_sets, 1):
-        held = f"one of the graph's {manifest.num_split_sets}" if manifest.num_split_sets else "0, the graph has none"
+        held = f"one of {whose}'s {manifest.num_split_sets}" if manifest.num_split_sets else f"0, {whose} has none"
         raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
+
+
+def _check_edges(
+    manifest: Manifest,
+    direction: WalkDirection,
+    scheme: Scheme,
+    edge_columns: tuple[EdgeColumn, ...],
+    *,
+    induced: bool,
+    timed: bool,
+) -> None:
     if direction != "in" and not (manifest.symmetric or manifest.has_out_edges):
         raise no_out_edges(direction)
     if "weight" in (scheme, *edge_columns) and not manifest.has_edge_weight:
@@ -60,6 +101,118 @@ def check_graph(
             raise ConfigError(f"{manifest.name}: the graph has no edge features; ingest a source that has them")
         if of_out_edges:
             raise ConfigError(NO_EDGE_FEATURES)
+
+
+def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
+    """Raises ConfigError where the type has no such split set."""
+    _check_split_set(graph.nodes[node_type].manifest, "the graph" if has_one_relation(graph) else node_type, split_set)
+
+
+def type_of_roots(graph: GraphParts, given: str | None) -> str:
+    """The roots' type: the given one, or the only one, or the only one with labels. Raises ConfigError where it is not there, or none is."""
+    if given is not None:
+        if given not in graph.nodes:
+            raise ConfigError(f"root_type: expected one of {', '.join(graph.nodes)}, got {given!r}; set root_type")
+        return given
+    if len(graph.nodes) == 1:
+        return next(iter(graph.nodes))
+    labelled = [name for name, each in graph.nodes.items() if each.manifest.label_kind is not None]
+    if len(labelled) != 1:
+        raise ConfigError(
+            f"root_type: expected a type of nodes, for {' and '.join(labelled) or 'no type'} of {', '.join(graph.nodes)} "
+            "has labels; set root_type"
+        )
+    return labelled[0]
+
+
+def known_relations(graph: GraphParts, names: Iterable[str], option: str = "relations") -> tuple[Relation, ...]:
+    """These relations of the graph, in its order; all of them where none are named. Raises ConfigError for one that is not there."""
+    named = {Relation.of(name) for name in names}
+    for relation in named:
+        if relation not in graph.edges:
+            raise ConfigError(f"{option}: expected relations among {', '.join(map(str, graph.edges))}, got {relation}")
+    return tuple(relation for relation in graph.edges if relation in named or not named)
+
+
+@dataclass(frozen=True)
+class EdgeUse:
+    """What a sampler takes of one relation's edges."""
+
+    scheme: Scheme
+    columns: tuple[EdgeColumn, ...]
+    timed: bool
+
+
+def edge_uses(
+    graph: GraphParts,
+    direction: WalkDirection = "in",
+    *,
+    scheme: Scheme = "uniform",
+    edge_columns: tuple[EdgeColumn, ...] = (),
+    induced: bool = False,
+    timed: bool = False,
+) -> dict[Relation, EdgeUse]:
+    """By relation. Where there are several, each gives of the columns what it stores: one without weights (or times) draws uniformly, at any time.
+
+    Raises ConfigError where the one relation lacks what the options need (`check_graph`), where none of several has a column, or where one of them
+    has no lists of the direction.
+    """
+    alone, uses = has_one_relation(graph), dict[Relation, EdgeUse]()
+    needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # by scheme
+    wanted = set(edge_columns) | {
+        column for one, column in needed.items() if one == scheme or (timed and column == "time")
+    }
+    for relation, router in graph.edges.items():
+        manifest = router.manifest
+        stored = wanted if alone else {name for name in wanted if has_column(manifest, name)}
+        use = EdgeUse(
+            scheme if scheme not in needed or needed[scheme] in stored else "uniform",
+            tuple(name for name in edge_columns if name in stored),
+            timed and "time" in stored,
+        )
+        try:
+            _check_edges(manifest, direction, use.scheme, use.columns, induced=induced, timed=use.timed)
+        except ConfigError as error:
+            raise error if alone else ConfigError(f"{relation}: {error}") from None
+        uses[relation] = use
+    if not alone:
+        check_edge_columns(graph, wanted)
+    return uses
+
+
+def check_edge_columns(graph: GraphParts, wanted: Iterable[EdgeColumn]) -> None:
+    """Raises ConfigError where no relation has a column of edges that is asked of all."""
+    for name in wanted:
+        if not any(has_column(each.manifest, name) for each in graph.edges.values()):
+            raise ConfigError(f"edge column {name!r}: no relation has it; ingest a source that has it")
+
+
+def edge_columns_of(manifest: Manifest, wanted: tuple[EdgeColumn, ...]) -> tuple[EdgeColumn, ...]:
+    """Those that a relation stores."""
+    return tuple(name for name in wanted if has_column(manifest, name))
+
+
+def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
+    """Whether a relation stores this column of its edges."""
+    return {
+        "id": manifest.has_edge_id,
+        "weight": manifest.has_edge_weight,
+        "time": manifest.has_edge_time,
+        "feature": manifest.edge_feature_dim > 0,
+    }[name]
+
+
+def encodings_by_type(graph: GraphParts, wanted: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """These encodings, of each type that stores them all. Raises ConfigError where no type of several does; of one type its owner says what it lacks."""
+    stored = {
+        name: wanted if len(graph.nodes) == 1 or set(wanted) <= set(each.manifest.encodings) else ()
+        for name, each in graph.nodes.items()
+    }
+    if wanted and not any(stored.values()):
+        raise ConfigError(
+            f"encodings: expected a type of nodes that stores {', '.join(wanted)}, got none; leave them out"
+        )
+    return stored
 
 
 def needed_columns(columns: tuple[EdgeColumn, ...], by_weight: bool) -> tuple[EdgeColumn, ...]:

@@ -16,7 +16,7 @@ TRIES = [
     ("nodes", "--sampler.top_k 8", "it belongs to --sampler ppr, typed-ppr"),
     ("nodes", "--sampler neighbor --sampler.max_hops 2", "it belongs to --sampler node2subgraph"),
     ("nodes", "--sampler ppr --sampler.scheme weight", "it belongs to --sampler neighbor"),
-    ("nodes", "--sampler.relation_fanouts a=1", "it belongs to --sampler typed-neighbor"),
+    ("nodes", "--sampler.relation_fanouts a=1", "it belongs to --sampler neighbor, typed-neighbor"),
     ("nodes", "--model.eta 0.1", "it belongs to --model primphormer"),
     ("nodes", "--model grit --model.order 2", "it belongs to --model geco"),
     ("nodes", "--model.rrwp_steps 8", "it belongs to --model grit"),

@@ -208,7 +208,7 @@ def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "set --sampler typed-neighbor --evaluation sampled (--model rsage has both by default)"),
+        ("", "set --sampler neighbor --evaluation sampled (--model rsage has both by default)"),
         ("--model sage --sampler typed-neighbor", "a typed graph is not scored as one batch; set --evaluation sampled"),
         ("--model rsage --evaluation full", "set --evaluation sampled"),
         ("--model rsage --task.node_type book", "expected a type, one of author, field_of_study, institution, paper"),

@@ -20,6 +20,7 @@ from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import to_torch
 from graphmill.samplers.batches.typed_batch import TypedBatch, typed_to_torch
+from graphmill.samplers.drawing.pending_batch import with_rows
 from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.graph_batches import GraphBatchSampler, graphs_to_torch
@@ -28,7 +29,6 @@ from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
 from graphmill.samplers.methods.ppr import PprSampler
 from graphmill.samplers.methods.random_partition import RandomPartitionSampler
 from graphmill.samplers.methods.saint import SaintSampler
-from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
 from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
 from graphmill.samplers.vocabulary.options import (
     GraphBatchOptions,
@@ -107,8 +107,21 @@ SAMPLERS: dict[str, Build] = {
     ),
     "ppr": lambda r, n: PprSampler(r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8), n),
     "saint": lambda r, n: SaintSampler(r, SaintOptions(num_walks=10, num_presamples=20), n),
-    "typed-neighbor": lambda r, n: TypedNeighborSampler(
-        one_type(r), TypedNeighborOptions((4, 3), batch_size=8, edge_columns=("id", "weight", "feature")), n
+    "typed-neighbor": lambda r, n: NeighborSampler(
+        several_types(r), TypedNeighborOptions((4, 3), 8, root_type="node", edge_columns=("id", "weight", "feature")), n
+    ),
+    "typed-neighbor-dependent": lambda r, n: NeighborSampler(
+        several_types(r),
+        TypedNeighborOptions((4, 3), 8, root_type="node", scheme="labor", batch_dependency=2, layer_dependency=True),
+        n,
+    ),
+    "typed-neighbor-until": lambda r, n: NeighborSampler(
+        several_types(r),
+        TypedNeighborOptions((4, 3), 8, root_type="node", time="until", scheme="last", recency_dim=3),
+        n,
+    ),
+    "typed-neighbor-induced": lambda r, n: NeighborSampler(
+        several_types(r), TypedNeighborOptions((3, 2), 8, root_type="node", edges="induced", encodings=ENCODINGS), n
     ),
     "typed-node2subgraph": lambda r, n: TypedNode2SubgraphSampler(
         one_type(r), TypedNode2SubgraphOptions(max_hops=3, max_nodes=9, batch_size=8, edge_columns=("id", "weight")), n
@@ -130,7 +143,6 @@ OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
 BY_PLAN = [name for name in OF_NODES if not name.startswith("typed-")]
 # Samplers that make a batch around whatever nodes are named.
 AROUND_ROOTS = [name for name in OF_NODES if not name.startswith(("random-partition", "saint"))]
-TYPED = (TypedNeighborSampler, TypedNode2SubgraphSampler, TypedPprSampler)
 PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -235,6 +247,17 @@ def one_type(router: Router) -> TypedRouter:
     return TypedRouter({"node": router}, {Relation("node", "edge", "node"): router})
 
 
+def several_types(router: Router) -> TypedRouter:
+    """A plain graph as a typed one, of two types and three relations, which all have its nodes and edges."""
+    ends = {"edge": ("node", "node"), "to": ("node", "other"), "back": ("other", "node")}
+    edges = {Relation(source, name, target): router for name, (source, target) in ends.items()}
+    return TypedRouter({"node": router, "other": router}, edges)
+
+
+def is_typed(sampler: Any) -> bool:
+    return isinstance(getattr(sampler, "router", None), TypedRouter)
+
+
 def columns_of(batch: Any) -> Iterator[tuple[str, Any]]:
     """A batch's fields by name; of a typed batch those of its tables too."""
     assert is_dataclass(batch)
@@ -249,10 +272,43 @@ def columns_of(batch: Any) -> Iterator[tuple[str, Any]]:
 
 def content(batch: Any) -> dict[str, Any]:
     """All of a batch, down to the bytes."""
+    return content_of(dict(columns_of(batch)))
+
+
+def content_of(columns: dict[str, Any]) -> dict[str, Any]:
     return {
         name: (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-        for name, value in columns_of(batch)
+        for name, value in columns.items()
     }
+
+
+def as_plain(batch: TypedBatch) -> dict[str, Any]:
+    """A batch of one type and one relation in the form of a plain one's `content`."""
+    (nodes,), (edges,) = batch.nodes.values(), batch.edges.values()
+    renamed = {"feature": nodes.x, "label": nodes.y, "encoding_names": batch.encoding_names}
+    columns = {"epoch": batch.epoch, "index": batch.index, "root_index": batch.root_index, **vars(nodes), **vars(edges)}
+    return content_of(columns | renamed)
+
+
+NEIGHBOR = [name for name in SAMPLERS if name.startswith("neighbor")]
+
+
+@pytest.mark.parametrize("name", NEIGHBOR)
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_one_type_and_one_relation_are_a_plain_graph(name, partitions, graphs):
+    """The same nodes, edges, rows and columns, byte for byte, from one batch and from several drawn together."""
+    router = local_router(graphs[partitions])
+    plain = SAMPLERS[name](router, 2)
+    typed = NeighborSampler(one_type(router), plain.options, 2)
+    assert typed.num_batches == plain.num_batches
+    for epoch in (0, 3):
+        for batch in range(plain.num_batches):
+            expected = content(plain.sample(epoch, batch))
+            found = as_plain(typed.sample(epoch, batch))
+            assert {name for name, value in expected.items() if value is not None} <= found.keys()
+            assert_same([{name: found.get(name) for name in expected}], [expected])
+    several = [with_rows(drawn) for drawn in typed.draw(1, [0, 1, 2])]
+    assert_same([content(one) for one in several], [content(typed.sample(1, batch)) for batch in range(3)])
 
 
 def epoch_of(sampler: Sampler, epoch: int = 0) -> list[dict[str, Any]]:
@@ -273,7 +329,8 @@ def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None
     """A sampler of the same kind and options, but those changed, over this router or store; `roots` given by permanent id (numbers of
     graphs)."""
     build: Any = type(sampler)
-    source = one_type(source) if isinstance(sampler, TYPED) else source
+    if is_typed(sampler):
+        source = one_type(source) if len(sampler.router.nodes) == 1 else several_types(source)
     return build(source, replace(sampler.options, **changed), num_ranks, roots)
 
 
@@ -284,7 +341,7 @@ def given_roots(name: str) -> np.ndarray:
 
 
 def collate_of(sampler: Sampler) -> Callable[[Any], Any]:
-    if isinstance(sampler, TYPED):
+    if is_typed(sampler):
         return typed_to_torch
     return graphs_to_torch if isinstance(sampler, GraphBatchSampler) else to_torch
 

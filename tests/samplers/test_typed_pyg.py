@@ -14,7 +14,7 @@ from torch_geometric.utils import k_hop_subgraph, trim_to_layer
 from graphmill.samplers.access.typed_router import typed_router
 from graphmill.samplers.batches.to_pyg import to_pyg
 from graphmill.samplers.batches.typed_batch import typed_to_torch
-from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import TypedNeighborOptions
 from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
 
@@ -37,7 +37,7 @@ def whole(graph: TypedMemoryGraph) -> HeteroData:
 
 def drawn(graph: TypedMemoryGraph = GRAPH, hops: int = HOPS, fanout: int = -1, **options) -> HeteroData:
     chosen = TypedNeighborOptions(fanouts=(fanout,) * hops, root_type="paper", **options)
-    return to_pyg(typed_to_torch(TypedNeighborSampler(typed_router(graph), chosen).sample_roots(ROOTS)))
+    return to_pyg(typed_to_torch(NeighborSampler(typed_router(graph), chosen).sample_roots(ROOTS)))
 
 
 def edges_of(data: HeteroData, edge_type) -> list[tuple[int, int]]:
@@ -105,7 +105,7 @@ def test_full_fanout_is_the_batch_of_neighbor_loader() -> None:
 def test_columns_without_copies() -> None:
     graph = GRAPH.parted(2)
     options = TypedNeighborOptions(fanouts=(4, 3), edge_columns=("id", "weight", "feature"))
-    batch = typed_to_torch(TypedNeighborSampler(typed_router(graph), options).sample(0, 0))
+    batch = typed_to_torch(NeighborSampler(typed_router(graph), options).sample(0, 0))
     data = to_pyg(batch)
     assert data.validate()
     for name, nodes in batch.nodes.items():

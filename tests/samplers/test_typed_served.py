@@ -13,7 +13,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.partition_owner import open_parts
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
 from graphmill.samplers.access.typed_router import TypedRouter, typed_router
-from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
 from graphmill.samplers.vocabulary.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
 from graphmill.samplers.vocabulary.options import TypedNeighborOptions, TypedNode2SubgraphOptions, TypedPprOptions
@@ -58,7 +58,7 @@ def served(graph: TypedGraph, far: dict[int, FarOwner]) -> TypedRouter:
 
 
 def test_batches_are_those_of_one_process(graph: TypedGraph, served: TypedRouter) -> None:
-    here, there = (TypedNeighborSampler(router, OPTIONS) for router in (typed_router(graph), served))
+    here, there = (NeighborSampler(router, OPTIONS) for router in (typed_router(graph), served))
     assert served.content_hash == typed_router(graph).content_hash
     assert not served.is_near[1]
     assert served.is_near[0]
@@ -67,7 +67,7 @@ def test_batches_are_those_of_one_process(graph: TypedGraph, served: TypedRouter
 
 
 def test_one_request_per_owner_and_hop_and_one_for_rows(served: TypedRouter, far: dict[int, FarOwner]) -> None:
-    sampler = TypedNeighborSampler(served, OPTIONS)
+    sampler = NeighborSampler(served, OPTIONS)
     sampler.sample(0, 0)  # lists the roots, too
     for owner in far.values():
         owner.requests.clear()
@@ -116,7 +116,7 @@ def test_what_is_asked_by_itself_is_answered(graph: TypedGraph, served: TypedRou
 
 def test_bytes_of_messages_within_are_counted(graph: TypedGraph, far: dict[int, FarOwner]) -> None:
     traffic = Traffic(3)
-    sampler = TypedNeighborSampler(
+    sampler = NeighborSampler(
         typed_router(graph, watch=traffic.watch, far={i: traffic.watch(owner, i) for i, owner in far.items()}), OPTIONS
     )
     sampler.sample(0, 0)

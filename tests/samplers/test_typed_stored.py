@@ -13,7 +13,7 @@ from torch_geometric.data import HeteroData
 from graphmill.samplers.access.typed_router import typed_router
 from graphmill.samplers.batches.to_pyg import to_pyg
 from graphmill.samplers.batches.typed_batch import typed_to_torch
-from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import TypedNeighborOptions
 from graphmill.storage.format.source import TypedSource
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
@@ -41,7 +41,7 @@ def hetero_data() -> HeteroData:
 def batch_of(data: HeteroData, url: str, num_partitions: int, fanout: int) -> HeteroData:
     ingest_typed(typed_pyg_graph(data), url, IngestOptions(num_partitions=num_partitions))
     options = TypedNeighborOptions(fanouts=(fanout, fanout), batch_size=100, root_split=None, shuffle=False)
-    sampler = TypedNeighborSampler(typed_router(open_typed_graph(url)), options)
+    sampler = NeighborSampler(typed_router(open_typed_graph(url)), options)
     return to_pyg(typed_to_torch(sampler.sample(epoch=0, batch=0)))
 
 
@@ -106,7 +106,7 @@ def test_batches_are_those_in_memory(partitions, partitioner, tmp_path) -> None:
     stored = open_typed_graph(str(tmp_path / "graph"))
     assert (stored.node_types, stored.relations) == (graph.node_types, graph.relations)
     options = TypedNeighborOptions(fanouts=(3, 2), batch_size=8, edge_columns=("id", "weight", "feature"))
-    expected, found = (TypedNeighborSampler(typed_router(each), options) for each in (graph, stored))
+    expected, found = (NeighborSampler(typed_router(each), options) for each in (graph, stored))
     assert found.num_batches == expected.num_batches
     for batch in range(found.num_batches):
         assert_same(found.sample(1, batch), expected.sample(1, batch))

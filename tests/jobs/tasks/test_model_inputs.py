@@ -32,7 +32,7 @@ from graphmill.samplers.batches.minibatch import MiniBatch, to_torch
 from graphmill.samplers.batches.typed_batch import typed_to_torch
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.graph_batches import GraphBatchSampler, graphs_to_torch
-from graphmill.samplers.methods.typed_neighbor import TypedNeighborSampler
+from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import GraphBatchOptions, TypedNeighborOptions
 from tests.array_graph_store import ArrayGraphStore
 from tests.typed_memory_graph import random_typed_graph
@@ -249,7 +249,7 @@ def test_typed_batches_train_r_sage_and_geco_behind_relational_layers():
     graph = random_typed_graph()
     half = np.median(graph.tables["paper"].ids)
     dims = {name: table.feature_dim for name, table in graph.tables.items()}
-    sampler = TypedNeighborSampler(typed_router(graph), TypedNeighborOptions(fanouts=(-1, -1), batch_size=20))
+    sampler = NeighborSampler(typed_router(graph), TypedNeighborOptions(fanouts=(-1, -1), batch_size=20))
     config = RSAGEConfig(dims, graph.relations, width=16, dropout=0.0, out_dim=5)
     torch.manual_seed(0)
     geco = NodeGECO(GECOConfig(in_dim=16, out_dim=5, width=16, num_layers=1))

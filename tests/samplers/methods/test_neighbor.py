@@ -288,7 +288,7 @@ def test_given_roots_are_sampled_like_those_of_a_batch(routers: list[Router]) ->
 @pytest.mark.parametrize("fits", [True, False])
 def test_given_roots_that_cannot_be(fits: bool, routers: list[Router], monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = NeighborSampler(routers[1], NeighborOptions(fanouts=(2,)))
-    monkeypatch.setattr(sampler._maps, "fits", fits)
+    monkeypatch.setattr(sampler._maps["node"], "fits", fits)
     for wrong, message in (
         (
             [3, 300],

@@ -19,6 +19,7 @@ from graphmill.samplers.vocabulary.options import (
     RandomPartitionOptions,
     SaintOptions,
 )
+from graphmill.samplers.vocabulary.requirements import EdgeUse
 from graphmill.storage.format.source import SPLIT_VALID
 from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
@@ -146,6 +147,7 @@ def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, gra
     except ConfigError:
         unchecked = NeighborSampler(router, NeighborOptions((2,), 5, edges=edges))
         unchecked.options = options
+        unchecked._uses = dict.fromkeys(router.edges, EdgeUse("uniform", columns, timed=False))
         with pytest.raises(ConfigError):
             unchecked.sample(0, 0)
     else:
