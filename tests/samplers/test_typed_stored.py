@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +11,19 @@ import torch
 pytest.importorskip("torch_geometric", reason="needs torch-geometric")
 from torch_geometric.data import HeteroData
 
-from graphmill.samplers.access.typed_router import typed_router
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.typed_router import TypedRouter, typed_router
 from graphmill.samplers.batches.to_pyg import to_pyg
 from graphmill.samplers.batches.typed_batch import typed_to_torch
+from graphmill.samplers.drawing.pending_batch import with_rows
 from graphmill.samplers.methods.neighbor import NeighborSampler
-from graphmill.samplers.vocabulary.options import TypedNeighborOptions
-from graphmill.storage.format.source import TypedSource
+from graphmill.samplers.vocabulary.options import NeighborOptions, TypedNeighborOptions
+from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
 from graphmill.storage.importers.memory.from_pyg import typed_pyg_graph
 from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.ingestion.typed_ingestion import ingest_typed
-from graphmill.storage.typed_graph import open_typed_graph
+from graphmill.storage.typed_graph import TypedGraph, open_typed_graph
 from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
 from tests.typed_reference import assert_same
 
@@ -78,16 +81,18 @@ def numbered(graph: TypedMemoryGraph) -> TypedMemoryGraph:
     return replace(graph, tables=tables, edges={name: replace(each, has_id=True) for name, each in graph.edges.items()})
 
 
-def nodes_of(name: str, table: NodeTable):
+def nodes_of(name: str, table: NodeTable, time: np.ndarray | None):
     label = np.asarray(table.ids) % 5 if table.labelled else None
     split = None if table.split is None else np.asarray(table.split, np.int8)[:, None]
-    return array_nodes(name, len(table.ids), table.feature, label, split)
+    return array_nodes(name, len(table.ids), table.feature, label, split, time)
 
 
-@pytest.mark.parametrize(("partitions", "partitioner"), [(1, "random"), (3, "random"), (4, "ldg")])
-def test_batches_are_those_in_memory(partitions, partitioner, tmp_path) -> None:
-    graph = numbered(random_typed_graph())
-    nodes = {name: nodes_of(name, table) for name, table in graph.tables.items()}
+def store(
+    graph: TypedMemoryGraph, url: Path, partitions: int, partitioner: str = "random", *, timed: bool = True
+) -> TypedGraph:
+    """`timed`: papers have times, and the edges of the relations of `edge_times`."""
+    times = {"paper": np.arange(len(graph.tables["paper"].ids)) % 20 + 20} if timed else {}
+    nodes = {name: nodes_of(name, table, times.get(name)) for name, table in graph.tables.items()}
     edges = {
         relation: array_edges(
             str(relation),
@@ -95,15 +100,119 @@ def test_batches_are_those_in_memory(partitions, partitioner, tmp_path) -> None:
             np.asarray(each.dst, np.int64),
             each.weight and np.asarray(each.weight),
             edge_feature=each.feature and np.asarray(each.feature),
+            edge_time=edge_times(graph).get(relation) if timed else None,
         )
         for relation, each in graph.edges.items()
     }
-    ingest_typed(
-        TypedSource("random", nodes, edges),
-        str(tmp_path / "graph"),
-        IngestOptions(num_partitions=partitions, partitioner=partitioner, edge_ids=True),
-    )
-    stored = open_typed_graph(str(tmp_path / "graph"))
+    options = IngestOptions(num_partitions=partitions, partitioner=partitioner, edge_ids=True)
+    ingest_typed(TypedSource("random", nodes, edges), str(url), options)
+    return open_typed_graph(str(url))
+
+
+def edge_times(graph: TypedMemoryGraph) -> dict[Relation, np.ndarray]:
+    timed = [relation for relation in graph.relations if relation.name != "employs"]
+    return {relation: np.arange(len(graph.edges[relation].src)) % 37 for relation in timed}
+
+
+DRAWS: dict[str, dict[str, Any]] = {
+    "labor": {"scheme": "labor"},
+    "dependent": {"scheme": "labor", "batch_dependency": 3, "layer_dependency": True},
+    "degree": {"scheme": "degree"},
+    "until": {"time": "until", "recency_dim": 2},
+    "last before": {"time": "before", "scheme": "last"},
+    "as of": {"time": "until", "as_of": 25, "scheme": "weight"},
+    "induced": {"edges": "induced", "edge_columns": ("id", "weight")},
+}
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory) -> dict[int, TypedRouter]:
+    folder, graph = tmp_path_factory.mktemp("cuts"), numbered(random_typed_graph())
+    return {cut: typed_router(store(graph, folder / str(cut), cut)) for cut in (1, 4)}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_partitions_change_no_draw(name: str, cuts: dict[int, TypedRouter]) -> None:
+    options = NeighborOptions((4, 3), batch_size=10, **DRAWS[name])
+    one, four = (NeighborSampler(cuts[cut], options, 2) for cut in (1, 4))
+    for batch in range(one.num_batches):
+        assert_same(four.sample(2, batch), one.sample(2, batch))
+    together = [with_rows(drawn) for drawn in four.draw(2, range(4))]
+    for batch, found in enumerate(together):
+        assert_same(found, one.sample(2, batch))
+
+
+@pytest.mark.parametrize("time", ["until", "before"])
+def test_no_edge_is_later_than_its_root(time: str, cuts: dict[int, TypedRouter]) -> None:
+    """All edges up to a root's time are there; those of a relation without times are there whenever. Recency is of the newest edge."""
+    graph = numbered(random_typed_graph())
+    options = NeighborOptions((-1, -1), batch_size=25, time=time, edge_columns=("id", "time"), recency_dim=1)
+    batch, seen = NeighborSampler(cuts[4], options).sample(0, 0), 0
+    expanded = {name: nodes.hop < 2 for name, nodes in batch.nodes.items()}
+    newest = {name: np.full(len(nodes), -1) for name, nodes in batch.nodes.items()}
+    for relation, edges in batch.edges.items():
+        source, target, times = batch.nodes[relation.source], batch.nodes[relation.target], edge_times(graph)
+        into = np.repeat(np.arange(len(target)), np.diff(edges.indptr))
+        np.testing.assert_array_equal(source.root_time[edges.indices], target.root_time[into])
+        dst = np.asarray(graph.edges[relation].dst, np.int64)
+        late = times[relation] if relation in times else np.full(len(dst), -1)
+        for row in np.flatnonzero(expanded[relation.target]):
+            own = np.flatnonzero(dst == target.node_id[row])
+            limit = target.root_time[row] - (time == "before")
+            expected = own[late[own] <= limit]
+            found = edges.edge_id[edges.indptr[row] : edges.indptr[row + 1]]
+            assert sorted(found) == expected.tolist()
+            seen += len(own) - len(expected)
+        if relation in times:
+            np.maximum.at(newest[relation.source], edges.indices, edges.edge_time)
+    assert seen > 100  # edges that were left out
+    assert batch.edges[next(each for each in batch.edges if each.name == "employs")].edge_time is None
+    for name, nodes in batch.nodes.items():
+        age = np.where(newest[name] < 0, 0, nodes.root_time - newest[name])
+        np.testing.assert_array_equal(nodes.x[:, -1], np.cos(age).astype(np.float32))
+
+
+def test_relations_from_one_type_share_the_coins_of_labor(tmp_path: Path) -> None:
+    """Two relations with the same edges draw the same neighbors of a node, where uniform draws differ; hops share them where they are told to."""
+    graph = numbered(random_typed_graph())
+    cites = next(relation for relation in graph.relations if relation.name == "cites")
+    twin = Relation("paper", "mentions", "paper")
+    router = typed_router(store(replace(graph, edges={**graph.edges, twin: graph.edges[cites]}), tmp_path / "twin", 3))
+    for scheme, same in (("labor", True), ("uniform", False)):
+        batch = NeighborSampler(router, NeighborOptions((2,), batch_size=30, scheme=scheme)).sample(0, 0)
+        one, other = batch.edges[cites], batch.edges[twin]
+        assert len(one) > 20
+        assert np.array_equal(one.indices, other.indices) == same
+
+
+def test_draws_by_degree_count_the_edges_of_all_relations(cuts: dict[int, TypedRouter]) -> None:
+    graph = numbered(random_typed_graph())
+    for router in cuts.values():
+        for relation, each in router.edges.items():
+            tables = each._owners[0]._owner._tables
+            degree = np.zeros(len(graph.tables[relation.source].ids), np.int64)
+            for ending, edges in graph.edges.items():
+                if ending.target == relation.source:
+                    degree += np.bincount(edges.dst, minlength=len(degree))
+            np.testing.assert_array_equal(tables.in_degree, degree[tables.permanent_id])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"direction": "out"}, "author--writes--paper: direction 'out' needs lists of out-edges"),
+        ({"encodings": ("rwse-3",)}, "encodings: expected a type of nodes that stores rwse-3, got none"),
+    ],
+)
+def test_what_no_relation_stores_is_said(changed, message, cuts: dict[int, TypedRouter]) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NeighborSampler(cuts[1], NeighborOptions(**changed))
+
+
+@pytest.mark.parametrize(("partitions", "partitioner"), [(1, "random"), (3, "random"), (4, "ldg")])
+def test_batches_are_those_in_memory(partitions, partitioner, tmp_path) -> None:
+    graph = numbered(random_typed_graph())
+    stored = store(graph, tmp_path / "graph", partitions, partitioner, timed=False)
     assert (stored.node_types, stored.relations) == (graph.node_types, graph.relations)
     options = TypedNeighborOptions(fanouts=(3, 2), batch_size=8, edge_columns=("id", "weight", "feature"))
     expected, found = (NeighborSampler(typed_router(each), options) for each in (graph, stored))
