@@ -352,9 +352,10 @@ def evaluation_text(config: RunConfig) -> str:
     how: Any = config.evaluation
     if how.how == "full":
         return f"full, {how.chunks} chunks" + ("" if how.keeps_best else ", the last epoch kept")
-    # Without relation_fanouts, which plain graphs do not have: runs from before that option compare this text.
-    tree = {name: value for name, value in to_tree(config.sampler.options).items() if value != {}}
-    told = ", ".join(f"{name} {value}" for name, value in tree.items())
+    # Without these where they are empty: runs from before them compare this text.
+    tree = to_tree(config.sampler.options).items()
+    later = ("relation_fanouts", "relations")
+    told = ", ".join(f"{name} {value}" for name, value in tree if value or name not in later)
     return f"sampled, {config.sampler.name}, {told}"
 
 

@@ -114,7 +114,7 @@ def _for_one_type(config: RunConfig) -> str | None:
     if not (hasattr(config.sampler.options, "root_type") or config.sampler.is_foreign):
         return (
             f"expected a sampler of typed graphs, got {config.sampler.name}; set --sampler neighbor --evaluation sampled "
-            "(--model rsage has both by default), or --sampler typed-node2subgraph or typed-ppr"
+            "(--model rsage has both by default), or --sampler typed-node2subgraph or ppr"
         )
     if evaluation.how == "full":
         return "expected scores through the sampler, for a typed graph is not scored as one batch; set --evaluation sampled"

@@ -19,8 +19,11 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 
 
 def _plan_hash(sampler: Any) -> str:
-    """Of the graph and, where they are given, of the roots."""
-    return sampler._root_batches.content_hash
+    """Of the graph, of a typed one all types and relations, and, where they are given, of the roots."""
+    of_roots = sampler._root_batches.content_hash
+    if isinstance(sampler.router, Router):
+        return of_roots
+    return hashlib.sha256(f"{sampler.router.content_hash} {of_roots}".encode()).hexdigest()
 
 
 def _plan_length(sampler: Any) -> int:

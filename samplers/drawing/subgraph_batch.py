@@ -1,68 +1,117 @@
-"""From sets of nodes to one packed batch of their induced subgraphs."""
+"""From sets of nodes, one for each root, to one packed batch of their induced subgraphs, of a plain graph or a typed one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Router
-from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.drawing.pending_batch import PendingBatch
+from graphmill.samplers.access.router import EDGE_COLUMNS, Router, ask
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.drawing.build_batch import Columns, EdgesOf, NodesOf
+from graphmill.samplers.drawing.union_graph import NodeNumbers
+from graphmill.samplers.kernels.lists import all_positions
 from graphmill.samplers.kernels.relabel import Relabeler
 from graphmill.samplers.kernels.search import order_members
-from graphmill.samplers.vocabulary.messages import EdgeColumn, NodeRows
-from graphmill.samplers.vocabulary.stage_clock import stage
+from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows
+from graphmill.storage.format.source import Relation
+
+Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # with the positions of the roots: what `build_batch` takes
 
 
-def draw_subgraph_batch(
-    router: Router,
-    epoch: int,
-    batch: int,
-    *,
-    member: np.ndarray,
-    graph_ptr: np.ndarray,
-    level: np.ndarray,
-    split_set: int,
-    hop: np.ndarray | None = None,
-    score: np.ndarray | None = None,
-    encodings: tuple[str, ...] = (),
-    edge_columns: tuple[EdgeColumn, ...] = (),
-) -> PendingBatch:
-    """The induced subgraphs of member[graph_ptr[g]:graph_ptr[g + 1]], each set's first entry its root.
+@dataclass(frozen=True)
+class RootSets:
+    """A set of nodes for each root, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first."""
 
-    Within a set, entries of equal `level` are put in ascending permanent id; equal levels follow each other, and so `hop` and `score`,
-    equal within a level, stay as they are. Rows are fetched once per distinct node, with one request per owner; then all edges
-    with one more.
-    """
-    with stage("sample"):
-        relabeler = Relabeler(np.empty(0, np.int64))
-        place = relabeler.add(member)
+    node: np.ndarray  # int64 [k], as `NodeNumbers` has them
+    graph_ptr: np.ndarray  # int64 [num_roots + 1]
+    level: np.ndarray  # int [k], ascending within a set; nodes of one level are put into ascending permanent id
+    hop: np.ndarray  # int16 [k], the same within a level
+    score: np.ndarray | None = None  # float32 [k], the same within a level
 
-    def complete(rows: NodeRows) -> MiniBatch:
-        with stage("sample"):
-            order = order_members(graph_ptr, level, rows.original_id[place])
-            row = place[order]
-            edges = router.induced_subgraphs(member[order], graph_ptr, edge_columns)
-        with stage("fetch"):
-            feature = None if rows.feature is None else np.take(rows.feature, row, axis=0)
-            encoding = None if rows.encoding is None else np.take(rows.encoding, row, axis=0)
-        return MiniBatch(
-            epoch=epoch,
-            index=batch,
-            node_id=rows.original_id[row],
-            indptr=pointers(edges.count),
-            indices=edges.neighbor,
-            root_index=graph_ptr[:-1].copy(),
-            feature=feature,
-            label=None if rows.label is None else rows.label[row],
-            split=None if rows.split is None else rows.split[row],
-            graph_ptr=graph_ptr,
-            hop=hop,
-            score=score,
-            encoding=encoding,
-            encoding_names=encodings,
-            **{name: getattr(edges, name) for name in EDGE_COLUMNS},
-        )
+    def by_type(self, numbers: NodeNumbers) -> "dict[str, TypeSets]":
+        """The nodes of each type in each set."""
+        return {name: self._of_type(at, node) for name, (at, node) in numbers.by_type(self.node).items()}
 
-    node = relabeler.node.copy()
-    kept = (node, member, place, graph_ptr, level, hop, score)
-    num_bytes = sum(array.nbytes for array in kept if array is not None)
-    return PendingBatch(((router, node, Columns.of(router, split_set, encodings)),), complete, num_bytes)
+    def _of_type(self, at: np.ndarray | slice, node: np.ndarray) -> "TypeSets":
+        graph_ptr = self.graph_ptr if isinstance(at, slice) else np.searchsorted(at, self.graph_ptr)
+        score, relabeler = None if self.score is None else self.score[at], Relabeler(np.empty(0, np.int64))
+        row = relabeler.add(node)
+        return TypeSets(RootSets(node, graph_ptr, self.level[at], self.hop[at], score), row, relabeler.node.copy())
+
+
+@dataclass(frozen=True)
+class TypeSets:
+    """The nodes of one type in each set."""
+
+    sets: RootSets  # by stored ids
+    row: np.ndarray  # int32 [k], places among `distinct`
+    distinct: np.ndarray  # stored ids, in the order in which rows are fetched
+
+    @property
+    def num_bytes(self) -> int:
+        arrays = (*vars(self.sets).values(), self.row, self.distinct)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    def ordered(self, original_id: np.ndarray) -> "TypeSets":
+        """Each level of each set in ascending permanent id, which are those of `distinct`."""
+        order = order_members(self.sets.graph_ptr, self.sets.level, original_id[self.row])
+        return replace(self, sets=replace(self.sets, node=self.sets.node[order]), row=self.row[order])
+
+
+def induced_edges(
+    router: Router | TypedRouter, parts: Mapping[str, TypeSets], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
+) -> dict[Relation, NeighborLists]:
+    """All edges within the sets, of every relation, with one request per owner: lists of the target's nodes, as positions among the source's."""
+    questions = []
+    for relation, each in router.edges.items():
+        source, target = parts[relation.source].sets, parts[relation.target].sets
+        ends = (None, None) if source is target else (source.node, source.graph_ptr)
+        questions.append(each.induced_question(target.node, target.graph_ptr, *ends, columns=columns[relation]))
+    return dict(zip(router.edges, ask(questions), strict=True))
+
+
+def one_after_another(
+    parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
+) -> Arranged:
+    """The one type's nodes subgraph after subgraph."""
+    ((name, part),), sets = parts.items(), next(iter(parts.values())).sets
+    # A batch by scores has no hops.
+    columns = {"graph_ptr": sets.graph_ptr, "hop": sets.hop if sets.score is None else None, "score": sets.score}
+    edges = {relation: _edges(one) for relation, one in lists.items()}
+    return {name: (rows[name].take(part.row), columns)}, edges, sets.graph_ptr[:-1].copy()
+
+
+def by_hop(
+    parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
+) -> Arranged:
+    """Nodes hop after hop, so that the roots come first, and in a hop subgraph after subgraph."""
+    order = {name: np.argsort(part.sets.hop, kind="stable") for name, part in parts.items()}
+    nodes = {}
+    for name, part in parts.items():
+        sets, at = part.sets, order[name]
+        subgraph = np.repeat(np.arange(len(sets.graph_ptr) - 1), np.diff(sets.graph_ptr))
+        columns = {
+            "hop": sets.hop[at],
+            "subgraph": subgraph[at],
+            "score": None if sets.score is None else sets.score[at],
+        }
+        nodes[name] = rows[name].take(part.row[at]), columns
+    edges = {
+        relation: _edges(_reordered(one, order[relation.target], order[relation.source]))
+        for relation, one in lists.items()
+    }
+    return nodes, edges, np.arange(len(sets.graph_ptr) - 1)
+
+
+def _edges(lists: NeighborLists) -> tuple[np.ndarray, np.ndarray, Columns]:
+    return pointers(lists.count), lists.neighbor, {name: getattr(lists, name) for name in EDGE_COLUMNS}
+
+
+def _reordered(lists: NeighborLists, target: np.ndarray, source: np.ndarray) -> NeighborLists:
+    """The lists with the nodes of both ends in these orders."""
+    position, count = np.empty(len(source), np.int32), lists.count[target]
+    position[source] = np.arange(len(source), dtype=np.int32)
+    entry = all_positions(pointers(lists.count)[:-1][target], count)
+    columns = {name: None if (column := getattr(lists, name)) is None else column[entry] for name in EDGE_COLUMNS}
+    return NeighborLists(count, position[lists.neighbor[entry]], **columns)

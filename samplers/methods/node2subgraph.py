@@ -6,88 +6,52 @@ A root's subgraph is a function of (seed, epoch, its permanent id) and the graph
 the order of discovery, since the owner of a list does not know the permanent ids of its entries.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.list_pool import ListPool, ListsNeighbors
 from graphmill.samplers.access.router import Router
-from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn, with_rows
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.drawing.pending_batch import own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
-from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan_length
-from graphmill.samplers.drawing.roots import find_roots
-from graphmill.samplers.drawing.subgraph_batch import draw_subgraph_batch
+from graphmill.samplers.drawing.root_batches import plan_hash, plan_length
+from graphmill.samplers.drawing.subgraph_batch import RootSets
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
 from graphmill.samplers.kernels.search import HUB_DEGREE, advance, frontier, pack_members
+from graphmill.samplers.methods.root_subgraphs import RootSubgraphs, draw, draw_around, roots_of, sample_roots
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import Node2SubgraphOptions
-from graphmill.samplers.vocabulary.requirements import check_graph, needed_columns
-from graphmill.samplers.vocabulary.stage_clock import stage
-
-
-@dataclass(frozen=True)
-class GrownSubgraphs:
-    """Sets of nodes, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first, then layer by layer."""
-
-    node: np.ndarray  # int64 [k], stored ids
-    hop: np.ndarray  # int16 [k], ascending within a set
-    graph_ptr: np.ndarray  # int64 [num_roots + 1]
 
 
 class Node2SubgraphSampler:
-    """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct)."""
+    """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct); of a typed graph roots of one type.
+
+    A search in a typed graph goes over `relations`; its layers and `max_nodes` are of all types together.
+    """
 
     __repr__, __len__ = sampler_repr, sampler_len
-    router, sample = own_router, sample_drawn
-    content_hash, num_batches = plan_hash, plan_length
+    router, content_hash, num_batches = own_router, plan_hash, plan_length
+    draw, draw_around, sample, sample_roots, roots_of = draw, draw_around, sample_drawn, sample_roots, roots_of
 
     def __init__(
-        self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+        self,
+        router: Router | TypedRouter,
+        options: Node2SubgraphOptions,
+        num_ranks: int = 1,
+        roots: np.ndarray | None = None,
     ) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
         self._router, self.options = router, options
-        direction = "in" if options.max_hops == 0 else options.direction
-        columns = needed_columns(options.edge_columns, options.by_weight)
-        check_graph(router.manifest, options.split_set, direction, edge_columns=columns, induced=True)
-        self._root_batches = RootBatches(router, options, num_ranks, roots)
+        self._subgraphs = RootSubgraphs(router, options, num_ranks, roots, options.max_hops)
+        self._root_batches = self._subgraphs.root_batches
 
-    def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        return [self._draw(self._root_batches.roots(epoch, batch), epoch, batch) for batch in batches]
-
-    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
-        """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
-
-        `epoch` chooses the draws; one more request per owner finds the roots. Raises ConfigError where a root is no node of the graph.
-        """
-        return with_rows(self._draw(find_roots(self._router, node_id), epoch, batch))
-
-    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Batches around these nodes, before their rows are fetched."""
-        return [self._draw(one, epoch, batch) for one, batch in zip(roots, batches, strict=True)]
-
-    def _draw(self, roots: NodeList, epoch: int, batch: int) -> PendingBatch:
-        options = self.options
-        with stage("sample"):
-            grown = grow_subgraphs(self._router, roots, options, epoch)
-        return draw_subgraph_batch(
-            self._router,
-            epoch,
-            batch,
-            member=grown.node,
-            graph_ptr=grown.graph_ptr,
-            level=grown.hop,
-            split_set=options.split_set,
-            hop=grown.hop,
-            encodings=options.encodings,
-            edge_columns=options.edge_columns,
-        )
+    def _sets(self, roots: NodeList, epoch: int) -> RootSets:
+        return grow_subgraphs(self._subgraphs.graph, roots, self.options, epoch)
 
 
 def grow_subgraphs(
     router: ListsNeighbors, roots: NodeList, options: Node2SubgraphOptions, epoch: int, hub_degree: int = HUB_DEGREE
-) -> GrownSubgraphs:
+) -> RootSets:
     """All searches, hop by hop; with one request per owner and hop for the lists that no earlier hop has fetched."""
     num_roots = len(roots.node)
     draw_epoch = epoch if options.shuffle and not options.fixed else 0
@@ -112,4 +76,4 @@ def grow_subgraphs(
         advance(member, size, layer_start, number, *lists, root_key, hop, hub_degree)
         layer_sizes.append(size - before)
     packed, packed_hop = pack_members(member, np.stack(layer_sizes))
-    return GrownSubgraphs(node=packed, hop=packed_hop, graph_ptr=pointers(size))
+    return RootSets(packed, pointers(size), packed_hop, packed_hop)

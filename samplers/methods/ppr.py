@@ -11,7 +11,7 @@ most 1 / (alpha · epsilon) steps along edges beside its first push; its touched
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +19,15 @@ import numpy as np
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.list_pool import ListPool, ListsNeighbors
 from graphmill.samplers.access.router import Router
-from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn, with_rows
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.drawing.pending_batch import own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
-from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan_length
-from graphmill.samplers.drawing.roots import find_roots
-from graphmill.samplers.drawing.subgraph_batch import draw_subgraph_batch
+from graphmill.samplers.drawing.root_batches import plan_hash, plan_length
+from graphmill.samplers.drawing.subgraph_batch import RootSets
 from graphmill.samplers.kernels.push import FIRST_BITS, best_candidates, push_known, start_roots
+from graphmill.samplers.methods.root_subgraphs import RootSubgraphs, draw, draw_around, roots_of, sample_roots
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import PprOptions
-from graphmill.samplers.vocabulary.requirements import check_graph, needed_columns
-from graphmill.samplers.vocabulary.stage_clock import stage
 
 
 @dataclass(frozen=True)
@@ -48,58 +46,35 @@ class PushedRoots:
 class PprSampler:
     """Minibatches of one subgraph per root: the root, then its `top_k` nodes from the highest score down, with all edges among them.
 
-    Roots are those of one split, or given `roots` (permanent ids, distinct).
+    Roots are those of one split, or given `roots` (permanent ids, distinct); of a typed graph those of one type. There a walk goes over `relations`, the
+    `top_k` nodes are of all types, and `hop` is 0 of roots and 1 of the others.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
-    router, sample = own_router, sample_drawn
-    content_hash, num_batches = plan_hash, plan_length
+    router, content_hash, num_batches = own_router, plan_hash, plan_length
+    draw, draw_around, sample, sample_roots, roots_of = draw, draw_around, sample_drawn, sample_roots, roots_of
 
     def __init__(
-        self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+        self,
+        router: Router | TypedRouter,
+        options: PprOptions,
+        num_ranks: int = 1,
+        roots: np.ndarray | None = None,
     ) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
         self._router, self.options = router, options
-        columns = needed_columns(options.edge_columns, options.by_weight)
-        check_graph(router.manifest, options.split_set, options.direction, edge_columns=columns, induced=True)
-        self._root_batches = RootBatches(router, options, num_ranks, roots)
+        self._subgraphs = RootSubgraphs(router, options, num_ranks, roots, num_hops=1)
+        self._root_batches = self._subgraphs.root_batches
         self._memory = PushMemory()
 
-    def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        return [self._draw(self._root_batches.roots(epoch, batch).node, epoch, batch) for batch in batches]
-
-    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
-        """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
-
-        `epoch` and `batch` are only the batch's numbers; one more request per owner finds the roots. Raises ConfigError where a root is
-        no node of the graph.
-        """
-        return with_rows(self._draw(find_roots(self._router, node_id).node, epoch, batch))
-
-    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Batches around these nodes, before their rows are fetched."""
-        return [self._draw(one.node, epoch, batch) for one, batch in zip(roots, batches, strict=True)]
-
-    def _draw(self, roots: np.ndarray, epoch: int, batch: int) -> PendingBatch:
-        """The subgraphs around these stored ids."""
-        with stage("sample"):
-            pushed = push_roots(self._router, roots, self.options, self._memory)
-            member, score, level, graph_ptr = best_nodes(pushed, self.options.top_k, self._permanent_ids)
-            self._memory.give_back(pushed.memory)
-        return draw_subgraph_batch(
-            self._router,
-            epoch,
-            batch,
-            member=member,
-            graph_ptr=graph_ptr,
-            level=level,
-            split_set=self.options.split_set,
-            score=score.astype(np.float32),
-            encodings=self.options.encodings,
-            edge_columns=self.options.edge_columns,
-        )
-
-    def _permanent_ids(self, node: np.ndarray) -> np.ndarray:
-        return self._router.fetch(node, feature=False).original_id
+    def _sets(self, roots: NodeList, epoch: int) -> RootSets:
+        subgraphs = self._subgraphs
+        pushed = push_roots(subgraphs.graph, roots.node, self.options, self._memory)
+        node, score, level, graph_ptr = best_nodes(pushed, self.options.top_k, subgraphs.numbers.ranks)
+        self._memory.give_back(pushed.memory)
+        hop = np.ones(len(node), np.int16)
+        hop[graph_ptr[:-1]] = 0
+        return RootSets(node, graph_ptr, level, hop, score.astype(np.float32))
 
 
 class PushMemory:

@@ -31,12 +31,9 @@ SAMPLERS = {
     ),
     "typed-node2subgraph": (
         "graphmill.samplers.vocabulary.options:TypedNode2SubgraphOptions",
-        "graphmill.samplers.methods.typed_subgraphs:TypedNode2SubgraphSampler",
+        "graphmill.samplers.methods.node2subgraph:Node2SubgraphSampler",
     ),
-    "typed-ppr": (
-        "graphmill.samplers.vocabulary.options:TypedPprOptions",
-        "graphmill.samplers.methods.typed_subgraphs:TypedPprSampler",
-    ),
+    "typed-ppr": ("graphmill.samplers.vocabulary.options:PprOptions", "graphmill.samplers.methods.ppr:PprSampler"),
     "saint": ("graphmill.samplers.vocabulary.options:SaintOptions", "graphmill.samplers.methods.saint:SaintSampler"),
 }
 

@@ -45,7 +45,8 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
             raise ConfigError(f"{name}: expected a number, got {value!r}")
         return float(value)
     elif get_origin(hint) is tuple and get_args(hint)[0] is str:
-        check_encoding_names(value)
+        if name == "encodings":
+            check_encoding_names(value)
     elif get_origin(hint) is tuple:
         if not isinstance(value, tuple | list) and not (isinstance(value, np.ndarray) and value.ndim == 1):
             raise ConfigError(

@@ -86,6 +86,12 @@ class NodeRows:
     split: np.ndarray | None  # int8 [n]
     encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the encodings asked for, side by side
 
+    def take(self, rows: np.ndarray) -> "NodeRows":
+        """Some of them, in this order."""
+        return NodeRows(
+            **{name: None if column is None else np.take(column, rows, axis=0) for name, column in vars(self).items()}
+        )
+
 
 @dataclass(frozen=True)
 class ListSplit:

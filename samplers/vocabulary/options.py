@@ -13,6 +13,13 @@ from graphmill.storage.format.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN,
 RootOrder = Literal["shuffled", "groups"]
 
 
+def _repr_without(options: Any, **unset: Any) -> str:
+    """A dataclass without these fields where they have these values: a run from before them compares its options when it resumes."""
+    told = {one.name: getattr(options, one.name) for one in fields(options)}
+    shown = ", ".join(f"{name}={value!r}" for name, value in told.items() if name not in unset or value != unset[name])
+    return f"{type(options).__name__}({shown})"
+
+
 @dataclass(frozen=True)
 class NeighborOptions:
     """How roots become batches."""
@@ -99,12 +106,7 @@ class NeighborOptions:
                 )
 
     def __repr__(self) -> str:
-        """What a plain graph does not have is left out: runs from before these fields compare it when they resume."""
-        told = {one.name: getattr(self, one.name) for one in fields(self)}
-        of_types = [name for name in ("relation_fanouts", "root_type") if not told[name]]
-        return (
-            f"NeighborOptions({', '.join(f'{name}={value!r}' for name, value in told.items() if name not in of_types)})"
-        )
+        return _repr_without(self, relation_fanouts={}, root_type=None)
 
     def fanout(self, relation: Relation, hop: int) -> int:
         return self.relation_fanouts.get(relation, self.fanouts)[hop]
@@ -126,11 +128,11 @@ _MOST_HOPS = (1 << 15) - 1
 class Node2SubgraphOptions:
     """How far a search goes, and how roots become batches."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings")
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings", "root_type", "features")
     max_hops: int = 10
     """Layers around the root; 0: the root alone."""
     max_nodes: int = 100
-    """Nodes of a subgraph at most, the root among them."""
+    """Nodes of a subgraph at most, of all types, the root among them."""
     direction: WalkDirection = "both"
     """Of the search: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
@@ -151,63 +153,29 @@ class Node2SubgraphOptions:
     edge_columns: tuple[EdgeColumn, ...] = ()
     """What the batch holds of each edge: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """Of a layer that does not fit, a node is taken by the weights of the edges that lead to it; an edge of weight 0 is none."""
+    """Of a layer that does not fit, a node is taken by the weights of the edges that lead to it; an edge of weight 0 is none, one of a relation without weights has 1."""
+    relations: tuple[str, ...] = ()
+    """Of a typed graph, those to search over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
+    root_type: str | None = None
+    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    features: bool = True
+    """Fetch node features."""
 
     def __post_init__(self) -> None:
         check_fields(self, max_nodes=1, batch_size=1)
+        object.__setattr__(self, "relations", _names(self.relations))
         check_options(self, {"max_hops": (0 <= self.max_hops <= _MOST_HOPS, f"0 to {_MOST_HOPS}")})
+
+    def __repr__(self) -> str:
+        return _repr_without(self, relations=(), root_type=None, features=True)
 
 
 @dataclass(frozen=True)
-class TypedNode2SubgraphOptions:
-    """How far a search in a typed graph goes, and over which relations, against their edges."""
+class TypedNode2SubgraphOptions(Node2SubgraphOptions):
+    """The same with the default of a typed graph."""
 
-    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "by_weight", "features")
-    relations: tuple[str, ...] = ()
-    """Those to search over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
-    max_hops: int = 10
-    """Layers around the root; 0: the root alone."""
-    max_nodes: int = 100
-    """Nodes of a subgraph at most, of all types, the root among them."""
-    root_type: str | None = None
-    """The roots' type; none: the only type that has labels."""
-    batch_size: int = 128
-    """Roots per batch, one subgraph each."""
-    root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
-    groups, shuffled, so that most of what it needs lies on one host."""
-    fixed: bool = False
-    """True: the same subgraphs in every epoch."""
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN
-    """None: all nodes of the type; where it has no splits all of them train."""
-    shuffle: bool = True
-    """False: roots in ascending permanent id, and the same subgraphs in every epoch."""
-    edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
-    features: bool = True
-    """Fetch node features."""
-    by_weight: bool = False
-    """As of Node2SubgraphOptions; an edge of a relation without weights has 1."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "relations", _names(self.relations))
-        _ = self.search
-
-    @property
-    def search(self) -> Node2SubgraphOptions:
-        """What the search over these relations as one graph is told."""
-        return Node2SubgraphOptions(
-            self.max_hops,
-            self.max_nodes,
-            "in",
-            self.batch_size,
-            fixed=self.fixed,
-            seed=self.seed,
-            shuffle=self.shuffle,
-            by_weight=self.by_weight,
-        )
+    direction: WalkDirection = "in"
+    """Of the search: against edges ("in"), along them ("out"), or either."""
 
 
 def _names(relations: tuple[str, ...]) -> tuple[str, ...]:
@@ -304,13 +272,13 @@ def full_evaluation(
 class PprOptions:
     """What a walk is, how exactly to follow it, and how roots become batches."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings")
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings", "root_type", "features")
     alpha: float = 0.15
     """Chance that a walk ends at each step."""
     epsilon: float = 0.0001
     """Residual per degree that is left alone."""
     top_k: int = 64
-    """Nodes beside the root, at most."""
+    """Nodes beside the root, at most, of all types."""
     direction: WalkDirection = "in"
     """Of a walk's steps: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
@@ -329,62 +297,29 @@ class PprOptions:
     edge_columns: tuple[EdgeColumn, ...] = ()
     """What the batch holds of each edge: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """A walk steps along an edge by its weight, in place of each alike."""
+    """A walk steps along an edge by its weight, in place of each alike; an edge of a relation without weights has 1."""
+    relations: tuple[str, ...] = ()
+    """Of a typed graph, those to walk over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
+    root_type: str | None = None
+    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    features: bool = True
+    """Fetch node features."""
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=0, batch_size=1)
+        object.__setattr__(self, "relations", _names(self.relations))
         rows = {
             "alpha": (0 < self.alpha <= 1, "above 0 and at most 1"),
             "epsilon": (1e-9 <= self.epsilon < 1, "at least 1e-9 and below 1"),
         }
         check_options(self, rows)
 
-
-@dataclass(frozen=True)
-class TypedPprOptions:
-    """What a walk in a typed graph is, and over which relations, against their edges."""
-
-    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "by_weight", "features")
-    relations: tuple[str, ...] = ()
-    """Those to walk over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
-    alpha: float = 0.15
-    """Chance that a walk ends at each step."""
-    epsilon: float = 0.0001
-    """Residual per degree that is left alone."""
-    top_k: int = 64
-    """Nodes of all types beside the root, at most."""
-    root_type: str | None = None
-    """The roots' type; none: the only type that has labels."""
-    batch_size: int = 128
-    """Roots per batch, one subgraph each."""
-    root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
-    groups, shuffled, so that most of what it needs lies on one host."""
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN
-    """None: all nodes of the type; where it has no splits all of them train."""
-    shuffle: bool = True
-    """False: roots in ascending permanent id."""
-    edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
-    features: bool = True
-    """Fetch node features."""
-    by_weight: bool = False
-    """As of PprOptions; an edge of a relation without weights has 1."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "relations", _names(self.relations))
-        _ = self.walk
-
-    @property
-    def walk(self) -> PprOptions:
-        """What the walks over these relations as one graph are told."""
-        return PprOptions(self.alpha, self.epsilon, self.top_k, "in", self.batch_size, by_weight=self.by_weight)
+    def __repr__(self) -> str:
+        return _repr_without(self, relations=(), root_type=None, features=True)
 
 
-TypedOptions = TypedNeighborOptions | TypedNode2SubgraphOptions | TypedPprOptions
-SubgraphOptions = Node2SubgraphOptions | PprOptions | TypedNode2SubgraphOptions | TypedPprOptions  # one per root
+TypedOptions = TypedNeighborOptions | TypedNode2SubgraphOptions
+SubgraphOptions = Node2SubgraphOptions | PprOptions  # one per root
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
 from graphmill.samplers.methods.ppr import PprSampler
 from graphmill.samplers.methods.random_partition import RandomPartitionSampler
 from graphmill.samplers.methods.saint import SaintSampler
-from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
 from graphmill.samplers.vocabulary.options import (
     GraphBatchOptions,
     LoaderOptions,
@@ -40,7 +39,6 @@ from graphmill.samplers.vocabulary.options import (
     SaintOptions,
     TypedNeighborOptions,
     TypedNode2SubgraphOptions,
-    TypedPprOptions,
 )
 from graphmill.storage.encoding.encode import encode
 from graphmill.storage.format.encoding_names import parse_encoding_name
@@ -105,6 +103,10 @@ SAMPLERS: dict[str, Build] = {
     "ppr-columns": lambda r, n: PprSampler(
         r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8, edge_columns=("id", "weight", "feature")), n
     ),
+    "ppr-weight": lambda r, n: PprSampler(r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8, by_weight=True), n),
+    "node2subgraph-weight": lambda r, n: Node2SubgraphSampler(
+        r, Node2SubgraphOptions(3, 9, "in", 8, by_weight=True), n
+    ),
     "ppr": lambda r, n: PprSampler(r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8), n),
     "saint": lambda r, n: SaintSampler(r, SaintOptions(num_walks=10, num_presamples=20), n),
     "typed-neighbor": lambda r, n: NeighborSampler(
@@ -123,11 +125,24 @@ SAMPLERS: dict[str, Build] = {
     "typed-neighbor-induced": lambda r, n: NeighborSampler(
         several_types(r), TypedNeighborOptions((3, 2), 8, root_type="node", edges="induced", encodings=ENCODINGS), n
     ),
-    "typed-node2subgraph": lambda r, n: TypedNode2SubgraphSampler(
-        one_type(r), TypedNode2SubgraphOptions(max_hops=3, max_nodes=9, batch_size=8, edge_columns=("id", "weight")), n
+    "typed-node2subgraph": lambda r, n: Node2SubgraphSampler(
+        several_types(r),
+        TypedNode2SubgraphOptions(3, 9, batch_size=8, root_type="node", edge_columns=("id", "weight")),
+        n,
     ),
-    "typed-ppr": lambda r, n: TypedPprSampler(
-        one_type(r), TypedPprOptions(epsilon=1e-3, top_k=6, batch_size=8, edge_columns=("feature",)), n
+    "typed-node2subgraph-relations": lambda r, n: Node2SubgraphSampler(
+        several_types(r), Node2SubgraphOptions(3, 9, "both", 8, root_type="node", relations=("node--edge--node",)), n
+    ),
+    "typed-node2subgraph-encodings": lambda r, n: Node2SubgraphSampler(
+        several_types(r), TypedNode2SubgraphOptions(3, 9, batch_size=8, root_type="node", encodings=ENCODINGS), n
+    ),
+    "typed-ppr": lambda r, n: PprSampler(
+        several_types(r),
+        PprOptions(epsilon=1e-3, top_k=6, batch_size=8, root_type="node", edge_columns=("feature",)),
+        n,
+    ),
+    "typed-ppr-weight": lambda r, n: PprSampler(
+        several_types(r), PprOptions(epsilon=1e-3, top_k=6, batch_size=8, root_type="node", by_weight=True), n
     ),
     "graph-batches": lambda r, n: GraphBatchSampler(small_graphs(), GraphBatchOptions(max_nodes=40), n),
 }
@@ -285,21 +300,33 @@ def content_of(columns: dict[str, Any]) -> dict[str, Any]:
 def as_plain(batch: TypedBatch) -> dict[str, Any]:
     """A batch of one type and one relation in the form of a plain one's `content`."""
     (nodes,), (edges,) = batch.nodes.values(), batch.edges.values()
-    renamed = {"feature": nodes.x, "label": nodes.y, "encoding_names": batch.encoding_names}
-    columns = {"epoch": batch.epoch, "index": batch.index, "root_index": batch.root_index, **vars(nodes), **vars(edges)}
-    return content_of(columns | renamed)
+    columns, roots = {**vars(nodes), **vars(edges)}, batch.root_index
+    if nodes.subgraph is not None:  # hop after hop; a plain one has one subgraph after another
+        order = np.argsort(nodes.subgraph, kind="stable")
+        place = np.argsort(order).astype(np.int32)
+        entry = np.concatenate([np.arange(edges.indptr[i], edges.indptr[i + 1]) for i in order])
+        of_nodes = {name: value[order] for name, value in vars(nodes).items() if isinstance(value, np.ndarray)}
+        columns |= of_nodes | {name: value[entry] for name, value in vars(edges).items() if value is not None}
+        columns["indptr"] = np.append(0, np.cumsum(np.diff(edges.indptr)[order]))
+        columns["graph_ptr"] = np.searchsorted(nodes.subgraph[order], np.arange(len(roots) + 1))
+        columns["indices"], roots = place[edges.indices[entry]], place[roots].astype(np.int64)
+        columns["hop"] = None if nodes.score is not None else columns["hop"]
+    columns |= {"epoch": batch.epoch, "index": batch.index, "root_index": roots}
+    return content_of(
+        columns | {"feature": columns["x"], "label": columns["y"], "encoding_names": batch.encoding_names}
+    )
 
 
-NEIGHBOR = [name for name in SAMPLERS if name.startswith("neighbor")]
+ONE_ENGINE = [name for name in SAMPLERS if name.startswith(("neighbor", "node2subgraph", "ppr"))]
 
 
-@pytest.mark.parametrize("name", NEIGHBOR)
+@pytest.mark.parametrize("name", ONE_ENGINE)
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_one_type_and_one_relation_are_a_plain_graph(name, partitions, graphs):
     """The same nodes, edges, rows and columns, byte for byte, from one batch and from several drawn together."""
     router = local_router(graphs[partitions])
     plain = SAMPLERS[name](router, 2)
-    typed = NeighborSampler(one_type(router), plain.options, 2)
+    typed = type(plain)(one_type(router), plain.options, 2)
     assert typed.num_batches == plain.num_batches
     for epoch in (0, 3):
         for batch in range(plain.num_batches):

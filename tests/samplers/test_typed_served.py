@@ -14,9 +14,10 @@ from graphmill.samplers.access.partition_owner import open_parts
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
 from graphmill.samplers.access.typed_router import TypedRouter, typed_router
 from graphmill.samplers.methods.neighbor import NeighborSampler
-from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.methods.ppr import PprSampler
 from graphmill.samplers.vocabulary.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
-from graphmill.samplers.vocabulary.options import TypedNeighborOptions, TypedNode2SubgraphOptions, TypedPprOptions
+from graphmill.samplers.vocabulary.options import PprOptions, TypedNeighborOptions, TypedNode2SubgraphOptions
 from graphmill.storage.format.source import Relation
 from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.ingestion.typed_ingestion import ingest_typed
@@ -88,8 +89,8 @@ def test_one_request_per_owner_and_hop_and_one_for_rows(served: TypedRouter, far
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (TypedNode2SubgraphSampler, TypedNode2SubgraphOptions(max_hops=2, max_nodes=20, batch_size=40)),
-        (TypedPprSampler, TypedPprOptions(top_k=9, epsilon=0.001, batch_size=40, edge_columns=("id",))),
+        (Node2SubgraphSampler, TypedNode2SubgraphOptions(max_hops=2, max_nodes=20, batch_size=40)),
+        (PprSampler, PprOptions(top_k=9, epsilon=0.001, batch_size=40, edge_columns=("id",))),
     ],
 )
 def test_subgraphs_of_roots_are_those_of_one_process(kind, options, graph: TypedGraph, served, far) -> None:
@@ -102,7 +103,7 @@ def test_subgraphs_of_roots_are_those_of_one_process(kind, options, graph: Typed
         *searched, induced = (one for one in owner.requests if not isinstance(one.requests[0], FetchRows))
         assert {type(one) for one in induced.requests} == {InducedSubgraphs}
         assert {type(one) for request in searched for one in request.requests} == {ListNeighbors}
-        if kind is TypedNode2SubgraphSampler:
+        if kind is Node2SubgraphSampler:
             assert len(searched) <= 2
 
 

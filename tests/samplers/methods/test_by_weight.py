@@ -11,14 +11,8 @@ from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.access.typed_router import typed_router
 from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler, grow_subgraphs
 from graphmill.samplers.methods.ppr import PprSampler, push_roots
-from graphmill.samplers.methods.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
 from graphmill.samplers.vocabulary.messages import NodeList
-from graphmill.samplers.vocabulary.options import (
-    Node2SubgraphOptions,
-    PprOptions,
-    TypedNode2SubgraphOptions,
-    TypedPprOptions,
-)
+from graphmill.samplers.vocabulary.options import Node2SubgraphOptions, PprOptions, TypedNode2SubgraphOptions
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
@@ -121,30 +115,25 @@ def test_weights_that_are_none_are_refused(tmp_path) -> None:
         router(tmp_path / "asked", None).list_neighbors(np.array([0]), by_weight=True)
 
 
-def typed(folder, partitions: int, *, with_weights: bool = True):
+@pytest.mark.parametrize(
+    ("kind", "options"), [(PprSampler, PprOptions), (Node2SubgraphSampler, TypedNode2SubgraphOptions)]
+)
+@pytest.mark.parametrize("weight", [WEIGHT, None], ids=["weights", "no weights"])
+def test_relations_without_weights_have_ones(tmp_path, kind, options, weight) -> None:
     """Papers that cite by weight, and authors without weights."""
     cites, writes = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
     nodes = {"paper": array_nodes("paper", NODES, label=np.arange(NODES) % 2), "author": array_nodes("author", 3)}
     edges = {
-        cites: array_edges("cites", SRC, DST, edge_weight=WEIGHT if with_weights else None),
+        cites: array_edges("cites", SRC, DST, edge_weight=weight),
         writes: array_edges("writes", np.array([0, 1, 1]), np.array([7, 0, 1])),
     }
-    url = f"{folder}/{partitions}-{with_weights}"
-    ingest_typed(TypedSource("t", nodes, edges), url, IngestOptions(num_partitions=partitions))
-    return typed_router(open_typed_graph(url))
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"), [(TypedPprSampler, TypedPprOptions), (TypedNode2SubgraphSampler, TypedNode2SubgraphOptions)]
-)
-def test_typed_searches_too(tmp_path, kind, options) -> None:
+    ingest_typed(TypedSource("t", nodes, edges), str(tmp_path), IngestOptions())
+    router = typed_router(open_typed_graph(str(tmp_path)))
     chosen = options(batch_size=NODES, shuffle=False, root_split=None, by_weight=True)
-    batches = [kind(typed(tmp_path, parts), chosen).sample(0, 0) for parts in (1, 2)]
-    for name in ("paper", "author"):
-        assert batches[0].nodes[name].node_id.tolist() == batches[1].nodes[name].node_id.tolist()
-        assert batches[0].nodes[name].subgraph.tolist() == batches[1].nodes[name].subgraph.tolist()
-    found = batches[0].nodes
+    if weight is None:
+        with pytest.raises(ConfigError, match="edge column 'weight': no relation has it"):
+            kind(router, chosen)
+        return
+    found = kind(router, chosen).sample(0, 0).nodes
     assert found["paper"].node_id[found["paper"].subgraph == 7].tolist() == [7]
     assert found["author"].node_id[found["author"].subgraph == 7].tolist() == [0]
-    with pytest.raises(ConfigError, match="edge column 'weight': no relation has it"):
-        kind(typed(tmp_path, 1, with_weights=False), chosen)

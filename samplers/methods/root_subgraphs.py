@@ -1,0 +1,120 @@
+"""What the samplers of one subgraph per root share: the graph that they search, their roots, and the way from sets of nodes to batches.
+
+A search sees chosen relations as one graph (`graphmill.samplers.drawing.union_graph`). What it finds is put apart by type, and the batch has the edges of all
+relations within each root's subgraph. A plain graph has one type and one relation; its batch is a minibatch, that of any other graph a typed batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from graphmill.samplers.access.router import Columns, Router
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.drawing.build_batch import Batch, build_batch
+from graphmill.samplers.drawing.pending_batch import PendingBatch, with_rows
+from graphmill.samplers.drawing.root_batches import RootBatches
+from graphmill.samplers.drawing.roots import find_roots
+from graphmill.samplers.drawing.subgraph_batch import RootSets, by_hop, induced_edges, one_after_another
+from graphmill.samplers.drawing.union_graph import NodeNumbers, searched_graph
+from graphmill.samplers.vocabulary.messages import NodeList, NodeRows
+from graphmill.samplers.vocabulary.options import Node2SubgraphOptions, PprOptions
+from graphmill.samplers.vocabulary.requirements import (
+    check_splits,
+    edge_uses,
+    known_relations,
+    needed_columns,
+    stored_encodings,
+    type_of_roots,
+)
+from graphmill.samplers.vocabulary.stage_clock import stage
+
+Options = Node2SubgraphOptions | PprOptions
+
+
+class RootSubgraphs:
+    """The graph that is searched, the roots, and batches of what a search finds around them."""
+
+    def __init__(
+        self,
+        router: Router | TypedRouter,
+        options: Options,
+        num_ranks: int,
+        roots: np.ndarray | None,
+        num_hops: int,
+    ) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
+        self._router = router
+        self.root_type, relations = type_of_roots(router, options.root_type), known_relations(router, options.relations)
+        self._told = self.root_type, num_hops, options.encodings
+        check_splits(router, self.root_type, options.split_set)
+        edge_uses(router, edge_columns=needed_columns(options.edge_columns, options.by_weight), induced=True)
+        uses = edge_uses(router, edge_columns=options.edge_columns, induced=True)
+        self._edge_columns = {relation: use.columns for relation, use in uses.items()}
+        encodings = stored_encodings(router, options.encodings)
+        direction = options.direction if num_hops else "in"
+        self.graph, self.numbers = searched_graph(router, relations, direction), NodeNumbers(router.nodes)
+        self.root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)
+        self._columns = [
+            Columns.of(each, options.split_set, encodings[name], feature=options.features)
+            for name, each in router.nodes.items()
+        ]
+
+    def find(self, node_id: np.ndarray) -> NodeList:
+        """The roots that a caller names. Raises ConfigError where one is no node of their type."""
+        return find_roots(self._router.nodes[self.root_type], node_id)
+
+    def numbered(self, roots: NodeList) -> NodeList:
+        """The roots by their numbers in the graph that is searched; the permanent ids, which key draws, stay those of their type."""
+        first = self.numbers.first(self.root_type)
+        return NodeList(roots.node.astype(np.int64) + first, roots.original_id) if first else roots
+
+    def draw(self, sets: RootSets, epoch: int, batch: int) -> PendingBatch:
+        """The batch of these sets. Rows are fetched once per distinct node, with one request per owner for all types; then all edges with one more."""
+        router = self._router
+        with stage("sample"):
+            parts = sets.by_type(self.numbers)
+        wanted = zip(router.nodes.values(), (part.distinct for part in parts.values()), self._columns, strict=True)
+
+        def complete(*rows_of: NodeRows) -> Batch:
+            rows = dict(zip(parts, rows_of, strict=True))
+            with stage("sample"):
+                ordered = {name: part.ordered(rows[name].original_id) for name, part in parts.items()}
+                lists = induced_edges(router, ordered, self._edge_columns)
+            with stage("fetch"):
+                arrange = one_after_another if isinstance(router, Router) else by_hop
+                nodes, edges, root_index = arrange(ordered, rows, lists)
+                return build_batch(router, epoch, batch, nodes, edges, root_index, *self._told)
+
+        return PendingBatch(tuple(wanted), complete, sum(part.num_bytes for part in parts.values()))
+
+
+# Methods of a sampler that has `_subgraphs`, `_root_batches`, and a search `_sets(roots, epoch)`.
+
+
+def draw(sampler: Any, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+    return draw_around(sampler, [sampler._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
+
+
+def draw_around(sampler: Any, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+    """Batches around these nodes, before their rows are fetched."""
+    drawn = []
+    for one, batch in zip(roots, batches, strict=True):
+        with stage("sample"):
+            sets = sampler._sets(sampler._subgraphs.numbered(one), epoch)
+        drawn.append(sampler._subgraphs.draw(sets, epoch, batch))
+    return drawn
+
+
+def sample_roots(sampler: Any, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> Any:
+    """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
+
+    `epoch` and `batch` are the batch's numbers; Node2Subgraph draws by the epoch. One more request per owner finds the roots. Raises ConfigError where a
+    root is no node of the graph or, of a typed one, of the roots' type.
+    """
+    return with_rows(*draw_around(sampler, [sampler._subgraphs.find(node_id)], epoch, [batch]))
+
+
+def roots_of(sampler: Any, epoch: int, batch: int) -> np.ndarray:
+    """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
+    return sampler._root_batches.roots(epoch, batch).original_id
