@@ -9,7 +9,7 @@ they are taken in the table's order, and each sees what was said and what the ru
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import ceil, lcm
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
@@ -18,10 +18,12 @@ from graphmill.jobs.config.registry import find_kind
 from graphmill.models.options.local import LocalOptions
 from graphmill.samplers.vocabulary.options import DEFAULT_CHUNKS
 from graphmill.samplers.vocabulary.rank_shares import num_chunk_batches, num_root_batches
-from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_TRAIN, SourceInfo
 from graphmill.storage.format.statistics import SplitStatistics
+
+if TYPE_CHECKING:
+    from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 
 _ONE_BATCH = 50_000  # nodes: up to here the whole graph is one batch
 _FEW_EDGES = 2_000_000
@@ -92,7 +94,7 @@ def graph_facts(manifest: Manifest, split_set: int, *, by_weight: bool = False) 
     )
 
 
-def set_facts(manifest: GraphSetManifest) -> GraphFacts:
+def set_facts(manifest: "GraphSetManifest") -> GraphFacts:
     """Of a stored set of graphs."""
     names, parts = manifest.split_names, manifest.measured.parts
     num_train = parts[1 + names.index("train")].num_graphs if "train" in names else manifest.num_graphs

@@ -8,14 +8,10 @@ from pathlib import Path
 from graphmill.core.errors import ConfigError, ConflictError, FormatError
 from graphmill.jobs.cli.progress import progress
 from graphmill.jobs.config.config import NodeDataOptions
-from graphmill.storage.encoding.encode import encode
 from graphmill.storage.format.encoding_names import EncodingOptions
 from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.source import GraphSource, SourceInfo
 from graphmill.storage.graph import StoredGraph, open_graph
-from graphmill.storage.importers.public.data_sets import check_ingested
-from graphmill.storage.importers.public.ogb_links import ogb_link_graph
-from graphmill.storage.importers.public.ogb_nodes import is_directed, ogb_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.snapshots.snapshots import has_graph
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
@@ -40,6 +36,9 @@ def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
     if options.path is None:
         source: GraphSource = _synthetic(options)
     else:
+        from graphmill.storage.importers.public.ogb_links import ogb_link_graph
+        from graphmill.storage.importers.public.ogb_nodes import is_directed, ogb_graph
+
         # Citations are used undirected in the literature; products comes with both directions.
         undirected = (not options.directed and is_directed(options.path)) or None
         read = ogb_link_graph if options.path.startswith("ogbl-") else ogb_graph
@@ -73,6 +72,8 @@ def unless_another_was_first(url: str) -> Iterator[None]:
 def find_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph | None:
     """The graph where it is there; None where the job would prepare it first."""
     if options.path is not None and not options.path.startswith(("ogbn-", "ogbl-")):
+        from graphmill.storage.importers.public.data_sets import check_ingested
+
         check_ingested(options.path)
         return open_any_graph(options.path, options.snapshot)
     if options.partitions < 1:
@@ -134,6 +135,8 @@ def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
 
 def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:
     """The graph with this encoding, computed and published as a further snapshot unless it is there already."""
+    from graphmill.storage.encoding.encode import encode
+
     origin = graph.manifest.origin
     if origin is not None and find_encoding(graph, options.name) is None:
         raise ConfigError(

@@ -3,16 +3,15 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphmill.cluster.embeddings.embeddings import OwnersHere, TableSpec
+from graphmill.cluster.embeddings.embeddings import OwnersHere
 from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.ray.placement import Resources, cluster_resources
 from graphmill.cluster.ray.session import ray_session
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.one_process import ProcessLauncher
-from graphmill.cluster.training.train_session import Launcher
 from graphmill.core.summaries import counted
 from graphmill.jobs.baselines.node_baselines import Baselines, begin_baselines
 from graphmill.jobs.config.config import RunConfig
@@ -21,8 +20,15 @@ from graphmill.jobs.machine.this_machine import known_resources, local_session
 from graphmill.jobs.records.verdict import end_of_run
 from graphmill.jobs.resolve.cross_checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.run.training_run import check_resume, end_finished, finished_summary, print_end, train_and_score
-from graphmill.jobs.subjects.subject import Served, Subject, subject_class
+from graphmill.jobs.run.training_run import (
+    Ready,
+    check_resume,
+    end_finished,
+    finished_summary,
+    print_end,
+    train_and_score,
+)
+from graphmill.jobs.subjects.subject import Subject, subject_class
 
 if TYPE_CHECKING:
     from graphmill.jobs.plan.run_plan import Plan
@@ -51,7 +57,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     print(f"{subject.entry} {subject.text(config)}{copied_from}", flush=True)
     if unread := subject.unread(resolved):
         print(unread, flush=True)
-    lacks = list(subject.lacks(resolved))
+    lacks = subject.lacks(resolved)
     if lacks:
         print(f"splits lack: {'; '.join(lacks)}", flush=True)
     if resources is not None:  # else the cluster has a say
@@ -65,64 +71,31 @@ def run_subject(job: str, config: RunConfig) -> int:
         classic = {**train_classic(job, config, run_dir, run_subject)}
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
     with prepare(subject, asked, resolved, run_dir) as ready:
-        resolved, served = ready.resolved, ready.served
-        task, unit = subject.task(resolved), subject.unit(config)
+        task = subject.task(ready.resolved)
         print(f"fitting the baselines ({subject.rivals(config)})", flush=True)
 
         def fit() -> Baselines:
-            return subject.baselines(served, resolved, task) | classic
+            return subject.baselines(ready.served, ready.resolved, task) | classic
 
-        fitted = begin_baselines(fit, alone=resolved.workers.launcher == "process")
-        traffic = served.traffic
-        summary = train_and_score(
-            job,
-            run_dir,
-            resolved,
-            ready.launcher,
-            task,
-            subject.shared(served.data, resolved),
-            subject.training(resolved),
-            subject.evaluation(resolved),
-            fitted,
-            {
-                subject.entry: subject.url,
-                f"{subject.entry}_hash": subject.manifest.content_hash,
-                "snapshot": subject.manifest.snapshot,
-                **({"lacks": lacks} if lacks else {}),
-                **({"predicted": unit} if unit != config.kind else {}),
-                **subject.described(resolved, task),
-            },
-            started_s,
-            lambda: [{"kind": "traffic", "epoch": None, "of": "baselines", **traffic.columns()}] if traffic else [],
-            ready.table,
-        )
+        fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
+        summary = train_and_score(job, run_dir, ready, task, fitted, lacks, started_s)
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """A run whose data can be read and whose workers can be started."""
-
-    resolved: ResolvedRun
-    launcher: Launcher
-    served: Served
-    table: TableSpec | None
-
-
 @contextmanager
-def _in_this_process(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[_Ready]:
+def _in_this_process(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[Ready]:
     for reason in resolved.reasons:
         print(reason, flush=True)
     subject.check_memory(resolved)
     with subject.here(resolved) as served:
         if not subject.is_here:
             subject.check_served(served, resolved)
-        yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), served, subject.table(resolved))
+        yield Ready(subject, resolved, ProcessLauncher(resolved.workers, run_dir), served, subject.table(resolved))
 
 
 @contextmanager
-def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[_Ready]:
+def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[Ready]:
     from graphmill.cluster.embeddings.server import served_owners
     from graphmill.cluster.training.ray_train import RayTrainLauncher
 
@@ -153,7 +126,7 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
             if table is None
             else served_owners(table, resolved.micro_batches, servers) as owners
         ):
-            yield _Ready(resolved, launcher, served, None if table is None else replace(table, owners=owners))
+            yield Ready(subject, resolved, launcher, served, None if table is None else replace(table, owners=owners))
 
 
 def plan_subject(job: str, config: RunConfig) -> int:

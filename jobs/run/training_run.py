@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from graphmill.cluster.checkpoints.checkpoint import TrainState, check_continues
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, run_disk_full
-from graphmill.cluster.data.training_data import TrainingData
 from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.runs.records import Record
 from graphmill.cluster.runs.run_directory import RunDirectory, make_folder, write_atomic
@@ -39,6 +38,7 @@ from graphmill.jobs.records.trackers import tracked
 from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge, metric_of_one
 from graphmill.jobs.reporting.run_report import run_page
 from graphmill.jobs.resolve.resolve import ResolvedRun, step_warnings
+from graphmill.jobs.subjects.subject import Served, Subject
 from graphmill.samplers.access.traffic import COLUMNS
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
@@ -215,39 +215,42 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
     return on_record
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A run whose data can be read and whose workers can be started."""
+
+    subject: Subject
+    resolved: ResolvedRun
+    launcher: Launcher
+    served: Served
+    table: TableSpec | None
+
+
 def train_and_score(
     job: str,
     run_dir: RunStore,
-    resolved: ResolvedRun,
-    launcher: Launcher,
+    ready: Ready,
     task: Task,
-    data: TrainingData,
-    sampler: Any,
-    evaluation: Mapping[str, Any],
     baselines: Callable[[], Baselines],
-    described: Mapping[str, Any],
+    lacks: Sequence[str],
     started_s: float,
-    of_baselines: Callable[[], Sequence[Record]] = list,
-    table: TableSpec | None = None,
 ) -> dict[str, Any]:
-    """Trains, and returns the summary that the run's directory holds.
-
-    `described`: the summary's entries on the data; `baselines` may wait for them; `of_baselines`: what is to be recorded of them then.
-    """
-    config = resolved.config
+    """Trains, and returns the summary that the run's directory holds. `baselines` may wait for them; `lacks`: what splits lack."""
+    subject, resolved, served = ready.subject, ready.resolved, ready.served
+    config, entry, unit = resolved.config, subject.entry, subject.unit(resolved.config)
     if config.run.resume is not None:
         resolved = replace(resolved, chosen=(*_choices_that_hold(run_dir, config, resolved.chosen), *resolved.chosen))
     spec = TrainSpec(
-        data=data,
+        data=subject.shared(served.data, resolved),
         build_model=resolved.build_model,
         task=task,
         model_config=resolved.architecture,
         identity=resolved.identity,
-        sampler=sampler,
-        evaluation=evaluation,
+        sampler=subject.training(resolved),
+        evaluation=subject.evaluation(resolved),
         is_estimate=config.evaluation.estimate is not None,
         keep_best=config.evaluation.keeps_best,
-        table=table,
+        table=ready.table,
         options=resolved.fit,
         loader=config.loader,
     )
@@ -261,21 +264,25 @@ def train_and_score(
         print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}{each}", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
-            unit = str(described.get("predicted", config.kind))
             try:
-                result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, unit))
+                result = train(spec, ready.launcher, run, follow(bar, config.fit.epochs, task.metric, unit))
             except (OSError, StageError) as error:
                 full = run_disk_full(run_dir)
                 if full is None:
                     raise
                 raise StageError(f"{full}; free some; {' '.join(str(error).split())}") from error
         fitted = baselines()
-        for record in of_baselines():
-            run.take(record)
+        if served.traffic is not None:
+            run.take({"kind": "traffic", "epoch": None, "of": "baselines", **served.traffic.columns()})
         scores = {split: values[task.metric] for split, values in result["scores"].items()}
         summary = {
             "job": job,
-            **described,
+            entry: subject.url,
+            f"{entry}_hash": subject.manifest.content_hash,
+            "snapshot": subject.manifest.snapshot,
+            **({"lacks": list(lacks)} if lacks else {}),
+            **({"predicted": unit} if unit != config.kind else {}),
+            **subject.described(resolved, task),
             **judge(
                 task.metric,
                 scores,

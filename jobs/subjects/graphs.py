@@ -55,7 +55,7 @@ _MOLECULE_BYTES = 400  # about, of its nodes and edges
 class Graphs(Subject):
     """One stored set."""
 
-    store: StoredGraphs
+    stored: StoredGraphs
     stamps: FileStamps | None = None  # of its files, as they were verified
     entry: ClassVar[str] = "graphs"
 
@@ -104,23 +104,11 @@ class Graphs(Subject):
             plan.add_steps(-(-train // batch) * plan.micro_batches, resolved.fit)
         add_untried(plan, resolved, "set")
 
-    @property
-    def url(self) -> str:
-        return self.store.url
-
-    @property
-    def manifest(self) -> GraphSetManifest:
-        return self.store.manifest
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(entry.num_bytes for entry in self.manifest.files.values())
-
     def unit(self, config: RunConfig) -> str:
         return predicted(self.manifest)
 
     def text(self, config: RunConfig) -> str:
-        manifest, names = self.manifest, self.store.target_names
+        manifest, names = self.manifest, self.stored.target_names
         told = f"target {', '.join(names[column] for column in self.columns(config))}"
         counts = f"{manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
         labelled = f"labelled {manifest.labelled}" if manifest.labelled else told
@@ -130,7 +118,7 @@ class Graphs(Subject):
         from graphmill.jobs.plan.run_plan import size
 
         manifest = self.manifest
-        targets = f"targets {', '.join(self.store.target_names) or 'none'}"
+        targets = f"targets {', '.join(self.stored.target_names) or 'none'}"
         return (
             f"{manifest.name} at {self.url}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
             f"{manifest.num_shards} shards, {size(self.num_bytes)}; {f'labelled {manifest.labelled}' if manifest.labelled else targets}"
@@ -138,11 +126,11 @@ class Graphs(Subject):
 
     def columns(self, config: RunConfig) -> tuple[int, ...]:
         """Of the targets that the run is about."""
-        return target_columns(self.store, config.target)
+        return target_columns(self.stored, config.target)
 
     def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
         is_regression = isinstance(self.task(resolved), Regression)
-        return set_lacks(self.store, () if is_regression else self.columns(resolved.config))
+        return set_lacks(self.stored, () if is_regression else self.columns(resolved.config))
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
         manifest, columns = self.manifest, self.columns(config)
@@ -157,7 +145,7 @@ class Graphs(Subject):
             **({} if getattr(config.task.options, "standardise", True) else {"standardise": False}),
             DATA: manifest.measured.digest[:16],
         }
-        inputs = set_inputs(manifest, graph_task(config.task, self.store, columns).out_dim)
+        inputs = set_inputs(manifest, graph_task(config.task, self.stored, columns).out_dim)
         inputs = with_standard_columns(inputs, [manifest], config.data)
         return resolve(config, Facts(inputs, identity, resources, self.num_bytes, set_facts(manifest)))
 
@@ -165,7 +153,7 @@ class Graphs(Subject):
         self._splits(resolved)
 
     def _splits(self, resolved: ResolvedRun) -> tuple[str, ...]:
-        return scored_splits(self.store, self.columns(resolved.config), self.task(resolved), resolved.micro_batches)
+        return scored_splits(self.stored, self.columns(resolved.config), self.task(resolved), resolved.micro_batches)
 
     def completed(self, resolved: ResolvedRun) -> Self:
         """With its files verified."""
@@ -181,7 +169,7 @@ class Graphs(Subject):
             data.sampler(options, resolved.micro_batches).num_batches  # noqa: B018 - checks its options
 
     def task(self, resolved: ResolvedRun) -> Task:
-        return graph_task(resolved.config.task, self.store, self.columns(resolved.config))
+        return graph_task(resolved.config.task, self.stored, self.columns(resolved.config))
 
     def training(self, resolved: ResolvedRun) -> GraphSplitOptions:
         return GraphSplitOptions("train", resolved.training)
@@ -191,7 +179,7 @@ class Graphs(Subject):
 
     def data(self, resolved: ResolvedRun) -> GraphData:
         labels = isinstance(self.task(resolved), Classification)
-        return GraphData(self.store, self.columns(resolved.config), labels=labels, stamps=self.stamps)
+        return GraphData(self.stored, self.columns(resolved.config), labels=labels, stamps=self.stamps)
 
     def rivals(self, config: RunConfig) -> str:
         told = {None: "mean, composition only", "nodes": "shares of the classes, features only"}
@@ -199,7 +187,7 @@ class Graphs(Subject):
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
         seen = StandardColumns(resolved.inputs.standard).rows
-        return compute_graph_baselines(self.store, self.columns(resolved.config), task, self._splits(resolved), seen)
+        return compute_graph_baselines(self.stored, self.columns(resolved.config), task, self._splits(resolved), seen)
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
         standard = resolved.inputs.standard
@@ -212,7 +200,7 @@ class Graphs(Subject):
         data, scored, columns = self.data(resolved), self.evaluation(resolved), self.columns(resolved.config)
         self.check_served(Served(data), resolved)
         known = {
-            name: ~np.isnan(split_targets(self.store, name, columns)).all(axis=1) for name in self.store.split_names
+            name: ~np.isnan(split_targets(self.stored, name, columns)).all(axis=1) for name in self.stored.split_names
         }
         counts = [f"{name} {int(rows.sum()):,} of {len(rows):,}" for name, rows in known.items()]
         of = {"nodes": "nodes with a class", "pairs": "labelled pairs"}
@@ -224,7 +212,7 @@ class Graphs(Subject):
     def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         from graphmill.cluster.prediction.predictor import UNSPLIT
 
-        store, manifest = self.store, self.manifest
+        store, manifest = self.stored, self.manifest
         target_names = tuple(run.state.identity["targets"])
         if manifest.labelled != run.state.identity.get("labelled"):
             raise ConfigError(

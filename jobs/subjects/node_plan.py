@@ -24,7 +24,7 @@ from graphmill.jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add
 from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
 from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.resolve.typed_facts import NodeGraph, describe
+from graphmill.jobs.resolve.typed_facts import NodeGraph, describe, predicted_nodes
 from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
 from graphmill.jobs.tasks.node_task import graph_inputs
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
@@ -48,7 +48,7 @@ _LONGEST_LOOK_S = 10.0  # at what batches need of other hosts
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 
 
-def plan_nodes(plan: Plan, graph: NodeGraph, predicted: Manifest, task: Task, resolved: ResolvedRun) -> None:
+def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
     """Adds encoding, embeddings, splits, batches, memory and time."""
     baseline = resolved.config.baseline
     if isinstance(graph, StoredGraph):
@@ -61,7 +61,7 @@ def plan_nodes(plan: Plan, graph: NodeGraph, predicted: Manifest, task: Task, re
     if resolved.is_full_graph and isinstance(graph, StoredGraph):
         _add_whole_graph(plan, graph, resolved, task)
     else:
-        _add_sampled(plan, graph.whole(), predicted, task, resolved)
+        _add_sampled(plan, graph.whole(), resolved, task)
 
 
 def graph_text(graph: NodeGraph) -> str:
@@ -85,8 +85,9 @@ def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
     return f"{encoding.name}, not stored yet: the first run computes it, or {made}; zeros stand for it here"
 
 
-def _add_sampled(plan: Plan, graph: NodeGraph, manifest: Manifest, task: Task, resolved: ResolvedRun) -> None:
+def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
     model, encoding = resolved.build_model(), resolved.encoding
+    manifest = predicted_nodes(graph, resolved.config).manifest
     if not graph.is_here:
         plan.add_model(model)
         plan.add(
@@ -252,7 +253,7 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun, task
     from graphmill.models.parallel_cost import sent_bytes
 
     manifest, fit, workers = graph.manifest, resolved.fit, plan.workers
-    memory = ShardMemory.of(manifest, resolved.model_config, training=True)
+    memory = ShardMemory.of(manifest, resolved.model_config)
     model = resolved.build_model()
     plan.add_model(model)
     needed = memory.check(workers)

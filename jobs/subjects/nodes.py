@@ -14,7 +14,6 @@ from graphmill.cluster.embeddings.rows import SavedTable
 from graphmill.cluster.options import ServerOptions
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Regression, Task
-from graphmill.cluster.transport.tls import tls_context
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.baselines.node_baselines import Baselines, compute_baselines
 from graphmill.jobs.config.config import RunConfig
@@ -92,24 +91,8 @@ class Nodes(Subject):
         plan_without_graph(plan, resolved, resources)
 
     @property
-    def url(self) -> str:
-        return self.graph.url
-
-    @property
-    def manifest(self) -> Manifest | TypedManifest:
-        return self.graph.manifest
-
-    @property
-    def num_bytes(self) -> int:
-        return self.graph.manifest.num_bytes
-
-    @property
-    def num_partitions(self) -> int:
-        return self.graph.num_partitions
-
-    @property
-    def is_here(self) -> bool:
-        return self.graph.is_here
+    def stored(self) -> NodeGraph:
+        return self.graph
 
     def unit(self, config: RunConfig) -> str:
         return "nodes"
@@ -141,8 +124,8 @@ class Nodes(Subject):
     def check(self, resolved: ResolvedRun) -> None:
         """Samplers are tried where the graph's files are at hand; elsewhere once the servers are up."""
         config, nodes = resolved.config, self.predicted(resolved.config)
-        if config.servers.tls and resolved.workers.launcher != "process":
-            tls_context(is_server=True)
+        if resolved.workers.launcher != "process":
+            _check_certificates(config.servers)
         self.check_targets(nodes, resolved)
         if isinstance(resolved.training, RandomPartitionOptions):
             from graphmill.samplers.methods.random_partition import count_chunks
@@ -192,8 +175,7 @@ class Nodes(Subject):
             yield Served(data, data.open(traffic).router, traffic)
 
     def serving(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
-        if resolved.config.servers.tls:
-            tls_context(is_server=True)
+        _check_certificates(resolved.config.servers)
         return self._serving(resolved.config.servers)
 
     @contextmanager
@@ -243,7 +225,7 @@ class Nodes(Subject):
     def plan(self, plan: "Plan", resolved: ResolvedRun) -> None:
         from graphmill.jobs.subjects.node_plan import plan_nodes
 
-        plan_nodes(plan, self.graph, self.predicted(resolved.config).manifest, self.task(resolved), resolved)
+        plan_nodes(plan, self.graph, resolved, self.task(resolved))
 
     def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
@@ -365,6 +347,14 @@ class Nodes(Subject):
             return replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
         inputs = graph_inputs(manifest, config)
         return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
+
+
+def _check_certificates(servers: ServerOptions) -> None:
+    """Raises ConfigError where servers are to have certificates that this host lacks."""
+    if servers.tls:
+        from graphmill.cluster.transport.tls import tls_context
+
+        tls_context(is_server=True)
 
 
 @contextmanager

@@ -96,27 +96,32 @@ class Subject(Protocol):
         raise NotImplementedError
 
     @property
-    def url(self) -> str: ...
+    def stored(self) -> Any:
+        """What `url`, `manifest` (`content_hash`, `snapshot`, `files`; `origin` of a copy) and, of one graph, `num_partitions` and `is_here` are of."""
+        ...
+
+    @property
+    def url(self) -> str:
+        return str(self.stored.url)
 
     @property
     def manifest(self) -> Any:
-        """It has `content_hash`, `snapshot` and `origin`, of a copy."""
-        ...
+        return self.stored.manifest
 
     @property
     def num_bytes(self) -> int:
         """Of the data's files."""
-        ...
+        return sum(entry.num_bytes for entry in self.manifest.files.values())
 
     @property
     def num_partitions(self) -> int:
         """Partitions, each with a server where the workers are Ray's; 0: every process reads the data itself."""
-        return 0
+        return getattr(self.stored, "num_partitions", 0)
 
     @property
     def is_here(self) -> bool:
         """Whether all files are on this machine."""
-        return True
+        return getattr(self.stored, "is_here", True)
 
     def unit(self, config: RunConfig) -> str:
         """What is predicted, in the plural."""

@@ -1,17 +1,16 @@
 """Tasks over many graphs: which targets they are about, and what they must know of the training split."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOptions, NumberOptions, PairsOptions
-from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
-from graphmill.core.errors import ConfigError, DataError
+from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Task
+from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.registry import Component, Inputs
+from graphmill.jobs.tasks.node_task import balanced, number_task
 from graphmill.models.options.features import Features
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
-from graphmill.storage.format.statistics import TargetStatistics
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
 
@@ -119,25 +118,6 @@ def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ..
     return numbers if fit is of_numbers else fit.build(set_inputs(store.manifest, len(columns)))
 
 
-def number_task(url: str, targets: Sequence[TargetStatistics], names: list[str], fit: NumberOptions) -> Regression:
-    """Regression of targets of which this is known of the training split. Raises ConfigError for one that nothing there has, DataError for infinity."""
-    for name, target in zip(names, targets, strict=True):
-        if not target.num_labelled:
-            raise ConfigError(f"{url}: target {name}: nothing in the training split has one; leave this target out")
-        if target.mean is None or target.std is None:
-            raise DataError(f"{url}: expected finite targets or NaN, got infinity in the training split")
-    deviations, several = tuple(target.std or 1.0 for target in targets), len(names) > 1
-    return Regression(
-        mean=tuple(target.mean or 0.0 for target in targets) if fit.standardise else (0.0,) * len(names),
-        scale=deviations if fit.standardise else (1.0,) * len(names),
-        kind=fit.loss,
-        huber_delta=fit.huber_delta,
-        metric=fit.metric,
-        names=tuple(names) if several else (),
-        deviation=deviations if several else (),
-    )
-
-
 def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOptions) -> Task:
     other = ~np.isnan(target) & (target != 0) & (target != 1)
     if other.any():
@@ -168,12 +148,6 @@ def _nodes_task(store: StoredGraphs, fit: NodesOptions) -> Task:
         one_logit=fit.one_logit,
         class_names=store.class_names,
     )
-
-
-def balanced(count: np.ndarray) -> tuple[float, ...]:
-    """Targets / (classes · targets of the class), by class; 1 for a class without any."""
-    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
-    return tuple(weight.tolist())
 
 
 def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOptions, classes: tuple[str, ...]) -> Task:

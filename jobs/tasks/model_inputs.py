@@ -6,7 +6,7 @@ whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`: then the f
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,9 @@ from graphmill.models.relational import TypedGraphs
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.batches.minibatch import TorchBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch
-from graphmill.samplers.methods.graph_batches import PackedBatch, TorchGraphBatch
+
+if TYPE_CHECKING:
+    from graphmill.samplers.methods.graph_batches import TorchGraphBatch
 
 Made = TypeVar("Made")
 
@@ -186,7 +188,7 @@ class StandardColumns(nn.Module):
         return x_nF.index_copy(1, index, z_nk.to(x_nF.dtype))
 
     def forward(self, batch: Any) -> Any:
-        if isinstance(batch, PackedBatch):
+        if hasattr(batch, "node_feature"):  # of a set of graphs, whose module a run on nodes does not load
             edge = self.rows(batch.edge_feature, OF_EDGES)
             return replace(batch, node_feature=self.rows(batch.node_feature), edge_feature=edge)
         if not isinstance(batch, TypedBatch):
@@ -206,7 +208,7 @@ def coefficients(batch: TorchBatch) -> Tensor | None:
     return batch.edge_coefficient if batch.degree is not None else batch.edge_weight
 
 
-def graph_batch_graphs(batch: TorchGraphBatch) -> Graphs:
+def graph_batch_graphs(batch: "TorchGraphBatch") -> Graphs:
     """A batch of whole graphs."""
     return Graphs(
         node_ptr=batch.node_ptr,

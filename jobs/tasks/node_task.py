@@ -1,16 +1,18 @@
 """Labels of one graph's nodes: what a model and a task must know of the graph, and what the graph must have for them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from graphmill.cluster.options import NodeAnswerOptions, NodeBinaryOptions, NodeClassificationOptions, NumberOptions
-from graphmill.cluster.tasks import BinaryClassification, Classification, Task
-from graphmill.core.errors import ConfigError
+from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task
+from graphmill.core.errors import ConfigError, DataError
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import Component, Inputs
-from graphmill.jobs.tasks.graph_task import balanced, number_task
 from graphmill.models.options.features import Features
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
+from graphmill.storage.format.statistics import TargetStatistics
 from graphmill.storage.graph import StoredGraph
 
 
@@ -88,6 +90,31 @@ def _training_counts(manifest: Manifest, split_set: int) -> np.ndarray:
             "set --task.class_weights none"
         )
     return np.array(classes[SPLIT_TRAIN])
+
+
+def balanced(count: np.ndarray) -> tuple[float, ...]:
+    """Targets / (classes · targets of the class), by class; 1 for a class without any."""
+    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
+    return tuple(weight.tolist())
+
+
+def number_task(url: str, targets: Sequence[TargetStatistics], names: list[str], fit: NumberOptions) -> Regression:
+    """Regression of targets of which this is known of the training split. Raises ConfigError for one that nothing there has, DataError for infinity."""
+    for name, target in zip(names, targets, strict=True):
+        if not target.num_labelled:
+            raise ConfigError(f"{url}: target {name}: nothing in the training split has one; leave this target out")
+        if target.mean is None or target.std is None:
+            raise DataError(f"{url}: expected finite targets or NaN, got infinity in the training split")
+    deviations, several = tuple(target.std or 1.0 for target in targets), len(names) > 1
+    return Regression(
+        mean=tuple(target.mean or 0.0 for target in targets) if fit.standardise else (0.0,) * len(names),
+        scale=deviations if fit.standardise else (1.0,) * len(names),
+        kind=fit.loss,
+        huber_delta=fit.huber_delta,
+        metric=fit.metric,
+        names=tuple(names) if several else (),
+        deviation=deviations if several else (),
+    )
 
 
 _TASKS = {"class": "classification", "answers": "binary", "value": "regression", "values": "regression"}  # by labels

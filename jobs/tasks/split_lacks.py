@@ -1,14 +1,15 @@
 """What splits lack, each in a few words with both counts: classes to train on, a second class to score, rows that were rejected."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphmill.jobs.tasks.graph_task import split_targets
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
-from graphmill.storage.graph_sets.graph_set import StoredGraphs
+
+if TYPE_CHECKING:
+    from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
 _MOST_CLASSES = 1000  # of whole numbers as targets; more are measured, not told apart
 _SHOWN = 5  # of classes, or of what targets lack
@@ -23,8 +24,10 @@ def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
     return _lacks(rows, "nodes", manifest.class_names)
 
 
-def set_lacks(store: StoredGraphs, columns: Sequence[int] | None = None) -> list[str]:
+def set_lacks(store: "StoredGraphs", columns: Sequence[int] | None = None) -> list[str]:
     """Of a set, and of those of these targets (None: all) that are classes; of labelled nodes or pairs, of their labels."""
+    from graphmill.jobs.tasks.graph_task import split_targets
+
     text, labelled = store.manifest.provenance.get("rejected"), store.manifest.labelled
     lacks = [f"rejected rows: {text}"] if text else []
     columns = range(len(store.target_names)) if columns is None else columns

@@ -202,16 +202,13 @@ PACKAGE = '''
             return cls(url, OpenEdges(url))
 
         @property
-        def url(self):
-            return self.path
-
-        @property
-        def manifest(self):
-            return SimpleNamespace(content_hash=self.edges.hash, snapshot=1, origin=None)
-
-        @property
-        def num_bytes(self):
-            return sum(array.nbytes for array in self.edges.arrays.values())
+        def stored(self):
+            size = sum(array.nbytes for array in self.edges.arrays.values())
+            files = {"edges.npz": SimpleNamespace(num_bytes=size)}
+            return SimpleNamespace(
+                url=self.path,
+                manifest=SimpleNamespace(content_hash=self.edges.hash, snapshot=1, origin=None, files=files),
+            )
 
         def unit(self, config):
             return "edges"
