@@ -27,7 +27,7 @@ from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
     from graphmill.samplers.methods.neighbor import NeighborSampler
-    from graphmill.storage.typed_graph import TypedGraph
+    from graphmill.storage.graph import TypedGraph
 
 
 @dataclass(frozen=True)
@@ -76,20 +76,20 @@ class Row(NamedTuple):
 def prepare(config: BenchConfig) -> "TypedGraph":
     """The synthetic graph in one partition, made if it is not there."""
     from graphmill.jobs.cli.progress import progress
+    from graphmill.storage.graph import open_graph
+    from graphmill.storage.ingestion.ingest import ingest
     from graphmill.storage.ingestion.ingest_options import IngestOptions
-    from graphmill.storage.ingestion.typed_ingestion import ingest_typed
     from graphmill.storage.snapshots.snapshots import has_graph
     from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
-    from graphmill.storage.typed_graph import open_typed_graph
 
     url = str(config.data_dir / f"mag-{config.scale:g}")
     if not has_graph(url):
         source = synthetic_mag(SyntheticMagOptions(scale=config.scale, features="all"))
         with progress("preparing the graph") as bar:
-            ingest_typed(
+            ingest(
                 source, url, IngestOptions(undirected=True), lambda stage, done, total: bar.update(done, total, stage)
             )
-    return open_typed_graph(url)
+    return open_graph(url)
 
 
 def our_samplers(config: BenchConfig, graph: "TypedGraph") -> "list[NeighborSampler]":
@@ -143,11 +143,11 @@ def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "NeighborSample
         np.save(folder / "roots.npy", np.stack([some[: min(map(len, roots))] for some in roots]))
         if not (folder / "complete").exists():
             for node_type in graph.node_types:
-                feature = graph.node_partition(node_type, 0).feature_numbers()
+                feature = graph.nodes(node_type).partition(0).feature_numbers()
                 assert feature is not None
                 np.save(folder / f"{node_type}.npy", feature)
             for relation in graph.relations:
-                lists = graph.relation_partition(relation, 0)
+                lists = graph.relation(relation).partition(0)
                 np.save(folder / f"{relation}.indptr.npy", lists.indptr)
                 np.save(folder / f"{relation}.indices.npy", lists.indices)
             (folder / "complete").touch()

@@ -13,9 +13,7 @@ from typing import Any
 _NAMES = {
     "open_graph": "graphmill.storage.graph:open_graph",
     "open_graphs": "graphmill.storage.graph_sets.graph_set:open_graphs",
-    "open_typed_graph": "graphmill.storage.typed_graph:open_typed_graph",
     "ingest": "graphmill.storage.ingestion.ingest:ingest",
-    "ingest_typed": "graphmill.storage.ingestion.typed_ingestion:ingest_typed",
     "ingest_graphs": "graphmill.storage.importers.memory.graph_list:ingest_graphs",
     "IngestOptions": "graphmill.storage.ingestion.ingest:IngestOptions",
     "SplitOptions": "graphmill.storage.splits.split_options:SplitOptions",

@@ -35,14 +35,14 @@ def main() -> int | None:
     from graphmill.core.errors import ConfigError
     from graphmill.jobs.cli.progress import progress
     from graphmill.storage.encoding.encode import encode
-    from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph import StoredGraph, open_graph
 
     if config.kind == "rwse" and config.which != "smallest":
         raise ConfigError(
             f"which: expected nothing for rwse, which has no eigenvectors, got {config.which}; leave out --which"
         )
     options = EncodingOptions(config.kind, config.dim, config.which)
-    graph = open_graph(config.url)
+    graph = open_graph(config.url, kind=StoredGraph)
     started = time.perf_counter()
     with progress(f"encoding {graph.manifest.name}") as bar:
         encoded, computed = encode(

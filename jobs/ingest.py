@@ -330,33 +330,26 @@ def ingest_options(config: IngestConfig) -> IngestOptions:
     )
 
 
-def ingest_typed_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """(bytes, number of edges, what was written, what to do next)"""
-    from graphmill.storage.ingestion.typed_ingestion import ingest_typed
-
-    source = build_typed_source(config, report)
-    manifest = ingest_typed(source, config.url, ingest_options(config), report)
-    types = ", ".join(f"{name} {row.num_nodes:,}" for name, row in manifest.types.items())
-    relations = ", ".join(f"{each} {row.num_edges:,}" for each, row in manifest.relations.items())
-    written = roles_of(*source.nodes.values(), *source.relations.values()) + (
-        f"{manifest.name}: {manifest.num_nodes:,} nodes ({types}), {manifest.num_edges:,} edges ({relations}) in "
-        f"{manifest.num_partitions} partitions ({config.partitioner})"
-    )
-    advice = f"look at it: graphmill inspect_graph {config.url} --verify"
-    return sum(entry.num_bytes for entry in manifest.files.values()), manifest.num_edges, written, advice
-
-
 def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of edges, what was written, what to do next)"""
     from graphmill.storage.ingestion.ingest import ingest
     from graphmill.storage.splits.drawn_split import SplitSource
 
-    source = with_edge_means(build_source(config, report), config)
-    if config.split and isinstance(source, SplitSource):
-        source = source.with_split(config.split)
+    source: GraphSource | TypedSource
+    if is_typed(config.source):
+        source = build_typed_source(config, report)
+        tables: list[NodeSource | EdgeSource] = [*source.nodes.values(), *source.relations.values()]
+    else:
+        source = with_edge_means(build_source(config, report), config)
+        if config.split and isinstance(source, SplitSource):
+            source = source.with_split(config.split)
+        tables = [source]
     manifest = ingest(source, config.url, ingest_options(config), report)
-    written = roles_of(source) + (
-        f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges in {manifest.num_partitions} partitions "
+    types = ", ".join(f"{name} {row.num_nodes:,}" for name, row in manifest.node_types.items())
+    relations = ", ".join(f"{each} {row.num_edges:,}" for each, row in manifest.edge_types.items())
+    nodes, edges = (f" ({types})", f" ({relations})") if manifest.is_typed else ("", "")
+    written = roles_of(*tables) + (
+        f"{manifest.name}: {manifest.num_nodes:,} nodes{nodes}, {manifest.num_edges:,} edges{edges} in {manifest.num_partitions} partitions "
         f"({config.partitioner})"
     )
     if manifest.num_split_sets and manifest.measured.splits:
@@ -391,24 +384,22 @@ def roles_of(*sources: "NodeSource | EdgeSource") -> str:
 def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes copied, number of edges or molecules, what is where, what to do next)"""
     from graphmill.cluster.ray.session import ray_session
-    from graphmill.cluster.serving.replicate import place_graph, place_graphs
-    from graphmill.storage.graph_sets.graph_set import holds_many_graphs
+    from graphmill.cluster.serving.replicate import place_graph
+    from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 
-    many = holds_many_graphs(config.source)
     with ray_session(config.ray):
-        if many:
-            manifest, hosts = place_graphs(config.source, config.url, report)
-            name, count, parts = manifest.name, manifest.num_graphs, f"{manifest.num_graphs:,} graphs"
-        else:
-            copy, hosts = place_graph(config.source, config.url, report)
-            name, count, parts = copy.manifest.name, copy.num_edges, f"{copy.num_partitions} partitions"
+        manifest, hosts = place_graph(config.source, config.url, report)
+    if many := isinstance(manifest, GraphSetManifest):
+        count, parts = manifest.num_graphs, f"{manifest.num_graphs:,} graphs"
+    else:
+        count, parts = manifest.num_edges, f"{manifest.num_partitions} partitions"
     lines = []
     for each in hosts:
         listed = ", ".join(map(str, each.partitions))
         has = "all graphs" if many else f"partitions {listed}" if listed else "no partition"
         lines.append(f"{each.host}: {has}, {each.num_bytes / 2**20:,.1f} MiB copied")
     advice = f"train on it: graphmill train_{'graphs' if many else 'nodes'} --data {config.url}"
-    written = "\n".join([f"{name}: {parts} of {config.source} on {len(hosts)} hosts", *lines])
+    written = "\n".join([f"{manifest.name}: {parts} of {config.source} on {len(hosts)} hosts", *lines])
     return sum(each.num_bytes for each in hosts), count, written, advice
 
 
@@ -506,8 +497,7 @@ def main() -> int | None:
         elif isinstance(config, IngestSetConfig):
             result = ingest_public_set(config, report)
         else:
-            one_graph = ingest_typed_graph if is_typed(config.source) else ingest_graph
-            result = (place_on_hosts if config.place == "hosts" else one_graph)(config, report)
+            result = (place_on_hosts if config.place == "hosts" else ingest_graph)(config, report)
     num_bytes, count, written, more = result
     elapsed_s = time.perf_counter() - start_s
     unit = "edges" if isinstance(config, IngestConfig) else "graphs"

@@ -19,12 +19,11 @@ from graphmill.storage.format.source import SPLIT_NAMES
 if TYPE_CHECKING:
     import numpy as np
 
-    from graphmill.storage.format.graph_set_manifest import RowSchema
+    from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
     from graphmill.storage.format.manifest import Manifest
     from graphmill.storage.format.statistics import CountStatistics, FeatureStatistics, GraphStatistics
-    from graphmill.storage.graph import StoredGraph
+    from graphmill.storage.graph import StoredGraph, TypedGraph
     from graphmill.storage.graph_sets.graph_set import StoredGraphs
-    from graphmill.storage.typed_graph import TypedGraph
 
 _SNAPSHOTS_SHOWN = 10
 _RELATIONS_SHOWN = 8
@@ -96,7 +95,6 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
     edges = (
         f"{manifest.num_edges:,} ({measured.num_self_loops:,} self-loops, {measured.num_duplicate_edges:,} duplicates)"
     )
-    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     lines = [
         ("graph", f"{manifest.name} at {graph.url}"),
         ("snapshots", list_snapshots(graph)),
@@ -120,8 +118,7 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("links", _links(manifest)),
         _label_line(manifest),
         ("not read", _not_read(manifest)),
-        ("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"),
-        ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
+        *_stored(manifest),
     ]
     return [(name, value) for name, value in lines if value]
 
@@ -131,17 +128,16 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
     import numpy as np
 
     manifest = graph.manifest
-    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     lines = [
         ("typed graph", f"{manifest.name} at {graph.url}"),
         ("snapshots", list_snapshots(graph)),
-        ("nodes", f"{manifest.num_nodes:,} of {counted(len(manifest.types), 'type')}"),
-        ("edges", f"{manifest.num_edges:,} of {counted(len(manifest.relations), 'relation')}"),
+        ("nodes", f"{manifest.num_nodes:,} of {counted(len(manifest.node_types), 'type')}"),
+        ("edges", f"{manifest.num_edges:,} of {counted(len(manifest.edge_types), 'relation')}"),
         ("partitions", f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')})"),
     ]
-    for name, row in manifest.types.items():
+    for name, row in manifest.node_types.items():
         measured = row.measured
-        sizes = [int(count) for count in np.diff(graph.offsets(name))]
+        sizes = [int(count) for count in np.diff(graph.nodes(name).offsets)]
         lines += [
             (name, f"{row.num_nodes:,} nodes, {_balance(sizes)} in a partition"),
             ("ids", _ids(graph.nodes(name))),
@@ -153,7 +149,11 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
         ]
     for relation in graph.relations:
         part = graph.relation(relation)
-        row, measured, balance = part.manifest, part.manifest.measured, measure(part, graph.offsets(relation.source))
+        row, measured, balance = (
+            part.manifest,
+            part.manifest.measured,
+            measure(part, graph.nodes(relation.source).offsets),
+        )
         columns = [name for name, there in (("ids", row.has_edge_id), ("weights", row.has_edge_weight)) if there]
         columns += [f"{row.edge_feature_dim} features"] if row.edge_feature_dim else []
         of_one_type = (
@@ -170,17 +170,12 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
             ("balance", f"edges {_balance(balance.edges_per_partition)}"),
             ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, row.num_edges)}"),
         ]
-    lines += [
-        ("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"),
-        ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
-    ]
-    return [(name, value) for name, value in lines if value]
+    return [(name, value) for name, value in (*lines, *_stored(manifest)) if value]
 
 
 def describe_set(graphs: "StoredGraphs") -> list[tuple[str, str]]:
     """(name, value) lines for people of many graphs."""
     manifest, measured = graphs.manifest, graphs.manifest.measured
-    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     ids = [each.as_py() for shard in graphs.shards if shard.ids is not None for each in shard.ids[:_IDS_SHOWN]]
     parts = zip(("none", *manifest.split_names), measured.parts, strict=True)
     sizes = {name: part.num_graphs for name, part in parts}
@@ -205,15 +200,16 @@ def describe_set(graphs: "StoredGraphs") -> list[tuple[str, str]]:
             text += f"; training: mean {of.mean:.6g}, standard deviation {of.std:.6g}"
         lines.append((name, text))
     rejected = f"{manifest.num_rejected:,} rows of the source" if manifest.num_rejected else ""
-    lines += [
-        ("rejected", rejected),
-        (
-            "stored",
-            f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files, {counted(manifest.num_shards, 'shard')}",
-        ),
+    lines += [("rejected", rejected), *_stored(manifest, f", {counted(manifest.num_shards, 'shard')}")]
+    return [(name, value) for name, value in lines if value]
+
+
+def _stored(manifest: "Manifest | GraphSetManifest", more: str = "") -> list[tuple[str, str]]:
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    return [
+        ("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files{more}"),
         ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
     ]
-    return [(name, value) for name, value in lines if value]
 
 
 def _columns(rows: "RowSchema") -> str:
@@ -357,26 +353,15 @@ def _share(part: int, whole: int) -> str:
 
 def main() -> int | None:
     config = parse(InspectConfig, __doc__, ("url",))
-    from graphmill.storage.graph import open_graph
-    from graphmill.storage.graph_sets.graph_set import holds_many_graphs, open_graphs
-    from graphmill.storage.typed_graph import holds_typed_graph, open_typed_graph
+    from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
 
-    graph: StoredGraph | TypedGraph | StoredGraphs
-    if holds_many_graphs(config.url):
-        graph = open_graphs(config.url, config.snapshot)
-        if config.verify:
-            graph.verify()
-        lines = describe_set(graph)
-    elif holds_typed_graph(config.url, config.snapshot):
-        graph = open_typed_graph(config.url, config.snapshot)
-        if config.verify:
-            graph.verify()
-        lines = describe_typed(graph)
-    else:
-        graph = open_graph(config.url, config.snapshot)
-        if config.verify:
-            graph.verify()
+    graph = open_graph(config.url, config.snapshot)
+    if config.verify:
+        graph.verify()
+    if isinstance(graph, StoredGraph):
         lines = describe(graph, measure(graph))
+    else:
+        lines = describe_typed(graph) if isinstance(graph, TypedGraph) else describe_set(graph)
     if config.verify:
         lines.append(("verified", f"{len(graph.manifest.files)} files, every checksum matches"))
     width = max(len(name) for name, _ in lines)

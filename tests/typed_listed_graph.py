@@ -1,4 +1,4 @@
-"""Typed graphs as plain Python lists, for tests: `expected_lists` is the slow reference of `graphmill.storage.ingestion.typed_ingestion`, `stored_lists` reads a stored graph back into its form.
+"""Typed graphs as plain Python lists, for tests: `expected_lists` is the slow reference of `graphmill.storage.ingestion.ingest`, `stored_lists` reads a stored graph back into its form.
 
 Both name a node by its type and permanent id, so neither knows of partitions.
 """
@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.graph import TypedGraph
 from graphmill.storage.ingestion.ingest_options import IngestOptions
-from graphmill.storage.typed_graph import TypedGraph
 from tests.listed_graph import ListedGraph
 
 # An edge in a target's list: the source's permanent id, edge id, weight, features.
@@ -78,8 +78,8 @@ def stored_lists(graph: TypedGraph) -> TypedLists:
     for name in graph.node_types:
         rows[name] = {}
         for index in range(graph.num_partitions):
-            part = graph.node_partition(name, index, verify=True)
-            assert (part.start, part.stop) == tuple(graph.offsets(name)[index : index + 2])
+            part = graph.nodes(name).partition(index, verify=True)
+            assert (part.start, part.stop) == tuple(graph.nodes(name).offsets[index : index + 2])
             assert part.num_edges == 0
             features = part.feature_numbers()
             for row, node in enumerate(part.original_id.tolist()):
@@ -89,14 +89,14 @@ def stored_lists(graph: TypedGraph) -> TypedLists:
                     None if part.split is None else tuple(part.split[:, row].tolist()),
                 )
     permanent = {
-        name: np.concatenate([graph.node_partition(name, p).original_id for p in range(graph.num_partitions)])
+        name: np.concatenate([graph.nodes(name).partition(p).original_id for p in range(graph.num_partitions)])
         for name in graph.node_types
     }
     lists: dict[Relation, dict[int, list[Edge]]] = {}
     for relation in graph.relations:
         lists[relation] = {}
         for index in range(graph.num_partitions):
-            part = graph.relation_partition(relation, index, verify=True)
+            part = graph.relation(relation).partition(index, verify=True)
             for row, node in enumerate(part.original_id.tolist()):
                 lists[relation][node] = [
                     (

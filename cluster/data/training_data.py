@@ -18,9 +18,8 @@ from graphmill.samplers.batches.minibatch import to_torch
 from graphmill.samplers.batches.typed_batch import TypedBatch, typed_to_torch
 from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.methods.registry import build_sampler
-from graphmill.storage.graph import PinnedGraph, StoredGraph
+from graphmill.storage.graph import PinnedGraph, StoredGraph, TypedGraph
 from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
-from graphmill.storage.typed_graph import PinnedTypedGraph, TypedGraph
 
 
 class OpenData(Protocol):
@@ -126,7 +125,7 @@ class OpenNodes:
 class StoredNodes:
     """One partitioned graph, plain or typed, which every process that opens it reads itself."""
 
-    graph: PinnedGraph | PinnedTypedGraph
+    graph: PinnedGraph
     stamps: FileStamps  # of its files, as they were verified
 
     @classmethod

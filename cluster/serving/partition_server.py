@@ -32,11 +32,10 @@ from graphmill.samplers.access.warm_up import warm_up, warm_up_parts
 from graphmill.storage.filesystem.disk_space import full_disk
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.urls import absolute_url, is_local
-from graphmill.storage.graph import PinnedGraph, StoredGraph
+from graphmill.storage.graph import PinnedGraph, StoredGraph, TypedGraph
 from graphmill.storage.replicas.copied_files import CopiedPartition, copy_partition
 from graphmill.storage.replicas.copy_cache import COPY_BYTES_PER_S
 from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps, unseen_stamps
-from graphmill.storage.typed_graph import PinnedTypedGraph, TypedGraph
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
 _LOOK_AGAIN_S = 3.0
@@ -56,9 +55,7 @@ class ServerInfo:
 class PartitionServer:
     """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
 
-    def __init__(
-        self, graph: PinnedGraph | PinnedTypedGraph, partition: int, stamps: FileStamps, options: ServerOptions
-    ) -> None:
+    def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps, options: ServerOptions) -> None:
         """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
         self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
         self._server: MessageServer | None = None
@@ -95,9 +92,7 @@ class PartitionServer:
 
     def _start(self, verify: bool, is_asked: bool) -> None:
         graph = self._graph.open()
-        if (
-            isinstance(graph, StoredGraph) and graph.manifest.origin is not None
-        ):  # what this host lacks is copied, and verified once
+        if graph.manifest.origin is not None:  # what this host lacks is copied, and verified once
             self._stamps, verify = self._stamps.renewed(self._copied(graph).verified), False
         elif verify:
             self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
@@ -121,7 +116,7 @@ class PartitionServer:
             owner.answer, get_node_ip_address(), options.ports, options.work_threads, tls=options.tls
         )
 
-    def _copied(self, graph: StoredGraph) -> CopiedPartition:
+    def _copied(self, graph: StoredGraph | TypedGraph) -> CopiedPartition:
         cache = self._options.disk_cache
         if cache is None or not cache.has(graph):
             return copy_partition(graph, self._index)
@@ -132,7 +127,7 @@ class PartitionServer:
 class PartitionServers:
     """Handles of all servers of one graph, plain or typed; small, and safe to send to workers."""
 
-    graph: PinnedGraph | PinnedTypedGraph
+    graph: PinnedGraph
     handles: tuple[Any, ...]
     infos: tuple[ServerInfo, ...]
     options: ServerOptions
@@ -207,9 +202,9 @@ class ServerGroup:
                 f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
             )
         self._graph = graph
-        if options.disk_cache is not None and isinstance(graph, StoredGraph):
+        if options.disk_cache is not None:
             self._graph = options.disk_cache.copy_of(graph)
-        if options.range_reads and isinstance(graph, StoredGraph):
+        if options.range_reads:
             self._graph = graph.features_by_range()
         self._options = options
         self._hosts: tuple[Host, ...] = ()

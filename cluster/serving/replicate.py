@@ -2,7 +2,7 @@
 `jobs/ingest.py ORIGIN URL --place hosts`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ from ray.exceptions import RayError, RayTaskError
 from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from graphmill.core.errors import ConfigError, DeadlineError, GraphmillError, StageError
 from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
-from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_graph_set_manifest
-from graphmill.storage.graph import PinnedGraph, StoredGraph, copy_of, open_graph
-from graphmill.storage.replicas.copied_files import check_copy, copy_graphs, copy_manifest, copy_partition
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_any_manifest
+from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.graph import PLAIN_OR_TYPED, copy_of, open_graph
+from graphmill.storage.replicas.copied_files import copy_here
 from graphmill.storage.replicas.copy_cache import COPY_BYTES_PER_S
 from graphmill.storage.snapshots.snapshots import read_manifest
 
@@ -32,47 +33,33 @@ class PlacedHost:
 
 def place_graph(
     origin: str, url: str, report: Callable[[str, int, int | None], None]
-) -> tuple[StoredGraph, list[PlacedHost]]:
-    """Copies the newest snapshot of the graph at `origin` to `url`, a path on each host's own disk; each host gets its partitions.
+) -> tuple[Manifest | GraphSetManifest, list[PlacedHost]]:
+    """Copies the newest snapshot of what is at `origin` to `url`, a path on each host's own disk. Of a graph each host gets its partitions; of a set of
+    graphs each gets all, since any worker may draw any graph.
 
-    A host that has a partition's files keeps it, and nothing is read or copied twice. Needs a Ray session. Raises ConfigError where `url` is no
+    A host that has a file keeps it, and nothing is read or copied twice. Needs a Ray session. Raises ConfigError where `url` is no
     path or another graph is there, FormatError where the origin is damaged or a disk is full, DeadlineError after the time that a link of
     5 MB/s would take.
     """
-    graph, url = open_graph(origin), _own_path(origin, url)
-    copy = copy_of(graph, url)
-    hosts = live_hosts()
-    files = [copy.partition_files(partition) for partition in range(copy.num_partitions)]
-    seen = look_for_files(hosts, url, files)
-    chosen = assign(hosts, seen, [None] * len(files), can_fetch=True)
+    filesystem, path = split_url(origin)
+    manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, None, "graphmill ingest <source>"))
+    url, hosts = _own_path(origin, url), live_hosts()
+    chosen: tuple[Host | None, ...] = ()
+    if isinstance(manifest, Manifest):
+        copy = copy_of(open_graph(origin, manifest.snapshot, kind=PLAIN_OR_TYPED), url)
+        files = [copy.partition_files(partition) for partition in range(copy.num_partitions)]
+        chosen = assign(hosts, look_for_files(hosts, url, files), [None] * len(files), can_fetch=True)
+        num_bytes = sum(entry.num_bytes for entries in files for entry in entries)
+    else:
+        num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
-    place: Any = ray.remote(**task_options)(_place_here)
+    place: Any = ray.remote(**task_options)(copy_here)
     asked = {}
     for host in hosts:  # also those without a partition: workers there open the manifest
-        partitions = [partition for partition, each in enumerate(chosen) if each == host]
-        pinned = PinnedGraph(absolute_url(origin), graph.manifest.snapshot, graph.manifest.content_hash)
+        partitions = tuple(partition for partition, each in enumerate(chosen) if each == host)
         where = place.options(scheduling_strategy=on_host(host, or_elsewhere=False))
-        asked[where.remote(pinned, url, partitions)] = host, tuple(partitions)
-    return copy, _placed(asked, sum(entry.num_bytes for entries in files for entry in entries), report)
-
-
-def place_graphs(
-    origin: str, url: str, report: Callable[[str, int, int | None], None]
-) -> tuple[GraphSetManifest, list[PlacedHost]]:
-    """Copies the newest snapshot of a set of graphs to `url` on every host's own disk, since any worker may draw any graph.
-
-    Needs a Ray session. Raises as `place_graph`.
-    """
-    filesystem, path = split_url(origin)
-    manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, origin, None, "graphmill ingest <source>"))
-    url = _own_path(origin, url)
-    task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
-    place: Any = ray.remote(**task_options)(copy_graphs)
-    asked = {}
-    for host in live_hosts():
-        where = place.options(scheduling_strategy=on_host(host, or_elsewhere=False))
-        asked[where.remote(absolute_url(origin), manifest.snapshot, url)] = host, ()
-    return manifest, _placed(asked, sum(entry.num_bytes for entry in manifest.files.values()), report)
+        asked[where.remote(absolute_url(origin), manifest.snapshot, url, partitions)] = host, partitions
+    return manifest, _placed(asked, num_bytes, report)
 
 
 def _own_path(origin: str, url: str) -> str:
@@ -114,11 +101,3 @@ def _copied(answer: Any, host: Host) -> int:
         raise StageError(f"{host}: {type(error.cause).__name__}: {error.cause}") from error
     except RayError as error:
         raise StageError(f"{host}: lost while it copied: {' '.join(str(error).split())[:300]}") from error
-
-
-def _place_here(origin: PinnedGraph, url: str, partitions: Sequence[int]) -> int:
-    """Bytes copied to this host."""
-    check_copy(url)
-    copy = copy_of(origin.open(), url)
-    copy_manifest(copy)
-    return sum(copy_partition(copy, partition).num_bytes for partition in partitions)

@@ -208,7 +208,7 @@ def training_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]
 def wait_rows(config: GpuConfig) -> list[Result]:
     """Whether the GPU waits for its batches: neighbor batches of 1,024 roots, Node2Subgraph batches of 64."""
     from graphmill.jobs.bench.waits import Setting, measure_waits
-    from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph import StoredGraph, open_graph
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest
     from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
@@ -219,7 +219,7 @@ def wait_rows(config: GpuConfig) -> list[Result]:
         on_cpu = config.device == "cpu"
         roots = {} if on_cpu else {"neighbor_roots": 1024, "subgraph_roots": 64}
         setting = Setting(config.wait_steps, (15, 10), threads=config.threads, device=config.device, **roots)
-        waits = measure_waits(open_graph(f"{folder}/graph"), setting)
+        waits = measure_waits(open_graph(f"{folder}/graph", kind=StoredGraph), setting)
     limit = f"waits at most {MAX_WAIT_SHARE:.0%}"
     return [
         Result(w.name, limit, f"{1e3 * w.total_s / w.num_steps:,.1f} ms a step, waits {w.share:.1%}") for w in waits

@@ -105,7 +105,7 @@ class SizeCost(NamedTuple):
 def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost:
     """Opens the graph and samples on one thread; for a process of its own."""
     torch.set_num_threads(1)
-    graph = open_graph(url)
+    graph = open_graph(url, kind=StoredGraph)
     router = local_router(graph)
     time_sampler(router, options, 1, Effort(effort.batches, effort.warmup, 1))
     before = own_bytes("RssAnon")  # not the mapped graph, which the system may drop and share

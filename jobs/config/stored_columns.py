@@ -10,7 +10,6 @@ from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import Inputs
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SourceInfo
-from graphmill.storage.format.typed_manifest import TypedManifest
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,12 @@ class EdgeWeights:
             )
 
 
-def edge_weights(data: Manifest | TypedManifest | SourceInfo, config: RunConfig) -> EdgeWeights | None:
+def edge_weights(data: Manifest | SourceInfo, config: RunConfig) -> EdgeWeights | None:
     """None: edges have no weights. Of a typed graph those of the relation with the least. Those of a source that is not read yet are taken to be at least 0.
 
     Raises ConfigError where the run asks for weights and there are none.
     """
-    rows = data.relations.values() if isinstance(data, TypedManifest) else (data,)
+    rows = data.edge_types.values() if isinstance(data, Manifest) else (data,)
     weights = [
         EdgeWeights(row.name, row.measured.least_weight if isinstance(row, Manifest) and row.num_edges else 0)
         for row in rows
@@ -102,7 +101,7 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
     return [name + told[name] for name, (is_unread, _) in stored.items() if is_unread]
 
 
-def unread(manifest: Manifest | TypedManifest, config: RunConfig, inputs: Inputs) -> str:
+def unread(manifest: Manifest, config: RunConfig, inputs: Inputs) -> str:
     """What the graph, or a part of it, stores and this run does not read, in one line; empty: nothing."""
     sampler = config.sampler.options
     scheme = getattr(sampler, "scheme", "uniform")
@@ -112,7 +111,7 @@ def unread(manifest: Manifest | TypedManifest, config: RunConfig, inputs: Inputs
         "time": scheme == "last" or getattr(sampler, "time", "all") != "all",
     }
     read, told = [name for name, is_used in uses.items() if is_used], dict[str, list[str]]()
-    for row in manifest.rows.values() if isinstance(manifest, TypedManifest) else (manifest,):
+    for row in manifest.rows.values():
         for column in unread_columns(row, read, splits=config.links is None):
             told.setdefault(column, []).append("" if row.part is None else row.part.name)
     if inputs.encoding is not None and inputs.edge_weight:

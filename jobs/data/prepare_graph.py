@@ -11,11 +11,10 @@ from graphmill.jobs.config.config import NodeDataOptions
 from graphmill.storage.format.encoding_names import EncodingOptions
 from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.source import GraphSource, SourceInfo
-from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, TypedGraph, open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.snapshots.snapshots import has_graph
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
-from graphmill.storage.typed_graph import TypedGraph, open_any_graph
 
 
 def prepare_graph(options: NodeDataOptions) -> StoredGraph:
@@ -56,7 +55,7 @@ def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
             ),
             lambda stage, done, total: bar.update(done, total, stage),
         )
-    return find_graph(options) or open_graph(str(target))
+    return find_graph(options) or open_graph(str(target), kind=StoredGraph)
 
 
 @contextlib.contextmanager
@@ -75,14 +74,14 @@ def find_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph | None:
         from graphmill.storage.importers.public.data_sets import check_ingested
 
         check_ingested(options.path)
-        return open_any_graph(options.path, options.snapshot)
+        return open_graph(options.path, options.snapshot, kind=PLAIN_OR_TYPED)
     if options.partitions < 1:
         raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --data.partitions")
     name, target = _place(options)
     source = _synthetic(options) if options.path is None else None
     if not has_graph(str(target)):
         return None
-    graph = open_graph(str(target), options.snapshot)
+    graph = open_graph(str(target), options.snapshot, kind=StoredGraph)
     if source is not None and not (
         dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items()
     ):

@@ -230,11 +230,11 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
     from graphmill.jobs.tasks.split_lacks import graph_lacks, set_lacks
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
-    from graphmill.storage.graph import StoredGraph, open_graph
-    from graphmill.storage.graph_sets.graph_set import holds_many_graphs, open_graphs
+    from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
     try:
-        stored = open_graphs(url) if holds_many_graphs(url) else open_graph(url)
+        stored = open_graph(url)
         manifest = stored.manifest
         if isinstance(manifest, GraphSetManifest):
             described = f"{manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes"
@@ -252,7 +252,11 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
         yield Finding("graph", "fail", str(error))
         return
     yield Finding("graph", "ok", f"{url}: {described}")
-    if lacks := graph_lacks(stored.manifest, 0) if isinstance(stored, StoredGraph) else set_lacks(stored):
+    if isinstance(stored, StoredGraphs):
+        lacks = set_lacks(stored)
+    else:
+        lacks = [each for row in stored.manifest.node_types.values() for each in graph_lacks(row, 0)]
+    if lacks:
         yield Finding("splits", "warn", f"{url} lacks: {'; '.join(lacks)}")
 
 

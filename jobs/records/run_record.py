@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -255,11 +256,10 @@ def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
         return None
     if not isinstance(url, str) or "://" in url or not (Path(url) / "manifests").is_dir():
         return None
-    from graphmill.storage.format.typed_manifest import TypedManifest
-    from graphmill.storage.typed_graph import open_any_graph
+    from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 
     try:
-        manifest = open_any_graph(url, snapshot).manifest
+        manifest = open_graph(url, snapshot, kind=PLAIN_OR_TYPED).manifest
     except GraphmillError:
         return None
     if summary.get("graph_hash", manifest.content_hash) != manifest.content_hash:
@@ -267,9 +267,7 @@ def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
     sizes = [0] * manifest.num_partitions
     for name, entry in manifest.files.items():
         sizes[int(name[len("part-") :].partition("/")[0])] += entry.num_bytes
-    tables = list(manifest.types.values()) if isinstance(manifest, TypedManifest) else [manifest]
-    offsets = [table.partition_offsets for table in tables]
-    counts = [sum(of_type[p + 1] - of_type[p] for of_type in offsets) for p in range(manifest.num_partitions)]
+    counts = [stop - start for start, stop in pairwise(manifest.partition_offsets)]
     return tuple(Partition(count, size) for count, size in zip(counts, sizes, strict=True))
 
 

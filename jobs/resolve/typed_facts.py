@@ -17,9 +17,7 @@ from graphmill.models.options.features import Features
 from graphmill.models.options.relational import RelationalConfig
 from graphmill.samplers.vocabulary.options import TypedOptions
 from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.format.typed_manifest import TypedManifest
-from graphmill.storage.graph import StoredGraph
-from graphmill.storage.typed_graph import TypedGraph
+from graphmill.storage.graph import StoredGraph, TypedGraph
 
 NodeGraph = StoredGraph | TypedGraph
 
@@ -34,7 +32,7 @@ def predicted_type(graph: TypedGraph, named: str | None) -> str:
     if named is not None:
         graph.nodes(named)
         return named
-    labelled = [name for name, row in graph.manifest.types.items() if row.label_kind and row.num_split_sets]
+    labelled = [name for name, row in graph.manifest.node_types.items() if row.label_kind and row.num_split_sets]
     if len(labelled) != 1:
         raise ConfigError(
             f"{graph.url}: expected one type of nodes with labels and splits, got {' and '.join(labelled) or 'none'} among "
@@ -51,18 +49,18 @@ def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
     return replace(config, task=replace(config.task, options=named))
 
 
-def typed_inputs(manifest: TypedManifest, nodes: Manifest, config: RunConfig) -> Inputs:
+def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inputs:
     """What the graph, its predicted type `nodes` and the relational layers decide of a model."""
     return Inputs(
         node=Features(dim=config.relational.width),
         out_dim=nodes.num_classes or 1,
         task="node",
-        node_dims=tuple((name, row.feature_dim) for name, row in manifest.types.items()),
-        relations=tuple((each.source, each.name, each.target) for each in manifest.relations),
+        node_dims=tuple((name, row.feature_dim) for name, row in manifest.node_types.items()),
+        relations=tuple((each.source, each.name, each.target) for each in manifest.edge_types),
     )
 
 
-def typed_identity(manifest: TypedManifest, node_type: str, split_set: int) -> dict[str, Any]:
+def typed_identity(manifest: Manifest, node_type: str, split_set: int) -> dict[str, Any]:
     """What a run may not change of its data between its parts."""
     return {
         "graph": manifest.name,
@@ -74,9 +72,9 @@ def typed_identity(manifest: TypedManifest, node_type: str, split_set: int) -> d
     }
 
 
-def typed_facts(manifest: TypedManifest, nodes: Manifest, split_set: int) -> GraphFacts:
+def typed_facts(manifest: Manifest, nodes: Manifest, split_set: int) -> GraphFacts:
     """What rules look at: the predicted type's nodes, and the edges that end in them."""
-    edges = sum(row.num_edges for relation, row in manifest.relations.items() if relation.target == nodes.name)
+    edges = sum(row.num_edges for relation, row in manifest.edge_types.items() if relation.target == nodes.name)
     return replace(graph_facts(nodes, split_set), num_edges=edges)
 
 
@@ -126,10 +124,6 @@ def _for_one_type(config: RunConfig) -> str | None:
         return f"{config.model.name}: expected a model without stored encodings, for a typed graph has none, got {encoding.name}; set another --model"
     if config.loader.cache_bytes:
         return "--loader.cache_bytes: rows are fetched by plan of plain graphs alone; leave it out"
-    if config.servers.disk_cache is not None:
-        return "--servers.disk_cache_dir: hosts keep copies of plain graphs alone; leave it out"
-    if config.servers.range_reads:
-        return "--servers.range_reads: features of plain graphs alone are read by range; leave it out"
     return None
 
 
@@ -137,6 +131,6 @@ def describe(graph: NodeGraph) -> str:
     """A graph in a line."""
     manifest = graph.manifest
     nodes = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
-    if isinstance(manifest, TypedManifest):
-        nodes = f"{manifest.num_nodes:,} nodes of {len(manifest.types)} types, {manifest.num_edges:,} edges of {len(manifest.relations)} relations"
+    if manifest.is_typed:
+        nodes = f"{manifest.num_nodes:,} nodes of {len(manifest.node_types)} types, {manifest.num_edges:,} edges of {len(manifest.edge_types)} relations"
     return f"{manifest.name}: {nodes}, {manifest.num_partitions} partitions at {graph.url}"

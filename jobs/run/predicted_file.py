@@ -9,14 +9,12 @@ from graphmill.jobs.config.predict_options import FILE_OPTIONS, PredictConfig
 from graphmill.jobs.ingest import IngestConfig, IngestMoleculesConfig, ingest_graph, ingest_set
 from graphmill.jobs.records.finished_run import FinishedRun
 from graphmill.storage.filesystem.urls import absolute_url
-from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.graph import open_graph
+from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, open_graph
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS
 from graphmill.storage.molecules.smiles import SmilesTable
 from graphmill.storage.molecules.smiles_options import AUTO, TABLE_ENDINGS, SmilesOptions
 from graphmill.storage.predictions import DATA, PredictionFolder
 from graphmill.storage.snapshots.snapshots import has_graph
-from graphmill.storage.typed_graph import open_any_graph
 
 _ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz")
 
@@ -46,17 +44,17 @@ def store_file(run: FinishedRun, config: PredictConfig) -> PredictConfig:
             )
             _, _, written, more = ingest_set(source, report)
         else:
-            own = open_any_graph(run.data_url, run.snapshot).manifest
-            if isinstance(own, Manifest) and own.has_edge_weight and edges.weight is None:
+            own = open_graph(run.data_url, run.snapshot, kind=PLAIN_OR_TYPED).manifest
+            if own.has_edge_weight and edges.weight is None:
                 print(
                     "the run's graph has weights of edges, this table's are not named: --edge-list.weight", flush=True
                 )
-            learnt = isinstance(own, Manifest) and (own.feature_columns or own.class_names)
+            learnt = own.feature_columns or own.class_names
             if learnt and edges.features_as is None:
                 edges = replace(edges, features_as=run.data_url)
             graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=edges)
             _, _, written, more = ingest_graph(replace(graph, reverse_edges=config.reverse_edges), report)
-            if isinstance(own, Manifest) and own.symmetric and not open_graph(url).manifest.symmetric:
+            if own.symmetric and not open_graph(url, kind=StoredGraph).manifest.symmetric:
                 more = "the run's graph has every edge's reverse, this one has not: --reverse-edges add stores them"
     print(f"{written}\n{more}", flush=True)
     return replace(config, graph=url, other_graph=True)

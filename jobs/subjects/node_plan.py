@@ -38,8 +38,7 @@ from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.feature_rows import FeatureRows
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
-from graphmill.storage.graph import StoredGraph
-from graphmill.storage.typed_graph import TypedGraph
+from graphmill.storage.graph import StoredGraph, TypedGraph
 
 _GIGABIT = 1e9 / 8  # bytes a second
 _LINKS = (1, 10)  # Gb/s

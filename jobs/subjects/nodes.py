@@ -53,9 +53,7 @@ from graphmill.storage.filesystem.urls import is_local
 from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_NAMES
-from graphmill.storage.format.typed_manifest import TypedManifest
-from graphmill.storage.graph import StoredGraph, source_ids
-from graphmill.storage.typed_graph import TypedGraph, open_any_graph
+from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, TypedGraph, open_graph, source_ids
 
 if TYPE_CHECKING:
     from graphmill.jobs.config.predict_options import PredictConfig
@@ -82,7 +80,7 @@ class Nodes(Subject):
 
     @classmethod
     def at(cls, url: str, snapshot: int | None, options: "PredictConfig") -> Self:
-        return cls(open_any_graph(url, snapshot))
+        return cls(open_graph(url, snapshot, kind=PLAIN_OR_TYPED))
 
     @classmethod
     def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
@@ -144,11 +142,11 @@ class Nodes(Subject):
     def completed(self, resolved: ResolvedRun) -> Self:
         """Features left on their store, where the run asks for it, and with the encoding that its model wants."""
         graph = self.graph
-        if isinstance(graph, TypedGraph):
-            return self
         if resolved.config.servers.range_reads:
             graph = graph.features_by_range()
-        return replace(self, graph=graph if resolved.encoding is None else store_encoding(graph, resolved.encoding))
+        if resolved.encoding is not None and isinstance(graph, StoredGraph):
+            graph = store_encoding(graph, resolved.encoding)
+        return replace(self, graph=graph)
 
     def check_memory(self, resolved: ResolvedRun) -> None:
         if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's worker looks at its memory itself
@@ -310,7 +308,7 @@ class Nodes(Subject):
         """What predictions of nodes and of links have in common."""
         graph, config, encoding = self.graph, trained.config, trained.encoding
         # The predicted graph need not lie where the run's did: files of a disk are mapped.
-        by_range = config.servers.range_reads and isinstance(graph, StoredGraph) and not is_local(graph.filesystem)
+        by_range = config.servers.range_reads and not is_local(graph.filesystem)
         servers = replace(config.servers, verify=options.verify, range_reads=by_range)
 
         def check_look() -> None:
@@ -342,7 +340,7 @@ class Nodes(Subject):
         config, weights, manifest = trained.config, edge_weights(self.manifest, trained.config), self.manifest
         if trained.inputs.edge_weight and weights is not None:
             weights.check()
-        if isinstance(manifest, TypedManifest):
+        if manifest.is_typed:
             inputs = typed_inputs(manifest, self.predicted(config).manifest, config)
             return replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
         inputs = graph_inputs(manifest, config)
@@ -361,7 +359,7 @@ def _check_certificates(servers: ServerOptions) -> None:
 def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph]:
     """The whole graph on this host's disk, verified, where it is on an object store and the options name a folder for it; else itself."""
     cache = servers.disk_cache
-    if cache is None or isinstance(graph, TypedGraph) or (kept := cache.copy_of(graph)) is graph:
+    if cache is None or (kept := cache.copy_of(graph)) is graph:
         yield graph
         return
     with cache.holding(kept, range(kept.num_partitions)) as copied:
@@ -408,7 +406,7 @@ def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | No
     _check_targets(config, predicted)
     nodes = predicted.manifest
     return config, Facts(
-        with_standard_columns(typed_inputs(manifest, nodes, config), manifest.types.values(), config.data),
+        with_standard_columns(typed_inputs(manifest, nodes, config), manifest.node_types.values(), config.data),
         typed_identity(manifest, nodes.name, split_set),
         resources,
         manifest.num_bytes,

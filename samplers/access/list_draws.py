@@ -29,7 +29,7 @@ from graphmill.samplers.vocabulary.requirements import (
     NO_EDGE_WEIGHTS,
     no_out_edges,
 )
-from graphmill.storage.graph import Partition, are_below
+from graphmill.storage.partition import Partition, are_below
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from graphmill.storage.graph import StoredGraph
 
 
 class TypedTables(Protocol):
-    """A stored typed graph, whose types and relations open as plain graphs (`graphmill.storage.typed_graph.TypedGraph`)."""
+    """A stored typed graph, whose types and relations open as plain graphs (`graphmill.storage.graph.TypedGraph`)."""
 
     @property
     def node_types(self) -> Sequence[str]: ...

@@ -51,8 +51,7 @@ from graphmill.samplers.vocabulary.messages import (
 from graphmill.samplers.vocabulary.requirements import NO_EDGE_WEIGHTS, NO_GROUPS
 from graphmill.storage.filesystem.mapped_files import damaged
 from graphmill.storage.format.encoding_names import encoding_columns, split_encodings
-from graphmill.storage.graph import Partition
-from graphmill.storage.typed_graph import TypedGraph
+from graphmill.storage.graph import Partition, TypedGraph
 
 
 class PartitionOwner:

@@ -15,8 +15,7 @@ from graphmill.samplers.access.node_tables import NodeTables, TypedTables, table
 from graphmill.samplers.access.owners import Owner, PartOfOwner
 from graphmill.samplers.access.router import Router, local_router
 from graphmill.storage.format.source import Relation
-from graphmill.storage.graph import StoredGraph
-from graphmill.storage.typed_graph import TypedGraph
+from graphmill.storage.graph import StoredGraph, TypedGraph
 
 
 class TypedRouter:

@@ -19,7 +19,7 @@ from graphmill.samplers.vocabulary.messages import (
     WalkDirection,
 )
 from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.typed_graph import TypedGraph
+from graphmill.storage.graph import TypedGraph
 
 
 @one_compiles_for_all()

@@ -66,8 +66,8 @@ def induced_edges(
     questions = []
     for relation, each in router.edges.items():
         source, target = parts[relation.source].sets, parts[relation.target].sets
-        ends = (None, None) if source is target else (source.node, source.graph_ptr)
-        questions.append(each.induced_question(target.node, target.graph_ptr, *ends, columns=columns[relation]))
+        node, graph_ptr = (None, None) if source is target else (source.node, source.graph_ptr)
+        questions.append(each.induced_question(target.node, target.graph_ptr, node, graph_ptr, columns[relation]))
     return dict(zip(router.edges, ask(questions), strict=True))
 
 

@@ -6,7 +6,7 @@ are its own, in their order. Every request is idempotent, so it may be sent agai
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -88,9 +88,10 @@ class NodeRows:
 
     def take(self, rows: np.ndarray) -> "NodeRows":
         """Some of them, in this order."""
-        return NodeRows(
-            **{name: None if column is None else np.take(column, rows, axis=0) for name, column in vars(self).items()}
-        )
+        taken: dict[str, Any] = {
+            name: None if column is None else np.take(column, rows, axis=0) for name, column in vars(self).items()
+        }
+        return NodeRows(**taken)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,13 @@ import numpy as np
 
 from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
-from graphmill.storage.format.manifest import hash_of_files, manifest_json, partition_dir
+from graphmill.storage.format.manifest import (
+    Manifest,
+    hash_of_files,
+    manifest_json,
+    partition_dir,
+    read_graph_manifest,
+)
 from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.statistics import GraphSetStatistics, read_graph_set_statistics
 
@@ -107,9 +113,19 @@ def shard_file(shard: int) -> str:
     return f"{partition_dir(shard)}/graphs.arrow"
 
 
+def parse_any_manifest(text: str, where: str) -> Manifest | GraphSetManifest:
+    """Manifest of one graph or of a set, from its JSON text; `where` names the file in errors. Raises FormatError for anything else."""
+    reader = ManifestReader(text, where)
+    return _read_set(reader) if reader.kind == MANY_GRAPHS else read_graph_manifest(reader)
+
+
 def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
-    """Manifest from its JSON text; `where` names the file in errors. Raises FormatError for anything else."""
-    reader = ManifestReader(text, where, MANY_GRAPHS, _FILE_NAME)
+    """The same, of a set alone."""
+    return _read_set(ManifestReader(text, where))
+
+
+def _read_set(reader: ManifestReader) -> GraphSetManifest:
+    reader.check_kind(MANY_GRAPHS)
     manifest = GraphSetManifest(
         name=reader.text("name"),
         num_graphs=reader.count("num_graphs"),
@@ -126,7 +142,7 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         class_names=reader.optional_names("class_names"),
         id_kind=reader.choice("id_kind", ID_KINDS),
         num_rejected=reader.count("num_rejected"),
-        files=reader.files(),
+        files=reader.files(_FILE_NAME),
         provenance=reader.texts("provenance"),
         snapshot=reader.snapshot(),
         created=reader.date("created"),

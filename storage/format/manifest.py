@@ -3,24 +3,25 @@
 It is the last file written and the first one read. Parsing trusts nothing: every field's type and range is checked, and file
 names must be the ones of the format, so a manifest cannot point outside its graph's folder.
 
-`node_types` and `edge_types` are tables: a plain graph has one row in each, a typed one (`graphmill.storage.format.typed_manifest`) several. `requires` names what a
-reader must support to read the graph at all.
+`node_types` and `edge_types` are tables: a plain graph has one row in each, and a typed one a row for each type of nodes and each relation. `requires` names what a
+reader must support to read the graph at all. A typed graph's partition has a folder for each type and each relation, `part-00000/paper/nodes.arrow` and
+`part-00000/author--writes--paper/topology.arrow`. A part of it is read as a graph of its own (`Manifest.of_part`): a type, or a relation with its target type.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, get_args
+from itertools import pairwise
+from typing import Any, NamedTuple, get_args
 
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.format.dtypes import FeatureDtype
 from graphmill.storage.format.feature_rows import FeatureLayout, FeatureRows
 from graphmill.storage.format.manifest_reader import (
-    ANY_PATH,
     FORMAT,
     FORMAT_VERSION,
     RELATIONS,
@@ -28,12 +29,19 @@ from graphmill.storage.format.manifest_reader import (
     TYPES,
     ManifestReader,
 )
-from graphmill.storage.format.source import FEATURE_KINDS, SPLIT_NAMES, FeatureColumn
+from graphmill.storage.format.source import FEATURE_KINDS, SPLIT_NAMES, FeatureColumn, Relation
 from graphmill.storage.format.statistics import GraphStatistics, read_graph_statistics
 
 ONE_GRAPH = "one-graph"
+NODE, EDGE = "node", Relation("node", "edge", "node")  # of a plain graph: the names of its one type and one relation
 
+NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # so that "--" stands between names alone
+PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # of the folder of a type, or of a relation
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
+_TYPED_FILE_NAME = re.compile(
+    rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|edges))\.arrow"
+)
+_OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
 LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}  # by the kind of labels
 
@@ -73,9 +81,17 @@ class GraphPart:
     num_sources: int | None  # nodes of a relation's source type; None: a type of nodes, which has no lists of edges
 
 
+class Tables(NamedTuple):
+    """The rows of a typed graph: manifests without files. A relation's has the fields of its target type, too."""
+
+    node_types: dict[str, "Manifest"]
+    edge_types: dict[Relation, "Manifest"]
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """Counts, schema, partition offsets, files with checksums, and where the graph came from."""
+    """Counts, schema, partition offsets, files with checksums, and where the graph came from. Of a typed graph counts and offsets are those of all
+    types and relations together; their schemas are in `node_types` and `edge_types`."""
 
     name: str
     num_nodes: int
@@ -114,7 +130,68 @@ class Manifest:
     origin: str | None = (
         None  # of a copy that may lack partitions: the url of the graph that it is a copy of, as a whole
     )
-    part: GraphPart | None = None  # which part of a typed graph this is; None: a plain graph
+    part: GraphPart | None = None  # which part of a typed graph this is; None: a whole graph
+    tables: Tables | None = field(default=None, repr=False)  # None: a plain graph, or a part of a typed one
+
+    @classmethod
+    def of_tables(cls, name: str, tables: Tables, **others: Any) -> "Manifest":
+        """The manifest of a typed graph; `others`: its fields that are not of one type."""
+        types = tables.node_types.values()
+        return cls(
+            name,
+            num_nodes=sum(row.num_nodes for row in types),
+            num_edges=sum(row.num_edges for row in tables.edge_types.values()),
+            partition_offsets=tuple(map(sum, zip(*(row.partition_offsets for row in types), strict=True))),
+            tables=tables,
+            **others,
+        )
+
+    @property
+    def is_typed(self) -> bool:
+        return self.tables is not None
+
+    @property
+    def node_types(self) -> Mapping[str, "Manifest"]:
+        """The rows of the types of nodes; a plain graph is one type."""
+        return {NODE: self} if self.tables is None else self.tables.node_types
+
+    @property
+    def edge_types(self) -> Mapping[Relation, "Manifest"]:
+        """The rows of the relations; a plain graph is one relation."""
+        return {EDGE: self} if self.tables is None else self.tables.edge_types
+
+    @property
+    def rows(self) -> dict[str, "Manifest"]:
+        """All rows by the names of the parts; a plain graph is one part without a name."""
+        if self.tables is None:
+            return {"": self}
+        return {**self.node_types, **{str(relation): row for relation, row in self.edge_types.items()}}
+
+    def of_part(self, name: str) -> "Manifest":
+        """The manifest of a type of nodes, or of a relation, as of a graph of its own."""
+        return replace(
+            self.rows[name],
+            files={short: self.files[stored] for short, stored in self.stored_names(name).items()},
+            provenance=self.provenance,
+            snapshot=self.snapshot,
+            created=self.created,
+            origin=self.origin,
+        )
+
+    def stored_names(self, part: str) -> dict[str, str]:
+        """The names of a part's files as those of a plain graph → as they are stored."""
+        row, nodes, names = self.rows[part], part.rpartition("--")[2], {}
+        for partition in range(self.num_partitions):
+            for short in expected_files(row, partition):
+                folder, file = short.split("/")
+                names[short] = f"{folder}/{nodes if file in _OF_NODES else part}/{file}" if part else short
+        return names
+
+    def data_digest(self, node_type: str, split_set: int) -> str:
+        """Of all that training on this type's nodes reads, whatever the partitions and the order of types and relations."""
+        parts = sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
+        of_type = self.node_types[node_type].measured.data_digest(split_set)
+        return hashlib.sha256("".join([*parts, of_type]).encode()).hexdigest()[: len(of_type)]
 
     @property
     def num_sources(self) -> int:
@@ -168,14 +245,18 @@ class Manifest:
             name: {"version": each.version, "files": _entries(each.files), "provenance": dict(each.provenance)}
             for name, each in sorted(self.encodings.items())
         }
-        statistics = None if self.statistics is None else asdict(self.measured)
+        statistics: dict[str, Any] | None = None
+        if self.is_typed:
+            statistics = {name: asdict(row.measured) for name, row in self.rows.items()}
+        elif self.statistics is not None:
+            statistics = asdict(self.measured)
         fields = {
             "name": self.name,
-            "node_types": [self.node_row(_NODE_TYPE["name"])],
-            "edge_types": [self.edge_row(_EDGE_TYPE)],
+            "node_types": [row.node_row(name) for name, row in self.node_types.items()],
+            "edge_types": [row.edge_row(relation) for relation, row in self.edge_types.items()],
             "encodings": encodings,
             "statistics": statistics,
-            **({} if self.links is None else {"links": {_EDGE_TYPE["relation"]: asdict(self.links)}}),
+            **({} if self.links is None else {"links": {EDGE.name: asdict(self.links)}}),
             **({} if self.origin is None else {"origin": self.origin}),
         }
         return manifest_json(ONE_GRAPH, self, fields, self.requires)
@@ -183,6 +264,8 @@ class Manifest:
     @property
     def requires(self) -> list[str]:
         """What a reader must support beyond a graph of 0.2."""
+        if self.is_typed:
+            return [TYPES, *sorted({name for row in self.rows.values() for name in row.requires})]
         return [TIMES] * (self.has_edge_time or self.has_node_time) + [RELATIONS] * bool(self.relations)
 
     def node_row(self, name: str) -> dict[str, Any]:
@@ -191,8 +274,9 @@ class Manifest:
         fields = {_NODE_NAMES.get(key, key): getattr(self, key) for key in _NODE_FIELDS}
         return {"name": name, **fields, **{key: values for key, values in optional.items() if values}}
 
-    def edge_row(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def edge_row(self, relation: Relation) -> dict[str, Any]:
         """The row of `edge_types`."""
+        names = {"source": relation.source, "relation": relation.name, "target": relation.target}
         relations = {"relations": list(self.relations)} if self.relations else {}
         return {**names, **{key: getattr(self, _EDGE_NAMES.get(key, key)) for key in _EDGE_FIELDS}, **relations}
 
@@ -229,17 +313,14 @@ class SnapshotHead:
     snapshot: int
     created: float
     paths: frozenset[str]  # of all its files
-    is_typed: bool  # a graph of several types
 
 
 def parse_head(text: str, where: str) -> SnapshotHead:
     """The head of a manifest of any kind. Raises FormatError for anything else."""
-    reader = ManifestReader(text, where, None, ANY_PATH)
+    reader = ManifestReader(text, where)
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
-    return SnapshotHead(
-        reader.text("kind"), reader.snapshot(), reader.date("created"), paths, TYPES in reader.names("requires")
-    )
+    return SnapshotHead(reader.text("kind"), reader.snapshot(), reader.date("created"), paths)
 
 
 def partition_dir(partition: int) -> str:
@@ -247,39 +328,88 @@ def partition_dir(partition: int) -> str:
 
 
 def parse_manifest(text: str, where: str) -> Manifest:
-    """Manifest from its JSON text; `where` names the file in errors.
+    """Manifest of one graph, plain or typed, from its JSON text; `where` names the file in errors. Raises as `read_graph_manifest`."""
+    return read_graph_manifest(ManifestReader(text, where))
 
-    Raises FormatError for anything that is not exactly a manifest of one graph of one type of nodes and of edges. Its statistics
-    are checked when they are read (`Manifest.measured`).
-    """
-    reader = ManifestReader(text, where, ONE_GRAPH, _FILE_NAME)
-    nodes, edges = reader.only("node_types"), reader.only("edge_types")
-    for table, expected in ((nodes, _NODE_TYPE), (edges, _EDGE_TYPE)):
-        for key, only in expected.items():
-            table.only_value(key, only)
-    manifest = Manifest(
-        name=reader.text("name"),
-        **node_fields(nodes),
-        **edge_fields(edges),
-        files=reader.files(),
-        provenance=reader.texts("provenance"),
-        encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
-        links=_links(reader),
-        statistics=reader.optional_inner("statistics"),
-        snapshot=reader.snapshot(),
-        created=reader.date("created"),
-        origin=reader.optional_text("origin"),
-    )
-    for partition in range(manifest.num_partitions):
-        for file in expected_files(manifest, partition):
-            if file not in manifest.files:
-                reader.fail("files", f"an entry for {file}", "none")
-    check_counts(manifest, reader)
+
+def read_graph_manifest(reader: ManifestReader) -> Manifest:
+    """Raises FormatError for anything that is not exactly a manifest of one graph. Statistics are checked when they are read (`Manifest.measured`)."""
+    reader.check_kind(ONE_GRAPH)
+    whole: dict[str, Any] = {
+        "files": reader.files(_TYPED_FILE_NAME if reader.is_typed else _FILE_NAME),
+        "provenance": reader.texts("provenance"),
+        "snapshot": reader.snapshot(),
+        "created": reader.date("created"),
+        "origin": reader.optional_text("origin"),
+    }
+    name = reader.text("name")
+    manifest = Manifest.of_tables(name, _tables(reader), **whole) if reader.is_typed else _plain(reader, name, whole)
+    for part in manifest.rows:
+        for stored in manifest.stored_names(part).values():
+            if stored not in manifest.files:
+                reader.fail("files", f"an entry for {stored}", "none")
+        _check_counts(manifest.of_part(part) if manifest.is_typed else manifest, reader)
     reader.check_content_hash(manifest.content_hash)
     return manifest
 
 
-def check_counts(manifest: Manifest, reader: ManifestReader) -> None:
+def _plain(reader: ManifestReader, name: str, whole: Mapping[str, Any]) -> Manifest:
+    nodes, edges = reader.only("node_types"), reader.only("edge_types")
+    nodes.only_value("name", NODE)
+    for key, only in zip(("source", "relation", "target"), EDGE, strict=True):
+        edges.only_value(key, only)
+    return Manifest(
+        name,
+        **_node_fields(nodes),
+        **_edge_fields(edges),
+        encodings={kind: _encoding(each, nodes) for kind, each in reader.members("encodings").items()},
+        links=_links(reader),
+        statistics=reader.optional_inner("statistics"),
+        **whole,
+    )
+
+
+def _tables(reader: ManifestReader) -> Tables:
+    """The rows of a typed graph's manifest."""
+    statistics = reader.optional_inner("statistics")
+    if statistics is None:
+        reader.fail("statistics", "those of each type and relation", None)
+    types: dict[str, Manifest] = {}
+    for row in reader.inners("node_types"):
+        name = row.text("name")
+        if not re.fullmatch(NAME, name):
+            row.fail("name", "a name of the format", name)
+        if name in types:
+            row.fail("name", "each type once", name)
+        types[name] = Manifest(
+            name, num_edges=0, **_node_fields(row), part=GraphPart(name, None), statistics=statistics.inner(name)
+        )
+    relations: dict[Relation, Manifest] = {}
+    for row in reader.inners("edge_types"):
+        relation = Relation(row.text("source"), row.text("relation"), row.text("target"))
+        if not re.fullmatch(NAME, relation.name):
+            row.fail("relation", "a name of the format", relation.name)
+        if relation in relations:
+            row.fail("relation", "each relation once", relation)
+        for key, name in (("source", relation.source), ("target", relation.target)):
+            if name not in types:
+                row.fail(key, f"one of the types {', '.join(types)}", name)
+        relations[relation] = replace(
+            types[relation.target],
+            name=str(relation),
+            **_edge_fields(row),
+            part=GraphPart(str(relation), types[relation.source].num_nodes),
+            statistics=statistics.inner(str(relation)),
+        )
+    if not types:
+        reader.fail("node_types", "at least one type", [])
+    for one, other in pairwise(types.values()):
+        if one.num_partitions != other.num_partitions:
+            reader.fail("node_types", f"{one.num_partitions} partitions of each type", other.num_partitions)
+    return Tables(types, relations)
+
+
+def _check_counts(manifest: Manifest, reader: ManifestReader) -> None:
     """Raises FormatError where the files are too small for what is counted: whoever opens the graph makes room by these counts."""
     sizes = dict.fromkeys(("nodes", "topology", "links"), 0)
     for name, entry in manifest.files.items():
@@ -297,7 +427,7 @@ def check_counts(manifest: Manifest, reader: ManifestReader) -> None:
             reader.fail(count, f"files {kind}.arrow of at least {num_bytes} bytes for what it counts", sizes[kind])
 
 
-def node_fields(nodes: ManifestReader) -> dict[str, Any]:
+def _node_fields(nodes: ManifestReader) -> dict[str, Any]:
     """What a row of `node_types` says, as fields of `Manifest`. Raises FormatError where its fields contradict each other."""
     fields = {key: read(nodes, _NODE_NAMES.get(key, key)) for key, read in _NODE_FIELDS.items()}
     if (fields["feature_dim"] > 0) != (fields["feature_dtype"] is not None):
@@ -327,7 +457,7 @@ def _feature_columns(nodes: ManifestReader, feature_dim: int) -> tuple[FeatureCo
     return tuple(columns)
 
 
-def edge_fields(edges: ManifestReader) -> dict[str, Any]:
+def _edge_fields(edges: ManifestReader) -> dict[str, Any]:
     """The same of a row of `edge_types`."""
     fields = {_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()}
     fields["relations"] = edges.optional_names("relations")
@@ -349,8 +479,8 @@ def _links(reader: "ManifestReader") -> StoredLinks | None:
     tables = reader.members("links", optional=True)
     if not tables:
         return None
-    if list(tables) != [_EDGE_TYPE["relation"]]:
-        reader.fail("links", f"those of the relation {_EDGE_TYPE['relation']!r} alone", list(tables))
+    if list(tables) != [EDGE.name]:
+        reader.fail("links", f"those of the relation {EDGE.name!r} alone", list(tables))
     (table,) = tables.values()
     counts = {name: table.counts(name) for name in ("positives", "negatives", "listed")}
     for name, each in counts.items():
@@ -376,8 +506,7 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
     return [f"{folder}/{name}.arrow" for name in names]
 
 
-# The tables of the one type of nodes and of edges: their fixed words, and the fields of `Manifest` with the methods that read them.
-_NODE_TYPE = {"name": "node"}
+# The tables of nodes and of edges: the fields of `Manifest` with the methods that read them.
 _NODE_NAMES = {"id_kind": "ids"}  # where the field of `Manifest` has another name
 _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "id_kind": lambda reader, key: reader.word(key, ("int64", "string")),
@@ -394,7 +523,6 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_split_sets": ManifestReader.width,
     "has_node_time": ManifestReader.optional_flag,
 }
-_EDGE_TYPE = {"source": "node", "relation": "edge", "target": "node"}
 _EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # where the field of `Manifest` has another name
 _EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_edges": ManifestReader.count,

@@ -14,7 +14,7 @@ FORMAT_VERSION = 2
 # What a reader must support: a graph of several types; times of edges or nodes, by which lists are ordered; edges whose feature is a relation's number.
 TYPES, TIMES, RELATIONS = "types", "times", "relations"
 
-ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
+_ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _NAMED = re.compile(r"(?:.*/)?(\d{6,18})\.json", re.DOTALL)
 _MAX_NUMBER = 1.7e308
@@ -27,17 +27,15 @@ _STATISTICS, _END = '\n "statistics": {\n', "\n }"
 
 
 class ManifestReader:
-    """Typed access to the fields of a manifest of one kind; every refusal names the file and the field.
+    """Typed access to the fields of a manifest; every refusal names the file and the field.
 
     The statistics are more than half of a manifest's text and opening a graph does not need them: they are parsed at first use.
     """
 
     _statistics: str | None = None  # their text, until it is parsed
 
-    def __init__(
-        self, text: str, where: str, kind: str | None, file_name: re.Pattern[str], *, typed: bool = False
-    ) -> None:
-        """Reads the header. Raises FormatError for anything that is not a manifest of this kind (None: of any), of a typed graph or not."""
+    def __init__(self, text: str, where: str) -> None:
+        """Reads the header. Raises FormatError for anything that is not a manifest."""
         text, self._statistics = _cut_statistics(text)
         body = _parse(text, where)
         if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -54,21 +52,14 @@ class ManifestReader:
             raise FormatError(
                 f"{where}: this graph requires {quoted(requires)}, which this version of Graphmill does not know; use a newer one"
             )
-        if kind is not None and body.get("kind") == kind and typed != (TYPES in requires):
-            raise FormatError(
-                f"{where}: "
-                + (
-                    "expected a typed graph, found one of one type of nodes; open it with open_graph, or give the folder of a typed one"
-                    if typed
-                    else "expected a graph of one type of nodes, found a typed one, which this command does not take; graphmill inspect_graph "
-                    "shows it, open_typed_graph reads it"
-                )
-            )
-        if kind is not None and body.get("kind") != kind:
-            raise FormatError(f"{where}: expected kind {kind!r}, got {quoted(body.get('kind'))}")
+        self.kind, self.is_typed = body.get("kind"), TYPES in requires
         self._body: dict[str, Any] = body
         self._where = where
-        self._file_name = file_name
+
+    def check_kind(self, kind: str) -> None:
+        """Raises FormatError for a manifest of another kind."""
+        if self.kind != kind:
+            raise FormatError(f"{self._where}: expected kind {kind!r}, got {quoted(self.kind)}")
 
     def check_content_hash(self, expected: str) -> None:
         self._checked("content_hash", expected, lambda value: value == expected)
@@ -243,14 +234,14 @@ class ManifestReader:
         if not _is_object(value):
             self.fail(key, "an object", value)
         inner = object.__new__(ManifestReader)  # copy.copy takes twenty times as long
-        inner._body, inner._where, inner._file_name = value, f"{self._where}: {key}", self._file_name
+        inner._body, inner._where = value, f"{self._where}: {key}"
         return inner
 
     def paths(self) -> list[str]:
         """Where this object's files lie, by the `files` field alone."""
         files = self._checked("files", "an object", _is_object)
         paths: list[Any] = [entry.get("path") if isinstance(entry, dict) else None for entry in files.values()]
-        bad = [path for path in paths if not isinstance(path, str) or not ANY_PATH.fullmatch(path) or ".." in path]
+        bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
         if bad:
             self.fail("files", "paths below data/", bad[0])
         return paths
@@ -263,11 +254,11 @@ class ManifestReader:
             self.fail(key, f"ascending integers from 0 to {total} = {num_rows}", value)
         return tuple(value)
 
-    def files(self, file_name: re.Pattern[str] | None = None) -> dict[str, FileEntry]:
+    def files(self, file_name: re.Pattern[str]) -> dict[str, FileEntry]:
         """Entries by name; every name is one of the format, and every path ends in it."""
-        pattern, paths, entries = file_name or self._file_name, self.paths(), {}
+        paths, entries = self.paths(), {}
         for (name, entry), path in zip(self._body["files"].items(), paths, strict=True):
-            if not pattern.fullmatch(name):
+            if not file_name.fullmatch(name):
                 self.fail("files", "only file names of the format (part-00000/topology.arrow …)", name)
             if path.split("/", 2)[2] != name:
                 self.fail("files", f"a path that ends in {name}", path)

@@ -37,7 +37,6 @@ from graphmill.storage.format.arrow_files import (
     struct_column,
 )
 from graphmill.storage.format.graph_set_manifest import (
-    MANY_GRAPHS,
     REJECTS_NAME,
     GraphSetManifest,
     Reject,
@@ -45,7 +44,6 @@ from graphmill.storage.format.graph_set_manifest import (
     parse_graph_set_manifest,
     shard_file,
 )
-from graphmill.storage.format.manifest import parse_head
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 from graphmill.storage.graph_sets.packing_kernels import copy_ends, copy_rows, first_edge_outside
 from graphmill.storage.snapshots.snapshots import read_manifest
@@ -280,15 +278,6 @@ class GraphIds:
 
 def graph_ids(graphs: StoredGraphs) -> GraphIds | None:
     return None if graphs.manifest.id_kind is None else GraphIds(graphs)
-
-
-def holds_many_graphs(url: str) -> bool:
-    """By the newest manifest's kind; where it cannot be read, opening the graph will say why."""
-    filesystem, path = split_url(url)
-    try:
-        return parse_head(*read_manifest(filesystem, path, url, None, "")).kind == MANY_GRAPHS
-    except FormatError:
-        return False
 
 
 def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:

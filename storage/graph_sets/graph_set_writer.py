@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from graphmill.core.errors import DataError, FormatError, GraphmillError
-from graphmill.storage.filesystem.filesystem_errors import one_line
+from graphmill.core.errors import DataError
 from graphmill.storage.format.arrow_files import write_batch
 from graphmill.storage.format.graph_set_manifest import (
     NO_FEATURES,
@@ -61,13 +60,7 @@ def write_graphs(
     FormatError where writing fails.
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
-        try:
-            manifest = _write(writer, info, shards, rejects, found)
-        except GraphmillError:
-            raise
-        except OSError as error:  # a full disk, for example
-            raise FormatError(f"{url}: cannot prepare the graphs: {one_line(error)}") from error
-        return writer.commit(manifest)
+        return writer.commit(_write(writer, info, shards, rejects, found))
 
 
 def _write(

@@ -39,7 +39,7 @@ _NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT
 
 class EdgeIngestion:
     """The edges of `edges`, from nodes of `sources` to nodes of `targets` (one object for both where they are one type), whose times are `times`, where they
-    have some. Files go below `scratch`, and into the folder `folder` of each partition."""
+    have some. Files go into the folder `folder` of each partition, and of the writer's scratch."""
 
     def __init__(
         self,
@@ -50,12 +50,11 @@ class EdgeIngestion:
         sources: Numbering,
         targets: Numbering,
         times: tuple[np.ndarray | None, np.ndarray | None],
-        *,
-        scratch: Path,
-        folder: str = "",
+        folder: str,
     ) -> None:
         self.source, self.info, self.options = edges, edges.info, options
-        self.writer, self.scratch, self.progress, self.folder = writer, scratch, progress, folder
+        self.writer, self.scratch, self.progress, self.folder = writer, writer.scratch / folder, progress, folder
+        self.scratch.mkdir(exist_ok=True)
         self.sources, self.targets = sources, targets
         self.is_one_type = sources is targets
         undirected = options.undirected

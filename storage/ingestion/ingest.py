@@ -1,6 +1,6 @@
-"""From a streamed source to a directory of Arrow partitions, in bounded memory.
+"""From a streamed source to a directory of Arrow partitions, in bounded memory. A plain graph is one type of nodes and one relation.
 
-Spool node rows (`graphmill.storage.ingestion.node_spool`) → assign rows to partitions → renumber → spill edges into buckets of consecutive destinations → sort each
+Spool the node rows of each type (`graphmill.storage.ingestion.node_spool`) → assign rows to partitions → renumber → write their files → spill each relation's edges into buckets of consecutive destinations → sort each
 bucket → write the partition's files (`graphmill.storage.ingestion.edge_ingestion`), which threads hash and sync meanwhile → publish a snapshot
 (`graphmill.storage.snapshots.snapshot_writer`). Memory: 12 bytes per node (20 from 2^31
 nodes on), 8 for times and 8 for labels (one for each of several), one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
@@ -8,69 +8,68 @@ scratch files in the snapshot's folder. The snapshot appears whole or not at all
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from graphmill.core.errors import ConfigError, DataError, FormatError, GraphmillError
-from graphmill.storage.filesystem.filesystem_errors import one_line
+from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.urls import split_url
 from graphmill.storage.format.arrow_files import write_batch
-from graphmill.storage.format.manifest import EncodingEntry, Manifest, StoredLinks, parse_manifest, partition_dir
-from graphmill.storage.format.source import GraphSource, Progress
+from graphmill.storage.format.manifest import (
+    EDGE,
+    NODE,
+    EncodingEntry,
+    GraphPart,
+    Manifest,
+    StoredLinks,
+    Tables,
+    parse_manifest,
+    partition_dir,
+)
+from graphmill.storage.format.source import GraphSource, Progress, TypedSource
 from graphmill.storage.ingestion.edge_ingestion import EdgeIngestion
 from graphmill.storage.ingestion.held_out_links import MessageEdges, without_held_out
-from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.ingestion.ingest_options import IngestOptions, SplitOptions
 from graphmill.storage.ingestion.node_spool import NodeSpool
 from graphmill.storage.ingestion.numbering import Numbering
-from graphmill.storage.partitioning.partitioners import assign_partitions
+from graphmill.storage.ingestion.typed_sources import (
+    check_sizes,
+    check_typed,
+    is_split,
+    plain_source,
+    with_reverse_relations,
+)
+from graphmill.storage.partitioning.partitioners import assign_partitions, assign_types
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter, write_snapshot
 from graphmill.storage.snapshots.snapshots import read_manifest
 from graphmill.storage.splits.drawn_split import SplitSource
+from graphmill.storage.statistics.graph_measures import statistics_without_edges
 
 
 def ingest(
-    source: GraphSource, url: str, options: IngestOptions | None = None, progress: Progress | None = None
+    source: GraphSource | TypedSource, url: str, options: IngestOptions | None = None, progress: Progress | None = None
 ) -> Manifest:
     """Writes `source` as partitions under `url`, as a snapshot of its own, and returns the manifest.
 
+    Several types or relations become a typed graph, of which every type is cut about evenly; one type and one relation become a plain graph. With
+    `undirected` a relation of one type has the reverses of its edges among them, and any other a relation rev_NAME beside it.
     Raises ConfigError where `url` already holds something (unless `overwrite` and it is a graph) or cannot be used, DataError where the
     source's data is not a valid graph, ConflictError where another writer published meanwhile, FormatError where writing fails. After an
     error `url` holds what it held before.
     """
-    options = options or IngestOptions()
-    check_sizes(source.info.name, source.info.num_nodes, options)
-    if options.split and isinstance(source, SplitSource):
-        source = source.with_split(options.split)
-    source = without_held_out(source, options.links)
-    with ingestion_writer(url, options) as writer:
-        manifest = _written(source, options, writer, progress or (lambda *_: None))
-        return writer.commit(replace(manifest, encodings=_kept_encodings(url, manifest.content_hash)))
-
-
-@contextlib.contextmanager
-def ingestion_writer(url: str, options: IngestOptions) -> Iterator[SnapshotWriter]:
-    """A writer of one snapshot; what the disk refuses within the block is one line."""
+    options, source, plain = options or IngestOptions(), plain_source(source), None
+    if isinstance(source, TypedSource):
+        one_way, source = source, with_reverse_relations(source) if options.undirected else source
+        check_typed(source, options)
+    else:
+        check_sizes(source.info.name, source.info.num_nodes, options)
+        drawn = source.with_split(options.split) if options.split and isinstance(source, SplitSource) else source
+        plain = without_held_out(drawn, options.links)
+        source = one_way = TypedSource(plain.info.name, {NODE: plain}, {EDGE: plain}, plain.info.provenance or {})
     with write_snapshot(url, overwrite=options.overwrite, scratch=options.scratch) as writer:
-        try:
-            yield writer
-        except GraphmillError:
-            raise
-        except OSError as error:  # a full disk, or a source's file that cannot be read
-            named = f" ({error.filename})" if error.filename else ""
-            raise FormatError(f"{url}: cannot prepare the graph: {one_line(error)}{named}") from error
-
-
-def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:
-    """Raises DataError where there is no node, ConfigError where there are more partitions than nodes."""
-    if num_nodes < 1:
-        raise DataError(f"{name}: expected at least one node, got {num_nodes}")
-    if options.num_partitions > num_nodes:
-        raise ConfigError(
-            f"num_partitions: expected at most one partition per node ({num_nodes}), got {options.num_partitions}; "
-            "lower --partitions"
-        )
+        manifest = _written(source, one_way, plain, options, writer, progress or (lambda *_: None))
+        return writer.commit(replace(manifest, encodings=_kept_encodings(url, manifest.content_hash)))
 
 
 def _kept_encodings(url: str, content_hash: str) -> Mapping[str, EncodingEntry]:
@@ -83,40 +82,68 @@ def _kept_encodings(url: str, content_hash: str) -> Mapping[str, EncodingEntry]:
     return {}
 
 
-def _written(source: GraphSource, options: IngestOptions, writer: SnapshotWriter, progress: Progress) -> Manifest:
-    """Writes all files of a graph; the manifest has no encodings and no number yet."""
-    nodes = NodeSpool(source, options, writer.scratch, progress)
+def _written(
+    source: TypedSource,
+    one_way: TypedSource,
+    plain: GraphSource | None,
+    options: IngestOptions,
+    writer: SnapshotWriter,
+    progress: Progress,
+) -> Manifest:
+    """Writes all files of a graph; the manifest has no encodings and no number yet. `one_way`: the source without relations that were added; `plain`: that of
+    a plain graph, whose files lie in no folders of types and relations."""
+    spools: dict[str, NodeSpool] = {}
+    for name, nodes in source.nodes.items():
+        of_type = options
+        if plain is None:
+            of_type = options if nodes.info.has_label else replace(options, num_classes=None)
+            of_type = of_type if is_split(nodes, options) else replace(of_type, split=SplitOptions())
+        spools[name] = NodeSpool(nodes, of_type, writer, progress, "" if plain else name)
     progress("assign", 0, None)
-    assigned = assign_partitions(options.partitioner, source, options.num_partitions, options.seed, options.groups)
-    numbering = Numbering.of(assigned, options.num_partitions)
-    del assigned
-    times = (nodes.columns.time,) * 2
-    edges = EdgeIngestion(source, options, writer, progress, numbering, numbering, times, scratch=writer.scratch)
-    statistics, edge_fields = edges.write(nodes.columns, nodes.feature_statistics)
-    nodes.write(numbering, writer)
-    links = _write_links(source, writer, numbering, edges, symmetric=edge_fields["symmetric"])
+    name, count, seed = options.partitioner, options.num_partitions, options.seed
+    if plain is None:
+        assigned = assign_types(name, one_way, count, seed)
+    else:
+        assigned = {NODE: assign_partitions(name, plain, count, seed, options.groups)}
+    numberings: dict[str, Numbering] = {}
+    tables, done = Tables({}, {}), dict[str, set[str]]()
+    for name, spool in spools.items():
+        numbering = numberings[name] = Numbering.of(assigned.pop(name), options.num_partitions)
+        spool.write(numbering)
+        measured = None if plain else statistics_without_edges(spool.columns, spool.feature_statistics)
+        tables.node_types[name] = Manifest(
+            name, num_edges=0, **spool.manifest_fields(numbering), statistics=measured, part=GraphPart(name, None)
+        )
+    for each, edge_source in source.relations.items():
+        sources, targets, nodes_of = numberings[each.source], numberings[each.target], spools[each.target]
+        times, folder = (spools[each.source].columns.time, nodes_of.columns.time), "" if plain else str(each)
+        edges = EdgeIngestion(edge_source, options, writer, progress, sources, targets, times, folder)
+        measured, fields = edges.write(nodes_of.columns, nodes_of.feature_statistics)
+        links = _write_links(plain, writer, targets, edges, symmetric=fields["symmetric"])
+        part = GraphPart(str(each), sources.num_nodes)
+        tables.edge_types[each] = replace(
+            tables.node_types[each.target], name=part.name, **fields, links=links, statistics=measured, part=part
+        )
+        for key, value in edges.provenance.items():
+            done.setdefault(key, set()).add(value)
     progress("checksum", 0, None)
     provenance = {
-        **(source.info.provenance or {}),
+        **source.provenance,
         "partitioner": options.partitioner,
         "seed": str(options.seed),
-        **edges.provenance,
-        **_links_told(source, options),
+        **{key: " or ".join(sorted(values)) for key, values in done.items()},
+        **({"reverse_edges_added": "true"} if options.undirected else {}),  # as relations of their own, too
+        **_links_told(plain, options),
         **({"split": str(options.split)} if options.split else {}),
     }
-    return Manifest(
-        name=source.info.name,
-        **nodes.manifest_fields(numbering),
-        **edge_fields,
-        links=links,
-        statistics=statistics,
-        files=writer.entries(),
-        provenance=provenance,
-    )
+    if plain is None:
+        return Manifest.of_tables(source.name, tables, files=writer.entries(), provenance=provenance)
+    row = tables.edge_types[EDGE]
+    return replace(row, name=source.name, part=None, files=writer.entries(), provenance=provenance)
 
 
 def _write_links(
-    source: GraphSource, writer: SnapshotWriter, numbering: Numbering, edges: EdgeIngestion, *, symmetric: bool
+    source: GraphSource | None, writer: SnapshotWriter, numbering: Numbering, edges: EdgeIngestion, *, symmetric: bool
 ) -> StoredLinks | None:
     """Writes links.arrow of every partition, the links from its own nodes; None where no edge was held out."""
     if not isinstance(source, MessageEdges):
@@ -133,7 +160,7 @@ def _write_links(
     return links.stored()
 
 
-def _links_told(source: GraphSource, options: IngestOptions) -> dict[str, str]:
+def _links_told(source: GraphSource | None, options: IngestOptions) -> dict[str, str]:
     """What the graph's provenance says of the links that are held out."""
     if not isinstance(source, MessageEdges):
         return {}

@@ -38,7 +38,12 @@ _BLOCK_NUMBERS = 1 << 20  # at a time, of which columns are measured
 class NodeSpool:
     """Node rows in source order on scratch files, checked while they pass, then written partition by partition."""
 
-    def __init__(self, source: NodeSource, options: IngestOptions, scratch: Path, progress: Progress) -> None:
+    def __init__(
+        self, source: NodeSource, options: IngestOptions, writer: SnapshotWriter, progress: Progress, folder: str
+    ) -> None:
+        """Files go into the folder `folder` of each partition, and of the writer's scratch."""
+        self._writer, self._folder, scratch = writer, folder, writer.scratch / folder
+        scratch.mkdir(exist_ok=True)
         self.info, self.options = source.info, options
         info = self.info
         num_nodes = info.num_nodes
@@ -248,13 +253,13 @@ class NodeSpool:
             "id_kind": "string" if self.info.has_string_id else "int64",
         }
 
-    def write(self, numbering: Numbering, writer: SnapshotWriter, folder: str = "") -> None:
-        """Writes nodes.arrow, ids.arrow and features.arrow of every partition, into this folder of it. The scratch file of features is gone then."""
+    def write(self, numbering: Numbering) -> None:
+        """Writes nodes.arrow, ids.arrow and features.arrow of every partition. The scratch file of features is gone then."""
         for partition in range(numbering.num_partitions):
-            directory = writer.files / partition_dir(partition) / folder
+            directory = self._writer.files / partition_dir(partition) / self._folder
             directory.mkdir(parents=True, exist_ok=True)
             for file in self._write_partition(numbering.rows(partition), numbering.group_of_row, directory):
-                writer.add_file(file)
+                self._writer.add_file(file)
         self._feature = None
         (self._scratch / "feature").unlink(missing_ok=True)
 

@@ -9,14 +9,14 @@ Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from graphmill.core.counter_random import Permutation, derive_key
-from graphmill.core.errors import ConfigError, MissingDependencyError
+from graphmill.core.errors import ConfigError, DataError, MissingDependencyError
 from graphmill.core.parallel_map import ordered_map
-from graphmill.storage.format.source import GraphSource, TypedSource
-from graphmill.storage.partitioning.flattened_types import TypesTogether, check_ends
+from graphmill.storage.format.source import EdgeChunk, EdgeSource, SourceInfo, TypedSource
 from graphmill.storage.partitioning.group_order import even_ranges, order_groups
 
 LDG_SLACK, LOOSE = 0.03, 4.0
@@ -43,7 +43,7 @@ class Assignment:
 
 
 def assign_partitions(
-    name: str, source: GraphSource, num_partitions: int, seed: int, num_groups: int | None = None
+    name: str, source: EdgeSource, num_partitions: int, seed: int, num_groups: int | None = None
 ) -> Assignment:
     """The partition of every row, by the partitioner `name`, and its locality group where there are such (`automatic_groups` says how many, if
     nobody else does). Edges count both ways, whether or not the source gives both.
@@ -90,13 +90,39 @@ def assign_types(name: str, source: TypedSource, num_partitions: int, seed: int)
     if name in SHARES or num_partitions == 1:
         shares = SHARES.get(name, consecutive_shares)
         return {node_type: Assignment(shares(count, num_partitions, seed)) for node_type, count in num_nodes.items()}
-    together = TypesTogether(source)
+    together = _TypesTogether(source)
     partition = GROUPERS[name](together, together.offsets, num_partitions, seed, None, LDG_SLACK)
     of_types = dict(zip(num_nodes, np.split(partition, together.offsets[1:-1]), strict=True))
     return {
         node_type: Assignment(_without_empty(own, num_partitions) if len(own) >= num_partitions else own)
         for node_type, own in of_types.items()
     }
+
+
+@dataclass(frozen=True)
+class _TypesTogether:
+    """A typed source as the edges of one plain graph: the rows of all types one after another, the edges of all relations."""
+
+    source: TypedSource
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """int64 [num_types + 1]: where the rows of each type begin."""
+        return np.cumsum([0, *(nodes.info.num_nodes for nodes in self.source.nodes.values())])
+
+    @property
+    def info(self) -> SourceInfo:
+        return SourceInfo(name=self.source.name, num_nodes=int(self.offsets[-1]))
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        """Relation after relation. Raises DataError for an id that its type has not."""
+        first = dict(zip(self.source.nodes, self.offsets.tolist(), strict=False))
+        for relation, edges in self.source.relations.items():
+            ends = relation.source, relation.target
+            counts = [self.source.nodes[end].info.num_nodes for end in ends]
+            for chunk in edges.edges(chunk_edges):
+                _check_ends(chunk, edges.info.name, *counts)
+                yield EdgeChunk(chunk.src + first[ends[0]], chunk.dst + first[ends[1]])
 
 
 def automatic_groups(num_nodes: int, num_partitions: int) -> int:
@@ -124,7 +150,7 @@ def consecutive_shares(num_nodes: int, num_partitions: int, seed: int) -> np.nda
 
 
 def ldg_groups(
-    source: GraphSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
+    source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
     """int32 [num_nodes]: linear deterministic greedy over the edge stream, in one pass; `seed` changes nothing. A group has at most 1 + `slack` times the
     mean of each type (rows type_offsets[t] up to the next). Adds to links[a, b], where that is given, the edges from group a to group b, as the groups are while these edges pass.
@@ -157,7 +183,7 @@ def ldg_groups(
 
 
 def metis_groups(
-    source: GraphSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
+    source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
     """METIS's k-way partition of the undirected simple graph behind the edges, as `ldg_groups`, but with METIS's slack, and a group may be empty; holds the whole graph in memory.
 
@@ -198,7 +224,7 @@ def metis_groups(
 
 
 SHARES: dict[str, Callable[[int, int, int], np.ndarray]] = {"random": random_shares, "range": consecutive_shares}
-GROUPERS: dict[str, Callable[[GraphSource, np.ndarray, int, int, np.ndarray | None, float], np.ndarray]] = {
+GROUPERS: dict[str, Callable[[EdgeSource, np.ndarray, int, int, np.ndarray | None, float], np.ndarray]] = {
     "ldg": ldg_groups,
     "metis": metis_groups,
 }
@@ -227,13 +253,13 @@ def _keep_to_capacity(
     move_surplus(order, indptr, neighbour, kind, group, size.reshape(-1, num_groups), capacity)
 
 
-def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _windows(source: EdgeSource, window_edges: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(src, dst) of exactly `window_edges` edges, then the rest, however the source cuts its chunks; ids are checked."""
     num_nodes = source.info.num_nodes
     pending: list[tuple[np.ndarray, np.ndarray]] = []
     num_pending = 0
     for chunk in source.edges(min(window_edges, _READ_EDGES)):
-        check_ends(chunk, source.info.name, num_nodes, num_nodes)
+        _check_ends(chunk, source.info.name, num_nodes, num_nodes)
         src, dst = chunk.src, chunk.dst
         while len(src):
             space = window_edges - num_pending
@@ -245,6 +271,16 @@ def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarra
                 pending, num_pending = [], 0
     if num_pending:
         yield np.concatenate([pair[0] for pair in pending]), np.concatenate([pair[1] for pair in pending])
+
+
+def _check_ends(chunk: EdgeChunk, name: str, num_sources: int, num_targets: int) -> None:
+    """Raises DataError where the ends of a source's edges are not rows of so many nodes."""
+    if len(chunk.src) != len(chunk.dst):  # the compiled loops read both by one index
+        raise DataError(f"{name}: expected as many sources as destinations, got {len(chunk.src)} and {len(chunk.dst)}")
+    for ids, count in ((chunk.src, num_sources), (chunk.dst, num_targets)):
+        if len(ids) and (ids.min() < 0 or ids.max() >= count):
+            bad = ids[int(np.argmax((ids < 0) | (ids >= count)))]
+            raise DataError(f"{name}: edge ids must be 0 to {count - 1} (num_nodes = {count}), got {bad}")
 
 
 def _without_empty(group: np.ndarray, num_groups: int) -> np.ndarray:

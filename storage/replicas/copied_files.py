@@ -27,9 +27,9 @@ from graphmill.storage.filesystem.fsync import sync_file, write_durably
 from graphmill.storage.filesystem.outputs import check_output
 from graphmill.storage.filesystem.retry import retried
 from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
-from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_graph_set_manifest
-from graphmill.storage.format.manifest import partition_dir
-from graphmill.storage.graph import PinnedGraph, StoredGraph, open_graph
+from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_any_manifest
+from graphmill.storage.format.manifest import Manifest, partition_dir
+from graphmill.storage.graph import PLAIN_OR_TYPED, PinnedGraph, StoredGraph, TypedGraph, open_graph
 from graphmill.storage.replicas.file_stamps import Stamp, take_stamps
 from graphmill.storage.snapshots.snapshot_writer import graph_strangers
 from graphmill.storage.snapshots.snapshots import has_graph, manifest_path, read_manifest
@@ -48,32 +48,58 @@ class CopiedPartition:
     num_bytes: int  # that came from the origin just now
 
 
-def copy_manifest(copy: StoredGraph) -> None:
+def copy_manifest(url: str, manifest: Manifest | GraphSetManifest) -> None:
     """Puts the manifest of a copy where it opens from, unless it is there. Raises ConfigError where another graph is there."""
-    where = Path(manifest_path(copy.path, copy.manifest.snapshot))
-    if where.exists():
-        there = open_graph(copy.url, copy.manifest.snapshot).manifest
-        if there.content_hash != copy.manifest.content_hash or there.origin is None:
-            raise ConfigError(
-                f"{copy.url} on {socket.gethostname()}: expected nothing, or a copy of {copy.manifest.origin}, found the graph "
-                f"{there.name}; choose another url"
-            )
-        if there.origin == copy.manifest.origin and there.encodings == copy.manifest.encodings:
-            return
-    elif has_graph(copy.url) and open_graph(copy.url).manifest.origin is None:
-        raise ConfigError(f"{copy.url} on {socket.gethostname()}: expected nothing, found a graph; choose another url")
+    if _manifest_there(url, manifest) == manifest:
+        return
+    where = Path(manifest_path(split_url(url)[1], manifest.snapshot))
     with _writing(where):
         where.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(where, copy.manifest.to_json().encode())
+        write_durably(where, manifest.to_json().encode())
 
 
-def check_copy(url: str) -> None:
-    """Raises ConfigError where a folder of this host may not become a graph's copy: it holds other files, or cannot be written."""
+def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest | GraphSetManifest | None:
+    """That of the same snapshot, else the newest, of a copy that is there. Raises ConfigError where what is there is no copy, or one of other bytes."""
+    if not has_graph(url):
+        return None
+    filesystem, path = split_url(url)
+    is_same = Path(manifest_path(path, manifest.snapshot)).exists()
+    number = manifest.snapshot if is_same else None
+    there = parse_any_manifest(*read_manifest(filesystem, path, url, number, "graphmill ingest <source>"))
+    if there.origin is None or (is_same and there.content_hash != manifest.content_hash):
+        raise ConfigError(
+            f"{url} on {socket.gethostname()}: expected nothing, or a copy of {manifest.origin}, found the graph {there.name}; "
+            "choose another url"
+        )
+    return there
+
+
+def _check_place(url: str, manifest: Manifest | GraphSetManifest) -> None:
+    """Raises ConfigError where a folder of this host may not become this copy: it holds other files or another graph, or cannot be written."""
     where = f"choose another url on {socket.gethostname()}"
     check_output(url, "a graph", lambda *at: [name for name in graph_strangers(*at) if name != COPIED], advice=where)
+    _manifest_there(url, manifest)
 
 
-def copy_partition(copy: StoredGraph, index: int) -> CopiedPartition:
+def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = ()) -> int:
+    """Makes sure that the copy at `url` has these partitions of a graph on this host, or all files of a set; bytes that came from the origin just now.
+
+    Raises ConfigError where something else is at `url`, FormatError where the origin is gone or damaged, or the disk is full.
+    """
+    filesystem, path = split_url(origin)
+    manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, snapshot, "graphmill ingest <source>"))
+    manifest = replace(manifest, origin=absolute_url(origin))
+    _check_place(url, manifest)
+    if isinstance(manifest, GraphSetManifest):
+        num_bytes = _copy_files(url, _WHOLE, list(manifest.files.values()), lambda: (filesystem, path))
+        copy_manifest(url, manifest)  # last: a set is opened with all its files
+        return num_bytes
+    copy_manifest(url, manifest)
+    copy = open_graph(url, snapshot, kind=PLAIN_OR_TYPED)
+    return sum(copy_partition(copy, partition).num_bytes for partition in partitions)
+
+
+def copy_partition(copy: StoredGraph | TypedGraph, index: int) -> CopiedPartition:
     """Makes sure that a copy has a partition's files on this host, and reads only what was not verified here before.
 
     Raises FormatError where the origin is gone or damaged, or the disk is full.
@@ -87,40 +113,8 @@ def copy_partition(copy: StoredGraph, index: int) -> CopiedPartition:
         return origin.filesystem, origin.path
 
     num_bytes = _copy_files(copy.url, f"{partition_dir(index)}.json", entries, open_origin)
-    copy_manifest(copy)
+    copy_manifest(copy.url, copy.manifest)
     return CopiedPartition(frozenset(entry.path for entry in entries), num_bytes)
-
-
-def copy_graphs(origin: str, snapshot: int, url: str) -> int:
-    """Makes sure that a set of graphs has all its files on this host too; bytes that came from the origin just now.
-
-    Raises ConfigError where something else is at `url`, FormatError where the origin is gone or damaged, or the disk is full.
-    """
-    filesystem, path = split_url(origin)
-    text, name = read_manifest(filesystem, path, origin, snapshot, "graphmill ingest <source>")
-    manifest = replace(parse_graph_set_manifest(text, name), origin=absolute_url(origin))
-    where = Path(manifest_path(split_url(url)[1], snapshot))
-    expected = f"{url} on {socket.gethostname()}: expected nothing, or a copy of {origin}, found "
-    if where.exists():
-        if where.read_text() != text and not _is_copy(where, manifest):
-            raise ConfigError(f"{expected}another graph; choose another url")
-    elif has_graph(url) and not Path(split_url(url)[1], COPIED, _WHOLE).exists():
-        raise ConfigError(f"{expected}a graph that is none; choose another url")
-    check_copy(url)
-    num_bytes = _copy_files(url, _WHOLE, list(manifest.files.values()), lambda: (filesystem, path))
-    with _writing(where):
-        where.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(where, manifest.to_json().encode())
-    return num_bytes
-
-
-def _is_copy(where: Path, manifest: GraphSetManifest) -> bool:
-    """Whether the manifest there is of a copy with the same bytes, of whichever origin."""
-    try:
-        there = parse_graph_set_manifest(where.read_text(), str(where))
-    except (FormatError, ValueError):
-        return False
-    return there.origin is not None and there.content_hash == manifest.content_hash
 
 
 def _copy_files(

@@ -15,8 +15,7 @@ from graphmill.storage.filesystem.fsync import remove_if_empty
 from graphmill.storage.filesystem.object_stores import is_object_store
 from graphmill.storage.filesystem.outputs import remove_empty_folder
 from graphmill.storage.filesystem.urls import is_local
-from graphmill.storage.format.manifest import parse_head
-from graphmill.storage.format.typed_manifest import PART_NAME
+from graphmill.storage.format.manifest import PART_NAME, parse_head
 from graphmill.storage.snapshots.snapshots import manifest_path
 
 # Every name that a writer gives to a file in its folder, and no other. The journal is removed last: without it the folder is nobody's.

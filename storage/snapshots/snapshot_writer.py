@@ -17,16 +17,15 @@ from typing import TypeVar
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from graphmill.core.errors import ConfigError, ConflictError, FormatError
+from graphmill.core.errors import ConfigError, ConflictError, FormatError, GraphmillError
 from graphmill.storage.filesystem.file_entry import FileEntry
-from graphmill.storage.filesystem.filesystem_errors import one_line_errors
+from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
 from graphmill.storage.filesystem.fsync import link_exclusively, remove_if_empty, sync_file, synced_entry
 from graphmill.storage.filesystem.ingest_scratch import remove_orphans, scratch_directory
 from graphmill.storage.filesystem.outputs import check_output, names_there
 from graphmill.storage.filesystem.urls import is_local, split_url
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 from graphmill.storage.format.manifest import Manifest, parse_head
-from graphmill.storage.format.typed_manifest import TypedManifest
 from graphmill.storage.snapshots.conditional_put import check_exclusive_creation
 from graphmill.storage.snapshots.garbage import remove_temporary
 from graphmill.storage.snapshots.journal import LEASE_S, Lease
@@ -49,7 +48,7 @@ _MEMORY = (
 )  # creating a file is not atomic in fsspec's memory filesystem: this process's writers take turns
 
 
-Manifested = TypeVar("Manifested", Manifest, TypedManifest, GraphSetManifest)
+Manifested = TypeVar("Manifested", Manifest, GraphSetManifest)
 
 
 def check_destination(url: str, *, overwrite: bool = False) -> None:
@@ -86,7 +85,7 @@ def write_snapshot(
     """A writer of one snapshot. Files that are not committed at the end of the block are removed.
 
     `scratch`: a local directory for temporary files; None: in the snapshot's own folder, or the system's for remote stores.
-    Raises ConfigError where `url` cannot be written to.
+    Raises ConfigError where `url` cannot be written to, FormatError where the disk refuses what the block does.
     """
     check_destination(url, overwrite=overwrite)
     filesystem, path = split_url(url)
@@ -113,7 +112,13 @@ def write_snapshot(
                 each.mkdir(exist_ok=True)
         writer = SnapshotWriter(filesystem, path, url, folder, base, staged, temporary, lease, made, attempted)
         stack.callback(writer.close)
-        yield writer
+        try:
+            yield writer
+        except GraphmillError:
+            raise
+        except OSError as error:  # a full disk, or a source's file that cannot be read
+            named = f" ({error.filename})" if error.filename else ""
+            raise FormatError(f"{url}: cannot prepare the graph: {one_line(error)}{named}") from error
 
 
 @contextlib.contextmanager

@@ -85,17 +85,17 @@ def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _typed_manifest(folder: Path) -> tuple[list[bytes], Run]:
-    from graphmill.storage.format.typed_manifest import parse_typed_manifest
-    from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+    from graphmill.storage.format.manifest import parse_manifest
+    from graphmill.storage.ingestion.ingest import ingest
     from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
 
     path = folder / "typed"
     small = synthetic_mag(SyntheticMagOptions(scale=1e-5, feature_dim=2, num_classes=2))
-    ingest_typed(small, str(path), IngestOptions(num_partitions=2))
+    ingest(small, str(path), IngestOptions(num_partitions=2))
 
     def run(data: bytes) -> None:
-        manifest = parse_typed_manifest(data.decode(errors="replace"), "000001.json")
-        assert parse_typed_manifest(manifest.to_json(), "again") == manifest
+        manifest = parse_manifest(data.decode(errors="replace"), "000001.json")
+        assert parse_manifest(manifest.to_json(), "again") == manifest
 
     return [newest_manifest(path).read_bytes()], run
 

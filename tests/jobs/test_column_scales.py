@@ -23,7 +23,6 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.graph_sets.graph_set import open_graphs
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
 from graphmill.storage.statistics.graph_measures import measure_columns
 from tests.job_in_process import one_thread, run_job
 from tests.predictions import predictions_of
@@ -190,7 +189,7 @@ def test_each_type_of_nodes_has_its_own_columns(tmp_path):
         relations = {
             Relation(each, "to", "a"): array_edges(each, src=src, dst=dst) for each, (src, dst) in ends.items()
         }
-        ingest_typed(TypedSource("typed", nodes, relations), str(tmp_path / name), IngestOptions(num_partitions=2))
+        ingest(TypedSource("typed", nodes, relations), str(tmp_path / name), IngestOptions(num_partitions=2))
         words = ["--model", "rsage", *SHORT, "--sampler.fanouts", 4, 3, "--data.standardise", "yes"]
         losses[name] = train(str(tmp_path / name), tmp_path / f"run {name}", *words)[1]
     assert losses["all"] == pytest.approx(losses["plain"], rel=1e-4)

@@ -325,8 +325,8 @@ def test_typed_batches_train_pyg_s_models_and_ours(tmp_path: Path) -> None:
     check = """
 assert logits.shape == (sampler.sample(epoch=0, batch=0).num_roots, 3)
 assert net(part.x_dict, part.edge_index_dict)["paper"].shape == (part["paper"].num_nodes, 3)
-ingest_typed(typed_pyg_graph(data), "other", IngestOptions(num_partitions=4, undirected=True, overwrite=True))
-other = NeighborSampler(typed_router(open_typed_graph("other")), options).sample(epoch=0, batch=1)
+ingest(typed_pyg_graph(data), "other", IngestOptions(num_partitions=4, undirected=True, overwrite=True))
+other = NeighborSampler(typed_router(open_graph("other")), options).sample(epoch=0, batch=1)
 ours = sampler.sample(epoch=0, batch=1)
 for relation in graph.relations:
     assert other.edges[relation].indices.tolist() == ours.edges[relation].indices.tolist()

@@ -6,7 +6,7 @@ import pytest
 
 from graphmill.jobs import encode, ingest, inspect_graph
 from graphmill.storage.format.source import Relation
-from graphmill.storage.typed_graph import open_typed_graph
+from graphmill.storage.graph import open_graph
 from tests.job_in_process import run_job
 
 TABLES = """\
@@ -34,12 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_of_tables_is_ingested(folder: Path) -> None:
-    graph = open_typed_graph(str(folder / "stored"))
+    graph = open_graph(str(folder / "stored"))
     assert graph.num_partitions == 2
     assert graph.relations == (Relation("author", "writes", "paper"), Relation("paper", "rev_writes", "author"))
     done = run_job(ingest.main, [".", "again"], folder)
     assert done.returncode == 0, done.stderr
-    assert open_typed_graph(str(folder / "again")).relations == graph.relations[:1]
+    assert open_graph(str(folder / "again")).relations == graph.relations[:1]
 
 
 def test_inspect_graph_shows_types_and_relations(folder: Path) -> None:

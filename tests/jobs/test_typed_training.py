@@ -9,7 +9,7 @@ import pytest
 from graphmill.jobs import ingest, predict, replay, train_links, train_nodes
 from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
 from graphmill.models.relational import RSAGE, OverTypes
-from graphmill.storage.typed_graph import open_typed_graph
+from graphmill.storage.graph import open_graph
 from tests.job_in_process import one_thread, run_job
 from tests.predictions import predictions_of
 from tests.runs import curve, node_run
@@ -101,7 +101,7 @@ def test_the_plan_draws_a_batch(folder: Path) -> None:
 
 
 def test_fanouts_of_a_relation(folder: Path) -> None:
-    graph = open_typed_graph(str(folder / "two"))
+    graph = open_graph(str(folder / "two"))
     words = ("--model", "rsage", "--sampler.relation_fanouts", "author--writes--paper=5,0", "paper--cites--paper=-1,2")
     run = node_run(graph, *words)
     relations = dict(run.training.relation_fanouts)
@@ -125,7 +125,7 @@ MODELS = {
     "name", [name if name == "geco" else pytest.param(name, marks=pytest.mark.long) for name in MODELS]
 )
 def test_other_models_stand_behind_relational_layers(name: str, folder: Path) -> None:
-    graph = open_typed_graph(str(folder / "two"))
+    graph = open_graph(str(folder / "two"))
     words = ["--model", name, *TYPED_SAMPLER, *MODELS[name], *BEHIND_LAYERS, *SMALL]
     run = node_run(graph, *words)
     model = run.build_model().model
@@ -142,7 +142,7 @@ def test_other_models_stand_behind_relational_layers(name: str, folder: Path) ->
 
 
 def test_r_sage_has_layers_of_its_own(folder: Path) -> None:
-    run = node_run(open_typed_graph(str(folder / "two")), "--model", "rsage", "--task.node_type", "paper")
+    run = node_run(open_graph(str(folder / "two")), "--model", "rsage", "--task.node_type", "paper")
     assert isinstance(run.build_model().model, RSAGE)
     assert "relational" not in run.architecture
     assert run.inputs.node_dims == (("author", 0), ("field_of_study", 0), ("institution", 0), ("paper", 8))
@@ -218,7 +218,6 @@ def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
         ("--model rsage --baseline gcn", "leave out --baseline"),
         ("--model rsage --relational.num_bases 2", "leave out --relational"),
         ("--model rsage --loader.cache_bytes 5000", "leave it out"),
-        ("--model rsage --servers.disk_cache_dir /tmp/none", "--servers.disk_cache_dir: "),
         ("--model rsage --sampler.fanouts 5 5 5", "fanouts needs one entry per layer: 2 layers"),
         ("--model rsage --sampler.relation_fanouts writes=5,5", "expected SOURCE--NAME--TARGET, got 'writes'"),
         ("--model rsage --sampler.relation_fanouts a--b--c=5,5", "expected relations among author--affiliated"),
@@ -281,6 +280,6 @@ def test_ray_workers_behind_servers_train_the_same_weights(whole: Path, folder: 
         done = run_job(predict.main, [str(whole), "predictions"], folder)
     assert done.returncode == 0, done.stderr
     table = predictions_of(folder / "predictions")
-    assert table["id"].to_pylist() == list(range(open_typed_graph(str(folder / "two")).num_nodes("paper")))
+    assert table["id"].to_pylist() == list(range(open_graph(str(folder / "two")).nodes("paper").num_nodes))
     of_test = [row["target"] == row["prediction"] for row in table.to_pylist() if row["split"] == "test"]
     assert np.mean(of_test) == pytest.approx(json.loads((whole / "summary.json").read_text())["scores"]["test"])

@@ -9,8 +9,7 @@ import pytest
 from graphmill.jobs import inspect_graph, predict, train_nodes
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
-from graphmill.storage.ingestion.ingest import IngestOptions
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.job_in_process import one_thread, run_job
 
 NODES, EDGES = 400, 3000
@@ -53,7 +52,7 @@ def graphs(tmp_path_factory) -> dict[str, str]:
         edges = {CITES: array_edges("cites", src, dst, edge_weight=values)}
         edges[WRITES] = array_edges("writes", *written, edge_feature=np.ones((50, 2), "f4"), edge_time=times)
         made[name] = str(folder / name)
-        ingest_typed(TypedSource("t", nodes, edges), made[name], IngestOptions(num_partitions=2))
+        ingest(TypedSource("t", nodes, edges), made[name], IngestOptions(num_partitions=2))
     return made
 
 

@@ -19,10 +19,10 @@ from graphmill.samplers.methods.ppr import PprSampler
 from graphmill.samplers.vocabulary.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
 from graphmill.samplers.vocabulary.options import PprOptions, TypedNeighborOptions, TypedNode2SubgraphOptions
 from graphmill.storage.format.source import Relation
+from graphmill.storage.graph import TypedGraph, open_graph
+from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
 from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
-from graphmill.storage.typed_graph import TypedGraph, open_typed_graph
 from tests.far_owner import FarOwner
 from tests.typed_reference import arrays_of, assert_same
 
@@ -36,8 +36,8 @@ OPTIONS = TypedNeighborOptions(
 def graph(tmp_path_factory: pytest.TempPathFactory) -> TypedGraph:
     url = str(tmp_path_factory.mktemp("graph") / "mag")
     source = synthetic_mag(SyntheticMagOptions(scale=0.0004, num_classes=3, feature_dim=8))
-    ingest_typed(source, url, IngestOptions(num_partitions=3, undirected=True, edge_ids=True))
-    return open_typed_graph(url)
+    ingest(source, url, IngestOptions(num_partitions=3, undirected=True, edge_ids=True))
+    return open_graph(url)
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from graphmill.samplers.drawing.pending_batch import with_rows
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import NeighborOptions, TypedNeighborOptions
 from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.graph import TypedGraph, open_graph
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
 from graphmill.storage.importers.memory.from_pyg import typed_pyg_graph
+from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
-from graphmill.storage.typed_graph import TypedGraph, open_typed_graph
 from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
 from tests.typed_reference import assert_same
 
@@ -42,9 +42,9 @@ def hetero_data() -> HeteroData:
 
 
 def batch_of(data: HeteroData, url: str, num_partitions: int, fanout: int) -> HeteroData:
-    ingest_typed(typed_pyg_graph(data), url, IngestOptions(num_partitions=num_partitions))
+    ingest(typed_pyg_graph(data), url, IngestOptions(num_partitions=num_partitions))
     options = TypedNeighborOptions(fanouts=(fanout, fanout), batch_size=100, root_split=None, shuffle=False)
-    sampler = NeighborSampler(typed_router(open_typed_graph(url)), options)
+    sampler = NeighborSampler(typed_router(open_graph(url)), options)
     return to_pyg(typed_to_torch(sampler.sample(epoch=0, batch=0)))
 
 
@@ -105,8 +105,8 @@ def store(
         for relation, each in graph.edges.items()
     }
     options = IngestOptions(num_partitions=partitions, partitioner=partitioner, edge_ids=True)
-    ingest_typed(TypedSource("random", nodes, edges), str(url), options)
-    return open_typed_graph(str(url))
+    ingest(TypedSource("random", nodes, edges), str(url), options)
+    return open_graph(str(url))
 
 
 def edge_times(graph: TypedMemoryGraph) -> dict[Relation, np.ndarray]:

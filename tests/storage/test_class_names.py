@@ -14,10 +14,8 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
-from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import ingest
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
-from graphmill.storage.typed_graph import open_typed_graph
 
 NAMES = ("blau", "grün", "rot")
 
@@ -70,8 +68,9 @@ def test_names_that_do_not_fit_are_refused(changes, tmp_path):
 def test_a_type_of_nodes_has_names(tmp_path):
     relation = Relation("thing", "likes", "thing")
     ends = np.arange(4)
-    ingest_typed(TypedSource("t", {"thing": _graph()}, {relation: array_edges("likes", ends, ends)}), str(tmp_path))
-    assert open_typed_graph(str(tmp_path)).manifest.types["thing"].class_names == NAMES
+    nodes = {"thing": _graph(), "other": array_nodes("other", 1)}
+    ingest(TypedSource("t", nodes, {relation: array_edges("likes", ends, ends)}), str(tmp_path))
+    assert open_graph(str(tmp_path)).manifest.node_types["thing"].class_names == NAMES
 
 
 @pytest.mark.parametrize("facts", [{"target_names": ("colour",)}, {"labelled": "nodes", "num_classes": 3}])

@@ -22,11 +22,9 @@ from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_gr
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
 from graphmill.storage.snapshots.snapshots import foreign_names, split_url
 from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
-from graphmill.storage.typed_graph import open_typed_graph
 from tests.stored_files import all_files, edit_manifest, newest_manifest, stored_file
 
 GRAPH = SyntheticGraph(SyntheticOptions(num_nodes=60, mean_degree=4, num_classes=3, feature_dim=4))
@@ -39,7 +37,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("graphs")
     ingest(GRAPH, str(folder / "graph"), IngestOptions(num_partitions=2, links=LinkSplitOptions(valid=0.1, test=0.1)))
     mag = synthetic_mag(SyntheticMagOptions(scale=1e-5, feature_dim=2, num_classes=2))
-    ingest_typed(mag, str(folder / "typed"), IngestOptions(num_partitions=2))
+    ingest(mag, str(folder / "typed"), IngestOptions(num_partitions=2))
     packed = PackedGraphs(
         num_nodes=np.array([2, 3]),
         num_edges=np.array([2, 4]),
@@ -78,9 +76,9 @@ def read(folder: Path) -> None:
         graphs = open_graphs(str(folder))
         graphs.fetch(np.arange(len(graphs)))
     elif folder.name == "typed":
-        graph = open_typed_graph(str(folder))
+        graph = open_graph(str(folder))
         for name in graph.manifest.rows:
-            list(open_graph(str(folder), part=name).partitions())
+            list(graph.part(name).partitions())
     else:
         list(open_graph(str(folder)).partitions())
         open_graph(str(folder)).verify()

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.core.errors import ConfigError, DataError, FormatError
+from graphmill.storage.format.manifest import parse_manifest
 from graphmill.storage.format.source import Relation, TypedSource
-from graphmill.storage.format.typed_manifest import parse_typed_manifest
-from graphmill.storage.graph import open_graph
+from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
+from graphmill.storage.graph_sets.graph_set import StoredGraphs
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
-from graphmill.storage.ingestion import typed_ingestion
+from graphmill.storage.ingestion import typed_sources
 from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions, SplitOptions
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
+from graphmill.storage.replicas.copied_files import copy_here
 from graphmill.storage.snapshots.prune import prune
-from graphmill.storage.typed_graph import TypedGraph, open_typed_graph
 from tests.listed_graph import ListedGraph, listed_graphs
 from tests.stored_files import edit_manifest, newest_manifest, stored_file
 from tests.typed_listed_graph import expected_lists, stored_lists, typed_lists, typed_source
@@ -53,7 +53,7 @@ def small(**changes) -> TypedSource:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("typed") / "graph"
-    ingest_typed(small(), str(folder), IngestOptions(num_partitions=2))
+    ingest(small(), str(folder), IngestOptions(num_partitions=2))
     return folder
 
 
@@ -67,7 +67,8 @@ def stored(written: Path, tmp_path: Path) -> Path:
 
 @st.composite
 def cases(draw: st.DrawFn):
-    nodes, relations = draw(typed_lists())
+    # One type and one relation are a plain graph, as the next test says.
+    nodes, relations = draw(typed_lists().filter(lambda lists: not len(lists[0]) == len(lists[1]) == 1))
     options = IngestOptions(
         num_partitions=draw(st.integers(1, max(each.num_nodes for each in nodes.values()))),
         partitioner=draw(st.sampled_from(["random", "range"])),
@@ -88,8 +89,8 @@ def test_any_typed_graph_is_stored_as_the_lists_say(case) -> None:
     nodes, relations, options = case
     with tempfile.TemporaryDirectory() as folder:
         url = f"{folder}/graph"
-        manifest = ingest_typed(typed_source(nodes, relations), url, options)
-        graph = open_typed_graph(url)
+        manifest = ingest(typed_source(nodes, relations), url, options)
+        graph = open_graph(url)
         assert graph.manifest == manifest
         expected = expected_lists(nodes, relations, options)
         assert stored_lists(graph) == expected
@@ -97,12 +98,17 @@ def test_any_typed_graph_is_stored_as_the_lists_say(case) -> None:
         for relation, lists in expected.edges.items():
             degrees = [len(edges) for edges in lists.values()]
             measured = graph.relation(relation).manifest.measured
-            assert graph.num_edges(relation) == measured.in_degree.total == measured.out_degree.total == sum(degrees)
+            assert (
+                graph.relation(relation).num_edges
+                == measured.in_degree.total
+                == measured.out_degree.total
+                == sum(degrees)
+            )
             assert measured.in_degree.maximum == max(degrees)
-            assert measured.out_degree.num == graph.num_nodes(relation.source)
+            assert measured.out_degree.num == graph.nodes(relation.source).num_nodes
         for name in nodes:
             # No partition has more than its even share.
-            sizes = np.diff(graph.offsets(name))
+            sizes = np.diff(graph.nodes(name).offsets)
             assert sizes.max() - sizes.min() <= 1
 
 
@@ -119,18 +125,16 @@ def test_one_type_and_one_relation_are_the_plain_graph(graph: ListedGraph, parti
         memory_budget_bytes=1 << 24,
         num_threads=1,
     )
-    relation = Relation("node", "edge", "node")
+    source = TypedSource("one", {"paper": graph}, {CITES: graph})
     with tempfile.TemporaryDirectory() as folder:
-        plain = ingest(graph, f"{folder}/plain", options)
-        ingest_typed(TypedSource("one", {"node": graph}, {relation: graph}), f"{folder}/typed", options)
-        one = open_typed_graph(f"{folder}/typed").relation(relation).manifest
-        assert {name: file.sha256 for name, file in one.files.items()} == {
-            name: file.sha256 for name, file in plain.files.items()
-        }
+        plain, one = (ingest(each, f"{folder}/{each.name}", options) for each in (graph, source))
+        assert one.content_hash == plain.content_hash
         assert one.measured == plain.measured
-        assert replace(
-            one, name="", part=None, files={}, provenance={}, snapshot=0, created=0.0
-        ) == replace(plain, name="", files={}, provenance={}, snapshot=0, created=0.0)  # fmt: skip
+        names = {"node_type": "paper", "relation": "cites"}
+        assert replace(one, name=plain.name, files=plain.files, created=plain.created) == replace(
+            plain, provenance={**names, **plain.provenance}
+        )
+        assert isinstance(open_graph(f"{folder}/one"), StoredGraph)
 
 
 def test_partitions_do_not_show_through(tmp_path: Path) -> None:
@@ -138,15 +142,15 @@ def test_partitions_do_not_show_through(tmp_path: Path) -> None:
     for count in (1, 3, 8):
         for partitioner in ("random", "range"):
             url = str(tmp_path / f"{partitioner}{count}")
-            ingest_typed(small(), url, IngestOptions(num_partitions=count, partitioner=partitioner))
-            graphs.append(open_typed_graph(url))
+            ingest(small(), url, IngestOptions(num_partitions=count, partitioner=partitioner))
+            graphs.append(open_graph(url))
     first = graphs[0]
     for graph in graphs[1:]:
         assert stored_lists(graph) == stored_lists(first)
         for name in first.manifest.rows:
-            parts = [one.manifest.part(name).measured.graph_digest for one in (first, graph)]
+            parts = [one.manifest.of_part(name).measured.graph_digest for one in (first, graph)]
             assert parts[0] == parts[1]
-    assert np.diff(graphs[-1].offsets("institution")).tolist() == [
+    assert np.diff(graphs[-1].nodes("institution").offsets).tolist() == [
         0,
         0,
         0,
@@ -160,41 +164,71 @@ def test_partitions_do_not_show_through(tmp_path: Path) -> None:
 
 def test_a_part_is_a_graph_that_opens_elsewhere_again(written: Path) -> None:
     """As the processes of a run do, by its pin."""
-    graph = open_typed_graph(str(written))
+    graph = open_graph(str(written))
     for part in (graph.nodes("institution"), graph.relation(WRITES)):
         again = part.pin().open()
         assert again.manifest == part.manifest
         assert again.manifest.content_hash == part.manifest.content_hash
-    writes = graph.relation_partition(WRITES, 1)
+    writes = graph.relation(WRITES).partition(1)
     assert writes.indices.dtype == np.int32
-    assert (writes.original_id == graph.node_partition("paper", 1).original_id).all()
-    np.testing.assert_array_equal(writes.feature, graph.node_partition("paper", 1).feature)
+    assert (writes.original_id == graph.nodes("paper").partition(1).original_id).all()
+    np.testing.assert_array_equal(writes.feature, graph.nodes("paper").partition(1).feature)
 
 
 def test_it_is_written_to_other_stores_too() -> None:
     url = "memory://tests/typed/graph"
-    manifest = ingest_typed(small(), url, IngestOptions(num_partitions=2))
-    open_typed_graph(url).verify()
-    assert manifest.num_nodes == 59
-    assert manifest.num_edges == 210
+    manifest = ingest(small(), url, IngestOptions(num_partitions=2))
+    graph = open_graph(url)
+    graph.verify()
+    assert (manifest.num_nodes, manifest.num_edges) == (59, 210)
+    on_store = graph.features_by_range().pin().open()  # as servers do, with --servers.range_reads
+    for part, own in ((on_store.nodes("paper"), graph.nodes("paper")), (on_store.relation(AT), graph.relation(AT))):
+        rows = part.partition(1).feature_on_store
+        assert rows is not None
+        np.testing.assert_array_equal(rows.read(np.arange(own.partition(1).num_nodes)), own.partition(1).feature)
+
+
+def test_a_copy_has_all_types_and_relations_of_its_partitions(written: Path, tmp_path: Path) -> None:
+    url = str(tmp_path / "copy")
+    origin = open_graph(str(written))
+    assert copy_here(str(written), 1, url, [1]) == sum(entry.num_bytes for entry in origin.partition_files(1))
+    copy = open_graph(url)
+    assert isinstance(copy, TypedGraph)
+    assert copy.manifest == replace(origin.manifest, origin=str(written))
+    for name in origin.manifest.rows:
+        np.testing.assert_array_equal(
+            copy.part(name).partition(1, verify=True).indices, origin.part(name).partition(1).indices
+        )
+    with pytest.raises(FormatError, match=r"part-00000/.*: expected a file"):
+        copy.nodes("paper").partition(0)
+    assert not copy.is_here
+    assert copy.whole().path == origin.path
+    assert copy.nodes("author").whole().manifest == origin.nodes("author").manifest
+    pinned = copy.relation(WRITES).pin()
+    assert copy_here(str(written), 1, url, [0, 1]) == sum(entry.num_bytes for entry in origin.partition_files(0))
+    open_graph(url).verify()
+    for path in Path(url).rglob("*"):  # a host that comes without any of it
+        if path.is_file():
+            path.unlink()
+    assert pinned.open().manifest == copy.relation(WRITES).manifest
 
 
 def test_snapshots_and_pruning(tmp_path: Path) -> None:
     url = str(tmp_path / "graph")
     for seed in range(3):
-        ingest_typed(small(), url, IngestOptions(num_partitions=2, seed=seed, overwrite=True))
-    assert open_typed_graph(url).manifest.snapshot == 3
+        ingest(small(), url, IngestOptions(num_partitions=2, seed=seed, overwrite=True))
+    assert open_graph(url).manifest.snapshot == 3
     assert prune(url, keep=1).removed == (1, 2)
-    open_typed_graph(url).verify()
+    open_graph(url).verify()
     with pytest.raises(FormatError, match="expected snapshot 1, found 3"):
-        open_typed_graph(url, 1)
+        open_graph(url, 1)
 
 
 def test_what_a_dead_writer_left_is_pruned(tmp_path: Path) -> None:
     """Its files and scratch files, under the names of types and relations too."""
     url = tmp_path / "graph"
     for _ in range(2):
-        ingest_typed(small(), str(url), IngestOptions(overwrite=True))
+        ingest(small(), str(url), IngestOptions(overwrite=True))
     (url / "manifests/000001.json").unlink()
     (left,) = url.glob("data/000001-*")
     for name in ("paper/feature", "author--writes--paper/edges/0.dst"):
@@ -204,19 +238,25 @@ def test_what_a_dead_writer_left_is_pruned(tmp_path: Path) -> None:
     assert pruned.foreign == ()
     assert pruned.orphans == (f"data/{left.name}",)
     assert not left.exists()
-    open_typed_graph(str(url)).verify()
+    open_graph(str(url)).verify()
 
 
 def test_plain_and_typed_are_told_apart(written: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        FormatError, match=r"expected a graph of one type of nodes, found a typed one.*inspect_graph"
-    ) as caught:
-        open_graph(str(written))
-    assert "\n" not in str(caught.value)
-    ingest(ListedGraph(3, [(0, 1)]), str(tmp_path / "plain"))
-    with pytest.raises(FormatError, match="expected a typed graph, found one of one type of nodes") as caught:
-        open_typed_graph(str(tmp_path / "plain"))
-    assert "\n" not in str(caught.value)
+    plain = str(tmp_path / "plain")
+    ingest(ListedGraph(3, [(0, 1)]), plain)
+    for url, kind, message in (
+        (
+            str(written),
+            StoredGraph,
+            "expected a graph of one type of nodes, found a typed graph; graphmill inspect_graph",
+        ),
+        (plain, TypedGraph, "expected a typed graph, found a graph of one type of nodes"),
+        (plain, StoredGraphs, "expected a set of graphs, found a graph of one type of nodes"),
+    ):
+        with pytest.raises(FormatError, match=message) as caught:
+            open_graph(url, kind=kind)
+        assert "\n" not in str(caught.value)
+    assert isinstance(open_graph(plain, kind=(StoredGraph, TypedGraph)), StoredGraph)
 
 
 FILES = (
@@ -243,7 +283,7 @@ def test_a_file_that_is_missing_truncated_or_changed_is_named(name: str, stored:
 
 def refusal(url: Path, message: str) -> str:
     with pytest.raises(FormatError) as caught:
-        open_typed_graph(str(url)).verify()
+        open_graph(str(url)).verify()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -267,14 +307,14 @@ def test_neighbors_of_another_type_are_refused(swapped: tuple[Relation, Relation
         file.write_bytes(content)
     graph_of = newest_manifest(stored).read_text()
     with pytest.raises(FormatError, match="content_hash"):
-        parse_typed_manifest(graph_of, "here")
+        parse_manifest(graph_of, "here")
 
     edit_manifest(stored, lambda body: body.update(content_hash=_hash(body)))
-    graph = open_typed_graph(str(stored))
+    graph = open_graph(str(stored))
     with pytest.raises(
         FormatError, match=r"expected node ids in \[0, |expected \d+ rows, found|expected .*, found None"
     ):
-        _ = [graph.relation_partition(each, 0) for each in swapped]
+        _ = [graph.relation(each).partition(0) for each in swapped]
 
 
 def _hash(body: dict) -> str:
@@ -314,7 +354,7 @@ def test_a_wrong_manifest_is_refused(name: str, stored: Path) -> None:
     change, message = MANIFESTS[name]
     edit_manifest(stored, change)
     with pytest.raises(FormatError) as caught:
-        open_typed_graph(str(stored))
+        open_graph(str(stored))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -331,17 +371,17 @@ REFUSED = {
 def test_options_of_plain_graphs_alone_are_refused(name: str, tmp_path: Path) -> None:
     options, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
-        ingest_typed(small(), str(tmp_path / "graph"), options)
+        ingest(small(), str(tmp_path / "graph"), options)
     assert not list(tmp_path.iterdir())
 
 
 def test_more_files_than_a_process_maps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed_ingestion, "MAX_PARTITIONS", 17)
-    ingest_typed(small(), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    monkeypatch.setattr(typed_sources, "MAX_PARTITIONS", 17)
+    ingest(small(), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
     with pytest.raises(
         ConfigError, match="expected at most 2 with 6 types and relations, whose files a process maps, got 3"
     ):
-        ingest_typed(small(), str(tmp_path / "other"), IngestOptions(num_partitions=3))
+        ingest(small(), str(tmp_path / "other"), IngestOptions(num_partitions=3))
 
 
 def test_bad_sources_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -349,35 +389,35 @@ def test_bad_sources_are_refused_in_one_line(tmp_path: Path) -> None:
     source = small()
     bad = array_edges("writes", np.array([3, 17]), np.array([0, 1]))
     with pytest.raises(DataError, match=r"writes: edge 1: expected node ids in \[0, 17\), got 17"):
-        ingest_typed(replace(source, relations={WRITES: bad}), url)
+        ingest(replace(source, relations={WRITES: bad}), url)
     with pytest.raises(ConfigError, match="expected types among author, got 'paper'"):
-        ingest_typed(replace(source, nodes={"author": source.nodes["author"]}), url)
+        ingest(replace(source, nodes={"author": source.nodes["author"]}), url)
     for name in ("two words", "a--b", "-a", "a/b", "..", ""):
         with pytest.raises(ConfigError, match="expected names of up to 64 letters"):
-            ingest_typed(TypedSource("x", {name: source.nodes["author"]}, {}), url)
+            ingest(TypedSource("x", {name: source.nodes["author"]}, {}), url)
     with pytest.raises(DataError, match="none: expected at least one node, got 0"):
-        ingest_typed(TypedSource("x", {"one": source.nodes["author"], "none": array_nodes("none", 0)}, {}), url)
+        ingest(TypedSource("x", {"one": source.nodes["author"], "none": array_nodes("none", 0)}, {}), url)
     with pytest.raises(DataError, match="expected at least one node"):
-        ingest_typed(TypedSource("x", {}, {}), url)
+        ingest(TypedSource("x", {}, {}), url)
     both = {**source.relations, Relation("paper", "rev_writes", "author"): source.relations[CITES]}
     with pytest.raises(ConfigError, match="has its reverse paper--rev_writes--author already"):
-        ingest_typed(replace(source, relations=both), url, IngestOptions(undirected=True))
+        ingest(replace(source, relations=both), url, IngestOptions(undirected=True))
     labelled = {"author": array_nodes("author", 17, label=np.zeros(17, int)), "paper": source.nodes["paper"]}
     with pytest.raises(ConfigError, match="expected one type with labels, found author, paper"):
-        ingest_typed(TypedSource("x", labelled, {}), url, IngestOptions(num_classes=5))
+        ingest(TypedSource("x", labelled, {}), url, IngestOptions(num_classes=5))
     assert not list(tmp_path.iterdir())
 
 
 def test_asking_for_what_is_not_there(written: Path) -> None:
-    graph = open_typed_graph(str(written))
+    graph = open_graph(str(written))
     with pytest.raises(ConfigError, match="expected a type, one of paper, author, institution, got 'venue'"):
         graph.nodes("venue")
     with pytest.raises(
-        ConfigError, match=r"expected a relation, one of author--writes--paper, .*, got paper--writes--author"
+        ConfigError, match=r"expected a type or a relation, one of paper, .*, got .paper--writes--author"
     ):
         graph.relation(Relation("paper", "writes", "author"))
     with pytest.raises(ConfigError, match=r"expected a type or a relation, one of paper, .*, got 'x'"):
-        open_graph(str(written), part="x")
+        graph.part("x")
     assert "paper 40" in repr(graph)
     assert isinstance(graph, TypedGraph)
 
@@ -394,14 +434,14 @@ def test_edges_are_as_old_as_the_younger_of_their_ends(tmp_path: Path) -> None:
     }
     own = array_edges("cites", rng.integers(0, 40, 90), rng.integers(0, 40, 90), edge_time=rng.integers(0, 5, 90))
     url = str(tmp_path / "graph")
-    ingest_typed(
+    ingest(
         replace(source, nodes=nodes, relations={**source.relations, CITES: own}), url, IngestOptions(num_partitions=2)
     )
-    graph = open_typed_graph(url)
+    graph = open_graph(url)
     graph.verify()
-    stored = {name: np.concatenate([graph.node_partition(name, p).original_id for p in range(2)]) for name in nodes}
+    stored = {name: np.concatenate([graph.nodes(name).partition(p).original_id for p in range(2)]) for name in nodes}
     for relation, times in ((WRITES, (born, year)), (AT, (born, None))):
-        for part in (graph.relation_partition(relation, p) for p in range(2)):
+        for part in (graph.relation(relation).partition(p) for p in range(2)):
             target = np.repeat(part.original_id, np.diff(part.indptr))
             expected = times[0][stored["author"][part.indices]]
             expected = expected if times[1] is None else np.maximum(expected, times[1][target])
@@ -409,15 +449,15 @@ def test_edges_are_as_old_as_the_younger_of_their_ends(tmp_path: Path) -> None:
             np.testing.assert_array_equal(part.edge_time, expected)
             lists = np.split(part.edge_time, part.indptr[1:-1])
             assert all(np.all(np.diff(one) >= 0) for one in lists)
-    assert max(graph.relation_partition(CITES, p).edge_time.max() for p in range(2)) == 4
-    assert graph.node_partition("institution", 0).time is None
+    assert max(graph.relation(CITES).partition(p).edge_time.max() for p in range(2)) == 4
+    assert graph.nodes("institution").partition(0).time is None
     by_time = IngestOptions(overwrite=True, split=SplitOptions(by_time=(0.5, 0.75)))
-    ingest_typed(replace(source, nodes=nodes), url, by_time)
-    papers = open_typed_graph(url).node_partition("paper", 0)
+    ingest(replace(source, nodes=nodes), url, by_time)
+    papers = open_graph(url).nodes("paper").partition(0)
     assert papers.split is not None
     assert np.bincount(papers.split[0], minlength=4)[1] >= 20
     assert papers.time[papers.split[0] == 1].max() < papers.time[papers.split[0] == 3].min()
-    assert open_typed_graph(url).nodes("institution").manifest.num_split_sets == 0
+    assert open_graph(url).nodes("institution").manifest.num_split_sets == 0
     with pytest.raises(ConfigError, match="expected a type whose nodes have times, found none; leave --split out"):
-        ingest_typed(small(), url, by_time)
+        ingest(small(), url, by_time)
     assert not small().relations[WRITES].info.has_edge_time

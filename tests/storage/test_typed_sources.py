@@ -13,23 +13,22 @@ import pytest
 
 from graphmill.core.errors import ConfigError, DataError, FormatError
 from graphmill.storage.format.source import Relation, TypedSource
-from graphmill.storage.graph import source_ids
+from graphmill.storage.graph import open_graph, source_ids
 from graphmill.storage.importers.memory.from_dgl import typed_dgl_graph
 from graphmill.storage.importers.memory.from_pyg import pyg_graph, typed_pyg_graph
 from graphmill.storage.importers.public.ogb_mag import ogb_mag
 from graphmill.storage.importers.tables.typed_tables import typed_tables
+from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
 from graphmill.storage.synthetic.mag_like import RELATIONS, TYPES, SyntheticMagOptions, synthetic_mag
-from graphmill.storage.typed_graph import open_typed_graph
 from tests.typed_listed_graph import TypedLists, stored_lists
 
 WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
 
 
 def ingested(source: TypedSource, folder: Path, **options) -> TypedLists:
-    ingest_typed(source, str(folder / "graph"), IngestOptions(num_partitions=2, overwrite=True, **options))
-    graph = open_typed_graph(str(folder / "graph"))
+    ingest(source, str(folder / "graph"), IngestOptions(num_partitions=2, overwrite=True, **options))
+    graph = open_graph(str(folder / "graph"))
     graph.verify()
     return stored_lists(graph)
 
@@ -302,15 +301,15 @@ edges:
     (tables / "follows.csv").write_text('who,what,days,stars\nann,#python,2,5\n"a,b",%,4,1\nZoë,#python,8,0\n')
     knows = {"src": ["ann", "a,b"], "dst": ["Zoë", "Zoë"], "vector": [[1.0, 2.0], [3.0, 4.0]], "w": [7, 8]}
     pa_parquet.write_table(pa.table(knows), tables / "knows.parquet")
-    ingest_typed(typed_tables(tables), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
-    graph = open_typed_graph(str(tmp_path / "graph"))
+    ingest(typed_tables(tables), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    graph = open_graph(str(tmp_path / "graph"))
     graph.verify()
     names = {name: source_ids(graph.nodes(name)).of(np.arange(3)).to_pylist() for name in graph.node_types}
     assert names == {"tag": ["#python", "007", "%"], "user": ["Zoë", "ann", "a,b"]}
     edges = {}
     for relation in graph.relations:
         for index in range(2):
-            part = graph.relation_partition(relation, index)
+            part = graph.relation(relation).partition(index)
             source = np.concatenate([graph.nodes(relation.source).original_id(p) for p in range(2)])[part.indices]
             of_target = names[relation.target]
             targets = np.repeat([of_target[i] for i in part.original_id], np.diff(part.indptr))
@@ -413,13 +412,13 @@ def test_ogbn_mag_that_is_not_whole(tmp_path: Path) -> None:
 
 def test_the_synthetic_mag_has_its_shape(tmp_path: Path) -> None:
     options = SyntheticMagOptions(scale=0.001, feature_dim=8, num_classes=20)
-    ingest_typed(synthetic_mag(options), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
-    graph = open_typed_graph(str(tmp_path / "graph"))
+    ingest(synthetic_mag(options), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    graph = open_graph(str(tmp_path / "graph"))
     graph.verify()
-    assert {name: graph.num_nodes(name) for name in graph.node_types} == {
+    assert {name: graph.nodes(name).num_nodes for name in graph.node_types} == {
         name: round(n / 1000) for name, n in TYPES.items()
     }
-    assert {each: graph.num_edges(each) for each in graph.relations} == {
+    assert {each: graph.relation(each).num_edges for each in graph.relations} == {
         each: round(n / 1000) for each, n in RELATIONS.items()
     }
     papers = graph.nodes("paper").manifest

@@ -23,8 +23,6 @@ from graphmill.storage.importers.tables.edge_list import EdgeListGraph
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.importers.tables.typed_tables import typed_tables
 from graphmill.storage.ingestion.ingest import ingest
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
-from graphmill.storage.typed_graph import open_typed_graph
 
 NODES = 5
 SRC, DST = np.array([0, 3, 1, 2, 4, 0]), np.array([1, 1, 2, 3, 0, 4])
@@ -164,8 +162,8 @@ TYPED = {
 
 @pytest.mark.parametrize("name", TYPED)
 def test_weights_reach_a_relation(name: str, tmp_path: Path) -> None:
-    ingest_typed(TYPED[name](tmp_path), str(tmp_path / "graph"))
-    assert stored(open_typed_graph(str(tmp_path / "graph")).relation(CITES)) == EDGES
+    ingest(TYPED[name](tmp_path), str(tmp_path / "graph"))
+    assert stored(open_graph(str(tmp_path / "graph")).relation(CITES)) == EDGES
 
 
 def test_weights_of_nodes_are_no_weights_of_edges() -> None:

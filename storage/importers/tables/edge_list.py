@@ -411,9 +411,9 @@ def _learnt_before(options: EdgeListOptions) -> tuple[tuple[FeatureColumn, ...],
     """The columns of features, and the names of classes, of the graph at `features_as`."""
     if options.features_as is None:
         return (), ()
-    from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph import StoredGraph, open_graph
 
-    manifest = open_graph(options.features_as).manifest
+    manifest = open_graph(options.features_as, kind=StoredGraph).manifest
     if not manifest.feature_columns and not manifest.class_names:
         raise ConfigError(
             f"features_as: expected a graph whose features came from a table with names of columns, {options.features_as} keeps none; leave it out"

@@ -12,16 +12,18 @@ import pytest
 from graphmill.cluster.data.graph_set_data import GraphData
 from graphmill.cluster.ingestion.molecules import ingest_molecules
 from graphmill.cluster.options import MoleculeIngestOptions, ServerOptions
-from graphmill.cluster.serving.partition_server import connect, partition_servers, server_group
-from graphmill.cluster.serving.replicate import place_graph, place_graphs
+from graphmill.cluster.serving.partition_server import connect, connect_any, partition_servers, server_group
+from graphmill.cluster.serving.replicate import place_graph
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.samplers.access.router import local_router
+from graphmill.samplers.access.typed_router import typed_router
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import NeighborOptions
 from graphmill.storage.graph import StoredGraph, open_graph
 from graphmill.storage.graph_sets.graph_set import open_graphs
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
+from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
 from tests.listed_graph import random_listed_graph
 from tests.reference_sampler import same_bytes
 from tests.stored_files import stored_file
@@ -37,9 +39,9 @@ def origin(shared_ray, tmp_path: Path) -> StoredGraph:
 
 def place(origin: StoredGraph, url: Path):
     told = []
-    copy, hosts = place_graph(origin.url, str(url), lambda *what: told.append(what))
+    _, hosts = place_graph(origin.url, str(url), lambda *what: told.append(what))
     assert told == [("hosts", 1, 1)]
-    return copy, hosts
+    return open_graph(str(url)), hosts
 
 
 def test_a_placed_graph_gives_the_batches_of_its_origin(origin, tmp_path):
@@ -119,6 +121,19 @@ def test_partitions_that_no_host_has_are_named(origin, tmp_path):
     assert "\n" not in str(raised.value)
 
 
+def test_a_typed_graph_is_placed_and_served_from_its_copy(shared_ray, tmp_path):
+    origin, copy = str(tmp_path / "mag"), str(tmp_path / "copy")
+    ingest(synthetic_mag(SyntheticMagOptions(scale=0.0004)), origin, IngestOptions(num_partitions=2))
+    _, hosts = place_graph(origin, copy, lambda *what: None)
+    assert [each.partitions for each in hosts] == [(0, 1)]
+    lost = stored_file(copy, "part-00001/paper/features.arrow")
+    lost.unlink()
+    with partition_servers(open_graph(copy), ServerOptions(local_reads=False)) as servers:
+        assert lost.exists()
+        there, here = (router.nodes["paper"] for router in (connect_any(servers), typed_router(open_graph(origin))))
+        np.testing.assert_array_equal(there.fetch(np.arange(90)).feature, here.fetch(np.arange(90)).feature)
+
+
 @pytest.mark.parametrize("url", ["s3://bucket/copy", "origin"])
 def test_a_place_that_is_no_disk_of_a_host_is_refused(origin, tmp_path, url):
     with pytest.raises(ConfigError, match=r"expected (a path on the hosts' own disks|another path)"):
@@ -129,12 +144,12 @@ def test_a_set_of_graphs_is_placed_on_every_host(shared_ray, tmp_path):
     origin, copy = str(tmp_path / "molecules"), str(tmp_path / "copy")
     ingest_molecules(EnumeratedMolecules(30), origin, MoleculeIngestOptions())
     told = []
-    manifest, hosts = place_graphs(origin, copy, lambda *what: told.append(what))
+    manifest, hosts = place_graph(origin, copy, lambda *what: told.append(what))
     assert told == [("hosts", 1, 1)]
     assert [each.num_bytes for each in hosts] == [sum(entry.num_bytes for entry in manifest.files.values())]
     assert open_graphs(copy).content_hash == manifest.content_hash
     with pytest.raises(ConfigError, match="expected another path than the origin's"):
-        place_graphs(origin, origin, lambda *what: None)
+        place_graph(origin, origin, lambda *what: None)
 
 
 def test_a_worker_without_the_set_says_so(tmp_path):

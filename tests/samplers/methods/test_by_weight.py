@@ -17,8 +17,6 @@ from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
-from graphmill.storage.typed_graph import open_typed_graph
 from tests.reference_sampler import assert_same_batch
 
 NODES, EDGES = 40, 160
@@ -127,8 +125,8 @@ def test_relations_without_weights_have_ones(tmp_path, kind, options, weight) ->
         cites: array_edges("cites", SRC, DST, edge_weight=weight),
         writes: array_edges("writes", np.array([0, 1, 1]), np.array([7, 0, 1])),
     }
-    ingest_typed(TypedSource("t", nodes, edges), str(tmp_path), IngestOptions())
-    router = typed_router(open_typed_graph(str(tmp_path)))
+    ingest(TypedSource("t", nodes, edges), str(tmp_path), IngestOptions())
+    router = typed_router(open_graph(str(tmp_path)))
     chosen = options(batch_size=NODES, shuffle=False, root_split=None, by_weight=True)
     if weight is None:
         with pytest.raises(ConfigError, match="edge column 'weight': no relation has it"):

@@ -16,7 +16,7 @@ from graphmill.samplers.methods.graph_batches import GraphBatchSampler
 from graphmill.samplers.vocabulary.options import GraphBatchOptions
 from graphmill.storage.format.arrow_files import write_batch
 from graphmill.storage.format.graph_set_manifest import Reject, RowSchema
-from graphmill.storage.graph import open_graph
+from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
@@ -259,8 +259,11 @@ def test_no_graph_at_all_is_refused(tmp_path):
 
 def test_kinds_are_told_apart(stored):
     store, _ = stored
-    with pytest.raises(FormatError, match="expected kind 'one-graph', got 'many-graphs'"):
-        open_graph(store.url)
+    assert open_graph(store.url).manifest == store.manifest
+    with pytest.raises(
+        FormatError, match="expected a graph of one type of nodes or a typed graph, found a set of graphs"
+    ):
+        open_graph(store.url, kind=PLAIN_OR_TYPED)
     edit_manifest(store.url, lambda body: body.update(kind="one-graph"))
     with pytest.raises(FormatError, match="expected kind 'many-graphs', got 'one-graph'"):
         open_graphs(store.url)

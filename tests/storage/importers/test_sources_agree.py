@@ -17,8 +17,6 @@ from graphmill.storage.importers.memory.from_pyg import pyg_graph
 from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
 from graphmill.storage.importers.tables.typed_tables import typed_tables
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from graphmill.storage.ingestion.typed_ingestion import ingest_typed
-from graphmill.storage.typed_graph import open_typed_graph
 
 COUNT = 8
 EDGES = np.array([(i, (i * 3 + 1) % COUNT) for i in range(COUNT)]).T
@@ -113,9 +111,9 @@ def stored(source, url: str):
     """(features, labels, splits by id, edges by id, names of classes) of what ingestion makes of it."""
     options = IngestOptions(num_partitions=2, overwrite=True)
     if isinstance(source, TypedSource):
-        ingest_typed(source, url, options)
-        graph = (typed := open_typed_graph(url)).nodes("n")
-        parts = [typed.relation_partition(typed.relations[0], index) for index in range(2)]
+        ingest(source, url, options)
+        graph = (typed := open_graph(url)).nodes("n")
+        parts = [typed.relation(typed.relations[0]).partition(index) for index in range(2)]
     else:
         ingest(source, url, options)
         graph = open_graph(url)

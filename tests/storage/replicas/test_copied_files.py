@@ -21,7 +21,7 @@ from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 from graphmill.storage.replicas import copied_files, file_stamps
-from graphmill.storage.replicas.copied_files import copy_graphs, copy_manifest, copy_partition
+from graphmill.storage.replicas.copied_files import copy_here, copy_manifest, copy_partition
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import stored_file
 
@@ -35,7 +35,7 @@ def origin(tmp_path: Path) -> StoredGraph:
 @pytest.fixture
 def copy(origin: StoredGraph, tmp_path: Path) -> StoredGraph:
     copy = copy_of(origin, str(tmp_path / "copy"))
-    copy_manifest(copy)
+    copy_manifest(copy.url, copy.manifest)
     return copy
 
 
@@ -133,14 +133,14 @@ def test_an_origin_that_is_gone_is_named(origin, copy):
 def test_a_place_where_another_graph_is_is_refused(origin, tmp_path):
     ingest(random_listed_graph(60, 300, seed=1), str(tmp_path / "other"), IngestOptions(num_partitions=3))
     with pytest.raises(ConfigError, match="choose another url"):
-        copy_manifest(copy_of(origin, str(tmp_path / "other")))
+        copy_manifest(str(tmp_path / "other"), copy_of(origin, "elsewhere").manifest)
 
 
 def test_a_newer_snapshot_of_the_origin_copies_only_its_own_files(origin, copy, tmp_path):
     copy_partition(copy, 1)
     newer = encode(origin, EncodingOptions("rwse", 5))[0]
     later = copy_of(newer, copy.url)
-    copy_manifest(later)
+    copy_manifest(later.url, later.manifest)
     assert copy_partition(later, 1).num_bytes == newer.manifest.encodings["rwse-5"].file(1).num_bytes
     assert open_graph(copy.url).manifest.snapshot == newer.manifest.snapshot
 
@@ -156,41 +156,41 @@ def molecules(tmp_path: Path) -> StoredGraphs:
 def test_a_set_of_graphs_is_copied_whole_and_once(molecules, tmp_path):
     url = str(tmp_path / "copy")
     whole = sum(entry.num_bytes for entry in molecules.manifest.files.values())
-    assert copy_graphs(molecules.url, 1, url) == whole
+    assert copy_here(molecules.url, 1, url) == whole
     copied = open_graphs(url)
     copied.verify()
     assert copied.content_hash == molecules.content_hash
     assert copied.manifest == replace(molecules.manifest, origin=molecules.url)
     assert molecules.manifest.origin is None
-    assert copy_graphs(molecules.url, 1, url) == 0
+    assert copy_here(molecules.url, 1, url) == 0
     stored_file(url, "part-00001/graphs.arrow").write_bytes(b"damaged")
-    assert copy_graphs(molecules.url, 1, url) == molecules.manifest.files["part-00001/graphs.arrow"].num_bytes
+    assert copy_here(molecules.url, 1, url) == molecules.manifest.files["part-00001/graphs.arrow"].num_bytes
     open_graphs(url).verify()
 
 
 def test_a_set_is_not_copied_over_anything_else(molecules, origin, tmp_path):
     before = sorted(Path(origin.path).rglob("*"))
     with pytest.raises(ConfigError, match="choose another url"):
-        copy_graphs(molecules.url, 1, origin.url)
+        copy_here(molecules.url, 1, origin.url)
     assert sorted(Path(origin.path).rglob("*")) == before
     notes = tmp_path / "mine" / "data" / "notes.txt"
     notes.parent.mkdir(parents=True)
     notes.write_text("mine")
     with pytest.raises(ConfigError, match=r"found other files \('data/notes\.txt'\); choose another url"):
-        copy_graphs(molecules.url, 1, str(tmp_path / "mine"))
+        copy_here(molecules.url, 1, str(tmp_path / "mine"))
     assert list((tmp_path / "mine").rglob("*.arrow")) == []
     other = str(tmp_path / "other")
-    copy_graphs(molecules.url, 1, other)
-    for manifest in (origin.manifest, replace(molecules.manifest, name="an original, not a copy")):
+    copy_here(molecules.url, 1, other)
+    for manifest in (replace(origin.manifest, snapshot=1), replace(molecules.manifest, name="an original, not a copy")):
         Path(other, "manifests", "000001.json").write_text(manifest.to_json())
-        with pytest.raises(ConfigError, match="found another graph; choose another url"):
-            copy_graphs(molecules.url, 1, other)
+        with pytest.raises(ConfigError, match=r"found the graph .*; choose another url"):
+            copy_here(molecules.url, 1, other)
 
 
 def test_a_damaged_origin_of_a_set_is_named(molecules, tmp_path):
     file = stored_file(molecules.url, "part-00002/graphs.arrow")
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(FormatError, match=r"part-00002/graphs\.arrow: expected sha256"):
-        copy_graphs(molecules.url, 1, str(tmp_path / "copy"))
+        copy_here(molecules.url, 1, str(tmp_path / "copy"))
     with pytest.raises(FormatError):
         open_graphs(str(tmp_path / "copy"))

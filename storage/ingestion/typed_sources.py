@@ -1,0 +1,158 @@
+"""Typed sources on their way to ingestion: their checks, reverse relations, and the plain graph that one type and one relation are."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.storage.format.manifest import EDGE, NAME
+from graphmill.storage.format.source import (
+    EdgeChunk,
+    EdgeSource,
+    GraphSource,
+    NodeChunk,
+    NodeSource,
+    Relation,
+    SourceInfo,
+    TypedSource,
+)
+from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptions
+
+REVERSE = "rev_"  # begins the name of a relation that was added, as PyG's ToUndirected has it
+_OF_EDGES = (
+    "num_edges",
+    "edge_feature_dim",
+    "relations",
+    "has_edge_weight",
+    "has_edge_time",
+    "undirected_once",
+    "symmetric",
+)
+
+
+def plain_source(source: GraphSource | TypedSource) -> GraphSource | TypedSource:
+    """The source; of one type and one relation as that of a plain graph."""
+    if isinstance(source, TypedSource) and len(source.nodes) == len(source.relations) == 1:
+        return OnlyRelation(source)
+    return source
+
+
+@dataclass(frozen=True)
+class OnlyRelation:
+    """The `GraphSource` of one type and one relation. Their names, where they are not a plain graph's, are provenance."""
+
+    typed: TypedSource
+
+    @property
+    def info(self) -> SourceInfo:
+        ((node_type, nodes),), ((relation, edges),) = self.typed.nodes.items(), self.typed.relations.items()
+        names = {} if relation == EDGE else {"node_type": node_type, "relation": relation.name}
+        of_edges = {key: getattr(edges.info, key) for key in _OF_EDGES}
+        return replace(nodes.info, name=self.typed.name, provenance={**self.typed.provenance, **names}, **of_edges)
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        (nodes,) = self.typed.nodes.values()
+        return nodes.nodes(chunk_nodes)
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        (edges,) = self.typed.relations.values()
+        return edges.edges(chunk_edges)
+
+
+def with_reverse_relations(source: TypedSource) -> TypedSource:
+    """With a relation rev_NAME for each relation NAME between two types. Raises ConfigError where there is one already."""
+    added: dict[Relation, EdgeSource] = {}
+    for each, edges in source.relations.items():
+        if each.source == each.target:
+            continue
+        reverse = Relation(each.target, REVERSE + each.name, each.source)
+        if reverse in source.relations:
+            raise ConfigError(
+                f"{source.name}: {each} has its reverse {reverse} already: expected edges one way; pass --reverse-edges keep"
+            )
+        added[reverse] = _Reversed(edges)
+    return replace(source, relations={**source.relations, **added})
+
+
+@dataclass(frozen=True)
+class _Reversed:
+    """The edges of a relation, from target to source."""
+
+    edges_of: EdgeSource
+
+    @property
+    def info(self) -> SourceInfo:
+        return replace(self.edges_of.info, name=f"{self.edges_of.info.name}, reversed")
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        for chunk in self.edges_of.edges(chunk_edges):
+            yield replace(chunk, src=chunk.dst, dst=chunk.src)
+
+
+def is_split(nodes: NodeSource, options: IngestOptions) -> bool:
+    """Whether the options draw a split of these nodes: of those with times, or with labels."""
+    return nodes.info.has_node_time if options.split.time_shares else nodes.info.has_label
+
+
+def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:
+    """Raises DataError where there is no node, ConfigError where there are more partitions than nodes."""
+    if num_nodes < 1:
+        raise DataError(f"{name}: expected at least one node, got {num_nodes}")
+    if options.num_partitions > num_nodes:
+        raise ConfigError(
+            f"num_partitions: expected at most one partition per node ({num_nodes}), got {options.num_partitions}; "
+            "lower --partitions"
+        )
+
+
+def check_typed(source: TypedSource, options: IngestOptions) -> None:
+    """Everything that can be refused before data is read."""
+    name, types = source.name, source.nodes
+    _check_names(source)
+    for node_type, nodes in types.items():
+        if nodes.info.num_nodes < 1:
+            check_sizes(f"{name}: {node_type}", nodes.info.num_nodes, options)
+    check_sizes(name, max((nodes.info.num_nodes for nodes in types.values()), default=0), options)
+    parts = len(types) + len(source.relations)
+    if options.num_partitions * parts > MAX_PARTITIONS:
+        raise ConfigError(
+            f"{name}: num_partitions: expected at most {MAX_PARTITIONS // parts} with {parts} types and relations, whose files a process maps, got "
+            f"{options.num_partitions}; lower --partitions"
+        )
+    if options.groups:
+        raise ConfigError(f"{name}: groups: expected none for a typed graph, got {options.groups}; leave them out")
+    if options.out_edges:
+        raise ConfigError(
+            f"{name}: out_edges: expected none for a typed graph, whose out-edges are a relation of their own; pass --reverse-edges add"
+        )
+    if options.links != LinkSplitOptions():
+        raise ConfigError(f"{name}: links: expected a graph of one type of nodes, got a typed one; leave --links out")
+    labelled = [node_type for node_type, nodes in types.items() if nodes.info.has_label]
+    if options.num_classes is not None and len(labelled) != 1:
+        raise ConfigError(
+            f"{name}: num_classes: expected one type with labels, found {', '.join(labelled) or 'none'}; leave --num-classes out"
+        )
+    if options.split and not any(is_split(nodes, options) for nodes in types.values()):
+        wanted = "times" if options.split.time_shares else "labels"
+        raise ConfigError(
+            f"{name}: split {options.split}: expected a type whose nodes have {wanted}, found none; leave --split out"
+        )
+    for each, edges in source.relations.items():
+        if each.source != each.target and (edges.info.undirected_once or edges.info.symmetric):
+            raise ConfigError(
+                f"{name}: {each}: expected directed edges between two types, the source says undirected ones"
+            )
+
+
+def _check_names(source: TypedSource) -> None:
+    """Raises ConfigError for names that cannot be those of folders, and for relations of types that there are not."""
+    for name in (*source.nodes, *(each.name for each in source.relations)):
+        if not re.fullmatch(NAME, name):
+            raise ConfigError(
+                f"{source.name}: expected names of up to 64 letters, digits, _, . and single -, got {name!r}; rename this type or relation"
+            )
+    for each in source.relations:
+        for end in (each.source, each.target):
+            if end not in source.nodes:
+                listed = ", ".join(source.nodes)
+                raise ConfigError(f"{source.name}: relation {each}: expected types among {listed}, got {end!r}")
