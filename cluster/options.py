@@ -4,10 +4,10 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Amount, Count, Positive, Share, Size, check_fields, check_options
 from graphmill.storage.splits.split_options import SplitOptions
 
 if TYPE_CHECKING:
@@ -25,42 +25,42 @@ class TrainOptions:
     """How a model is fitted."""
 
     FORMER: ClassVar = {"accumulate": "micro_batches, the batches of a step over all workers (workers × accumulate)"}
-    epochs: int = 100
+    epochs: Count = 100
     """Passes over the training split."""
-    steps: int | None = None
+    steps: Count | None = None
     """At least so many optimizer steps, in whole epochs, in place of epochs."""
-    learning_rate: float = 0.001
+    learning_rate: Positive = 0.001
     """The peak rate, after the warm-up."""
     min_learning_rate: float = 0.0
     """Where the schedule ends."""
     optimizer: Optimizer = "adamw"
     """adamw: decays matrices, beside the gradient; adam: the decay is a squared penalty in the gradient, of all weights, as in most GCNs."""
-    weight_decay: float = 0.0
+    weight_decay: Amount = 0.0
     """Strength of the decay; the optimizer says of what."""
     decay_all: bool = False
     """Of adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT; adam decays all in any case."""
     schedule: Schedule = "constant"
     """How the rate falls from its peak to min_learning_rate over the run; constant: not at all."""
-    power: float = 1.0
+    power: Positive = 1.0
     """Of the "poly" schedule."""
-    warmup_epochs: int = 0
+    warmup_epochs: Size = 0
     """Epochs in which the rate rises to its peak."""
-    warmup_steps: int | None = None
+    warmup_steps: Size | None = None
     """Optimizer steps, in place of epochs."""
-    micro_batches: int | None = None
+    micro_batches: Count | None = None
     """Batches of one optimizer step, dealt to the workers. They decide the results, the workers do not. none: as many as the run's first
     workers."""
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     """Gradients of a larger norm, over all weights, are scaled down to it; none: they stay."""
     ema_decay: float | None = None
     """Of the averaged weights, which are then what is evaluated and kept."""
-    eval_every: int = 1
+    eval_every: Count = 1
     """Epochs between validations; the last epoch is always validated."""
-    patience: int | None = None
+    patience: Count | None = None
     """Validations in a row without a better score after which training ends early; none: never."""
-    checkpoint_every: int = 10
+    checkpoint_every: Count = 10
     """Epochs between checkpoints; the last epoch always ends with one."""
-    checkpoint_minutes: float | None = None
+    checkpoint_minutes: Amount | None = None
     """The longest time without one, within an epoch too; None: no bound."""
     precision: Precision = "float32"
     """auto: bfloat16 on GPUs, float32 on CPUs."""
@@ -72,17 +72,11 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         rate, least_rate = self.learning_rate, self.min_learning_rate
+        check_fields(self)
         check_options(
             self,
-            at_least(self, 1, "epochs", "steps", "eval_every", "patience", "checkpoint_every", "micro_batches")
-            | at_least(self, 0, "checkpoint_minutes", "weight_decay", "warmup_epochs", "warmup_steps")
-            | {
-                "learning_rate": (rate > 0, "a positive rate"),
+            {
                 "min_learning_rate": (0 <= least_rate <= rate, f"0 to the peak rate {rate}"),
-                "schedule": (self.schedule in get_args(Schedule), f"one of {', '.join(get_args(Schedule))}"),
-                "optimizer": (self.optimizer in get_args(Optimizer), f"one of {', '.join(get_args(Optimizer))}"),
-                "power": (self.power > 0, "a positive power"),
-                "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "a positive norm or none"),
                 "ema_decay": (self.ema_decay is None or 0 < self.ema_decay < 1, "a value in (0, 1) or none"),
             },
         )
@@ -101,23 +95,23 @@ class WorkerOptions:
 
     num_workers: int | None = None
     """None: one for each GPU that may be used; else one where this process is enough (see launcher), else one for each host with CPUs, two at least."""
-    device: str = "auto"
+    device: Literal["auto", "cpu", "gpu"] = "auto"
     """"cpu", "gpu", or "auto": GPUs where there is any."""
-    failures_per_hour: int = 3
+    failures_per_hour: Size = 3
     """Survived by starting all workers again from the latest checkpoint."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """How many of the newest checkpoints a run keeps."""
-    grace_s: float = 20.0
+    grace_s: Positive = 20.0
     """After SIGTERM: time to save a checkpoint and end."""
     min_workers: int | None = None
     """elastic: go on with as few as this, and take more, up to num_workers, as nodes join."""
-    cpus_per_worker: int = 1
+    cpus_per_worker: Count = 1
     """CPUs that Ray reserves for each worker, and threads that torch computes with there."""
     spread: bool = False
     """Put workers on different nodes where they fit; else on as few as hold them."""
     label_selector: tuple[str, ...] = ()
     """Labels of the nodes that workers may run on, as KEY=VALUE; a VALUE as Ray takes it: `H100`, `!H100`, `in(H100,H200)`."""
-    wait_s: float = 300.0
+    wait_s: Amount = 300.0
     """Longest wait for room in a cluster that is busy, grows, or has lost a node."""
     launcher: Literal["auto", "process", "ray"] = "auto"
     """process: this process is the one worker, without Ray; ray: Ray starts the workers; auto: process for one worker where no cluster is
@@ -128,14 +122,11 @@ class WorkerOptions:
             raise ConfigError(f"workers: expected at least 1, or auto, got {self.num_workers}; set --workers")
         most = "" if self.num_workers is None else f" to the {self.num_workers} workers"
         least = self.min_workers
+        check_fields(self)
         check_options(
             self,
-            at_least(self, 1, "keep_checkpoints", "cpus_per_worker")
-            | at_least(self, 0, "failures_per_hour", "wait_s")
-            | more_than_0(self, "grace_s")
-            | {
+            {
                 "min_workers": (least is None or 1 <= least <= (self.num_workers or least), f"1{most}"),
-                "device": (self.device in ("auto", "cpu", "gpu"), "auto, cpu or gpu"),
                 "label_selector": (
                     all(re.fullmatch(r"[^=\s]+=\S+", each) for each in self.label_selector),
                     "KEY=VALUE each",
@@ -172,16 +163,16 @@ class WorkerOptions:
 class ServerOptions:
     """How partitions are served."""
 
-    work_threads: int = 2
+    work_threads: Count = 2
     """Requests answered at once by one server."""
     ports: tuple[int, ...] | None = None
     """First and last port that servers may answer at, for a firewall between the nodes; a server takes the first free one. None: any free port."""
     tls: bool = False
     """Encrypt the traffic between servers and workers and protect it against changes: mutual TLS with the certificates that RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY
     and RAY_TLS_CA_CERT name on each host."""
-    timeout_s: float = 120.0
+    timeout_s: Positive = 120.0
     """Longest wait for the next bytes of a reply, restarts included: a minute's pause is survived, and a link as slow as it may be."""
-    start_timeout_s: float = 120.0
+    start_timeout_s: Positive = 120.0
     """Longest wait for a server to start; the time that its checksums take on a slow disk comes on top."""
     verify: bool = True
     """Check all checksums when a server starts."""
@@ -189,7 +180,7 @@ class ServerOptions:
     """Read partitions in process where their files lie on this node."""
     disk_cache_dir: Path | None = None
     """On each host: where partitions of a graph on an object store are kept for all its processes and for later runs. None: in the server's memory."""
-    disk_cache_bytes: int = 100_000_000_000
+    disk_cache_bytes: Count = 100_000_000_000
     """Of that folder, for all graphs; those that were used longest ago make room."""
     range_reads: bool = False
     """Leave the features of a graph on an object store there, and read the rows that batches need as byte ranges; the rest is held as ever. For graphs whose
@@ -197,11 +188,10 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         ports = self.ports
+        check_fields(self)
         check_options(
             self,
-            at_least(self, 1, "work_threads", "disk_cache_bytes")
-            | more_than_0(self, "timeout_s", "start_timeout_s")
-            | {
+            {
                 "ports": (
                     ports is None or (len(ports) == 2 and 1 <= ports[0] <= ports[1] <= 65535),
                     "the first and the last of 1 to 65535, or none",
@@ -228,26 +218,23 @@ class ServerOptions:
 class EmbeddingOptions:
     """A trainable row for each node, beside its features or in their place."""
 
-    width: int = 0
+    width: Size = 0
     """Numbers of a row; 0: no table."""
     optimizer: Literal["adagrad", "adam"] = "adagrad"
     """Of the rows that a step touches; the others stay as they are."""
-    learning_rate: float = 0.05
+    learning_rate: Positive = 0.05
     """Of the rows; the schedule and the warm-up of --fit hold for it, too."""
     mode: Literal["exact", "async"] = "exact"
     """exact: a step reads the rows that all steps before it have made, and a run is the same for any number of workers and owners, and whichever die; async: gradients
     are applied as they come."""
-    owners: int | None = None
+    owners: Count | None = None
     """Processes of a cluster that hold the rows, in even shares. None: one for each host."""
-    log_bytes: int = 1 << 28
+    log_bytes: Count = 1 << 28
     """Of gradients that rank 0 keeps for owners that die: a checkpoint is saved where it has sent half as many since the last one, and what is older than the one before
     is let go then. The other workers keep what they have sent in the same steps, which is not counted."""
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            at_least(self, 0, "width") | at_least(self, 1, "owners", "log_bytes") | more_than_0(self, "learning_rate"),
-        )
+        check_fields(self)
 
 
 MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
@@ -261,9 +248,9 @@ class SessionOptions:
     address: str | None = None
     """A running cluster's `host:port`, or `auto` for the one on this machine, or `local` to start our own in any case.
     Without it, RAY_ADDRESS decides, which Ray sets inside `ray job submit`."""
-    num_cpus: int | None = None
+    num_cpus: Count | None = None
     """Logical CPUs of a local Ray: what its scheduler may hand out. The default is the number of cores."""
-    num_gpus: int | None = None
+    num_gpus: Size | None = None
     """GPUs of a local Ray; the default is those that Ray finds."""
     object_store_gb: float = 1.0
     """Shared memory that a local Ray may use for objects."""
@@ -273,19 +260,17 @@ class SessionOptions:
     """The dashboard's port; the default is a free one from 8265 on."""
     temp_dir: Path | None = None
     """Where a local Ray keeps its sockets and logs; kept afterwards. A folder of mode 0700, or a new one. The default is a new one that is removed."""
-    start_timeout_s: float = 30.0
+    start_timeout_s: Positive = 30.0
     """How long to try to reach a given address."""
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: Positive = 10.0
     """How long a local Ray may take to stop before its processes are killed."""
 
     def __post_init__(self) -> None:
         port, address = self.dashboard_port, self.address
+        check_fields(self)
         check_options(
             self,
-            at_least(self, 1, "num_cpus")
-            | at_least(self, 0, "num_gpus")
-            | more_than_0(self, "start_timeout_s", "stop_timeout_s")
-            | {
+            {
                 "object_store_gb": (
                     MIN_OBJECT_STORE_GB <= self.object_store_gb < math.inf,
                     f"at least {MIN_OBJECT_STORE_GB}",
@@ -303,13 +288,13 @@ class SessionOptions:
 class AnswerOptions:
     """Of tasks whose targets are answers: one of several classes, yes or no."""
 
-    label_smoothing: float = 0.0
+    label_smoothing: Share = 0.0
     """Share of the target that is spread over all answers."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: answers count equally in the loss, however many nodes or graphs have them."""
 
     def __post_init__(self) -> None:
-        check_options(self, {"label_smoothing": (0 <= self.label_smoothing < 1, "0 or more and less than 1")})
+        check_fields(self)
 
 
 ClassMetric = Literal["accuracy", "rocauc", "weighted_accuracy", "macro_f1"]
@@ -356,7 +341,7 @@ class NodeBinaryOptions(NodeAnswerOptions):
 class NodesOptions:
     """Nodes of many graphs, each of one class."""
 
-    label_smoothing: float = 0.0
+    label_smoothing: Share = 0.0
     """Share of the target that is spread over all answers."""
     metric: ClassMetric = "accuracy"
     """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
@@ -367,7 +352,7 @@ class NodesOptions:
     """Of two classes: the model has one output, the logit of the second."""
 
     def __post_init__(self) -> None:
-        check_options(self, {"label_smoothing": (0 <= self.label_smoothing < 1, "0 or more and less than 1")})
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -388,13 +373,13 @@ class NumberOptions:
     training split, or of their R²."""
     loss: Literal["l1", "mse", "huber"] = "l1"
     """Of what the model predicts."""
-    huber_delta: float = 1.0
+    huber_delta: Positive = 1.0
     """Of the huber loss, in standard deviations."""
     standardise: bool = True
     """The model predicts targets less their mean, over their standard deviation in the training split; no: the targets as they are, as the papers' code."""
 
     def __post_init__(self) -> None:
-        check_options(self, more_than_0(self, "huber_delta"))
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -437,27 +422,25 @@ class ClassesOptions(AnswerOptions):
 class MoleculeIngestOptions:
     """How a source becomes shards."""
 
-    workers: int = 1
+    workers: Count = 1
     """1: in this process, without Ray. More: Ray tasks of one CPU; a cluster that has the CPUs may run up to twice as many."""
-    chunk_rows: int = 2000
+    chunk_rows: Count = 2000
     """Rows that one task featurises, and that an interruption costs."""
     shard_rows: int = 200_000
     """Rows of the source in one shard; joined in memory, about 0.3 KB each."""
     overwrite: bool = False
     """Publish a new snapshot of the set at the url; the old ones stay."""
-    retries: int = 3
+    retries: Size = 3
     """How often a chunk is given to another worker when its worker dies."""
-    deadline_s: float = 600.0
+    deadline_s: Positive = 600.0
     """Longest wait for the next finished chunk."""
     scratch: str | None = None
     """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
     split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_options(
             self,
-            at_least(self, 1, "workers", "chunk_rows")
-            | at_least(self, 0, "retries")
-            | more_than_0(self, "deadline_s")
-            | {"shard_rows": (self.shard_rows >= self.chunk_rows, f"at least chunk_rows = {self.chunk_rows}")},
+            {"shard_rows": (self.shard_rows >= self.chunk_rows, f"at least chunk_rows = {self.chunk_rows}")},
         )

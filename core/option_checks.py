@@ -1,16 +1,56 @@
-"""One way to refuse an option's value: ConfigError with the option's name, what is expected, and its value."""
+"""Checks of frozen options by their values alone: a wrong one is a ConfigError that names the option, at construction, not a failure batches later.
+
+There are two kinds of checks. These here prevent nonsense at once; the others need the graph, and are made where a run or a sampler is made
+(`graphmill.jobs.resolve`, `graphmill.samplers.vocabulary.requirements`). A field's type says its bounds: `width: Count`.
+
+Needs Python alone: models' options are checked here too.
+"""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache, partial
+from numbers import Integral, Real
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from graphmill.core.errors import ConfigError, quoted
+
+
+class Bound(NamedTuple):
+    """What the type of a field says beside int or float."""
+
+    expected: str
+    holds: Callable[[Any], bool]
+
+
+Count = Annotated[int, Bound("at least 1", lambda value: value >= 1)]
+Size = Annotated[int, Bound("at least 0", lambda value: value >= 0)]
+Amount = Annotated[float, Bound("at least 0", lambda value: value >= 0)]
+Positive = Annotated[float, Bound("more than 0", lambda value: value > 0)]
+Share = Annotated[float, Bound("0 or more and less than 1", lambda value: 0 <= value < 1)]
+
+_hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+_HIGHEST_SEED = (1 << 64) - 1
+
+
+def check_fields(options: Any, **least: float) -> None:
+    """Each field becomes what its type says: a plain int, float or tuple, so that equal options have equal reprs, or one of the words of a Literal.
+
+    `least`: smallest values beside the types' bounds. Raises ConfigError where a field has another type or is out of bounds.
+    """
+    hints = _hints(type(options))
+    for name, given in vars(options).items():
+        value = _typed(name, hints[name], given)
+        object.__setattr__(options, name, value)
+        if name in least and value is not None and not value >= least[name]:
+            raise refused(name, f"at least {least[name]}", value)
 
 
 def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
     """Raises ConfigError for the first option whose row, (is its value fine?, what is expected), says no."""
     for name, (is_fine, expected) in rows.items():
         if not is_fine:
-            raise ConfigError(f"{name}: expected {expected}, got {quoted(getattr(options, name))}; set --{name}")
+            raise refused(name, expected, getattr(options, name))
 
 
 def at_least(options: Any, least: float, *names: str) -> dict[str, tuple[bool, str]]:
@@ -23,6 +63,11 @@ def more_than_0(options: Any, *names: str) -> dict[str, tuple[bool, str]]:
     return _all(options, names, lambda number: number > 0, "more than 0")
 
 
+def refused(name: str, expected: str, value: Any) -> ConfigError:
+    """The error of an option with this value."""
+    return ConfigError(f"{name}: expected {expected}, got {quoted(value)}; set {name}")
+
+
 def _all(
     options: Any, names: tuple[str, ...], is_fine: Callable[[float], bool], expected: str
 ) -> dict[str, tuple[bool, str]]:
@@ -32,3 +77,33 @@ def _all(
         numbers = value if isinstance(value, tuple) else (value,)
         rows[name] = value is None or (len(numbers) > 0 and all(map(is_fine, numbers))), expected
     return rows
+
+
+def _typed(name: str, hint: Any, value: Any) -> Any:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        value, bound = _typed(name, arguments[0], value), hint.__metadata__[0]
+        if not bound.holds(value):
+            raise refused(name, bound.expected, value)
+    elif kind in (Union, UnionType):
+        others = [one for one in arguments if one is not type(None)]
+        return value if value is None or len(others) > 1 else _typed(name, others[0], value)
+    elif kind is Literal:
+        if value not in arguments:
+            raise refused(name, f"one of {', '.join(map(str, arguments))}", value)
+    elif hint is int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise refused(name, "an integer", value)
+        if not _LOWEST <= int(value) <= (_HIGHEST_SEED if name == "seed" else _HIGHEST):
+            raise refused(name, "an integer of at most 64 bits", value)
+        return int(value)
+    elif hint is float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise refused(name, "a number", value)
+        return float(value)
+    elif kind is tuple and arguments[-1] is Ellipsis:
+        if not isinstance(value, tuple | list) and getattr(value, "ndim", 0) != 1:  # of arrays
+            words = {int: "integers", float: "numbers"}.get(arguments[0], "words")
+            raise refused(name, f"a tuple of {words}", value)
+        return tuple(_typed(name, arguments[0], one) for one in value)
+    return value

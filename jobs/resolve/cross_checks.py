@@ -1,6 +1,6 @@
-"""What is wrong with options, found before anything is prepared or started; each message names the option as it is typed.
+"""What needs this machine: a run's directory and a device, looked at before anything is prepared or started.
 
-Options check their own values (`graphmill.core.option_checks`), and `resolve` checks what they mean together; here are devices; folders: `graphmill.storage.filesystem.outputs`.
+Options check their own values (`graphmill.core.option_checks`), and `resolve` checks them against the graph; folders: `graphmill.storage.filesystem.outputs`.
 """
 
 import time

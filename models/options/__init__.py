@@ -1,1 +1,1 @@
-"""The options of each model, frozen dataclasses that need Python alone. Imports: nothing of ours."""
+"""The options of each model, frozen dataclasses that need Python alone. Imports: core.option_checks."""

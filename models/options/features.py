@@ -1,6 +1,7 @@
 """The kinds of features that rows of nodes and edges can hold."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,11 @@ def atoms() -> Features:
 def bonds() -> Features:
     """Returns OGB's three bond columns."""
     return Features(categories=(5, 6, 2))
+
+
+def check_numeric(options: Any, *names: str) -> None:
+    """Options that act on numeric node features need some."""
+    for name in names:
+        if getattr(options, name) and not options.node.dim:
+            off = "no" if getattr(options, name) is True else "0"
+            raise ValueError(f"{name} acts on numeric features, and there are none; set {name} to {off}")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_least, check_shares
+from graphmill.core.option_checks import Count, Share, Size, check_fields
 from graphmill.models.options.choices import Normalisation, Permutation
 from graphmill.models.options.local import READS_EDGES, LocalOptions, check_local
 
@@ -15,11 +15,11 @@ FilterScale = Literal["none", "length", "sqrt_length"]
 class FilterConfig:
     """Options of the implicit filter FFN; raises ValueError on values that cannot work."""
 
-    bands: int = 3
+    bands: Count = 3
     """Frequency bands of the positional code; the code has 2·bands + 1 features (3 small, 33 large graphs)."""
-    inner_width: int = 64
+    inner_width: Count = 64
     """16 to 64 in Hyena."""
-    num_inner_layers: int = 2
+    num_inner_layers: Size = 2
     """Inner Linear + sine pairs after the first."""
     frequency: float = 1.0
     """ω in sin(ω·), 1 to 14."""
@@ -31,9 +31,7 @@ class FilterConfig:
     """"none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With "length" the convolution is a mean over nodes, so its size does not depend on N and a model that was trained on batches can be evaluated on the whole graph."""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "bands", "inner_width")
-        check_least(self, 0, "num_inner_layers")
-        check_choices(self)
+        check_fields(self)
         if not (math.isfinite(self.frequency) and self.frequency > 0):
             raise ValueError(
                 f"frequency must be positive and finite, got {self.frequency}; set frequency, 1 to 14 are usual"
@@ -45,15 +43,15 @@ class GECOConfig:
     """Every option of GECO; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim", "seed", "encoding_dim")
-    in_dim: int = 1
-    out_dim: int = 1
-    edge_dim: int = 0
+    in_dim: Size = 1
+    out_dim: Count = 1
+    edge_dim: Size = 0
     """Features of an edge, which a trained local block reads; 0: none."""
-    width: int = 128
+    width: Count = 128
     """Channels of a node's state."""
-    num_layers: int = 3
+    num_layers: Count = 3
     """Layers, of one hop each."""
-    order: int = 2
+    order: Count = 2
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
     """Â of the LCB: D_in⁻¹A, A, D_in^-½ A D_out^-½, or, with self-loops added, (D_in + I)^-½ (A + I) (D_in + I)^-½."""
@@ -61,13 +59,13 @@ class GECOConfig:
     """One order for good | a fresh one per epoch and layer | the rows as given."""
     seed: int = 0
     """Of the order."""
-    dropout: float = 0.1
+    dropout: Share = 0.1
     """After the GCB and inside and after the FFN."""
-    input_dropout: float = 0.0
+    input_dropout: Share = 0.0
     """On the features."""
     activation: Literal["gelu", "relu"] = "gelu"
     """Of the FFN."""
-    encoding_dim: int = 0
+    encoding_dim: Size = 0
     """Positional encodings concatenated to the features (the paper: small graphs only)."""
     skip: bool = False
     """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each node's own gates multiply each other, which a mean over thousands of nodes drowns."""
@@ -80,7 +78,7 @@ class GECOConfig:
     """Each node's features divided by the sum of their absolute values, as for bags of words."""
     norm: Literal["post", "pre"] = "post"
     """"pre": X + f(LN(X)), and one LN before the head."""
-    hops: int = 1
+    hops: Count = 1
     """more: LCB = [X, ÂX, …, Â^hops X]."""
     output_projection: bool = False
     """a Linear after the GCB, as Hyena has."""
@@ -97,10 +95,7 @@ class GECOConfig:
         return self.block != "hyena"
 
     def __post_init__(self) -> None:
-        check_least(self, 0, "in_dim", "edge_dim", "encoding_dim")
-        check_least(self, 1, "out_dim", "width", "num_layers", "order", "hops")
-        check_shares(self, "dropout", "input_dropout")
-        check_choices(self)
+        check_fields(self)
         check_local(self)
         if self.edge_dim and (self.block == "hyena" or self.local.block not in READS_EDGES):
             block = "hyena" if self.block == "hyena" else self.local.block

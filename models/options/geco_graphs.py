@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphmill.models.options.checks import check_least
+from graphmill.core.option_checks import Count, Share, Size
 from graphmill.models.options.choices import Head, Normalisation, Permutation, Pool, Task
 from graphmill.models.options.features import Features
 from graphmill.models.options.geco import FilterConfig
@@ -19,17 +19,17 @@ class GECOGraphsConfig:
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
     """Read by GatedGCN, or a trained local block that reads them."""
-    out_dim: int = 1
+    out_dim: Count = 1
     task: Task = "graph"
-    width: int = 64
+    width: Count = 64
     """Channels of a node's state."""
-    num_layers: int = 4
+    num_layers: Count = 4
     """Layers."""
-    order: int = 2
+    order: Count = 2
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
     """Â of the local block; never with added self loops."""
-    short_convolution: int = 0
+    short_convolution: Size = 0
     """k: in place of the local block, as in the paper's ablation (Conv-k), a causal convolution of each channel with k taps over the nodes in their order; 0: the local block."""
     permutation: Permutation = "static"
     """One order | one per epoch and layer | as given."""
@@ -47,16 +47,14 @@ class GECOGraphsConfig:
     """How the states of a graph's nodes become one."""
     head: Head = "halving"
     """"graphgym": as GraphGPS's `default` head."""
-    head_layers: int = 3
+    head_layers: Count = 3
     """Linear layers of the head."""
-    head_dropout: float = 0.0
+    head_dropout: Share = 0.0
     """Dropout between the head's layers."""
-    input_dropout: float = 0.0
+    input_dropout: Share = 0.0
     """On numeric features."""
     scale_rows: bool = False
     """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "order")
-        check_least(self, 0, "short_convolution")
         check_hybrid(self)

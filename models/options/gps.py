@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_least, check_numeric, check_shares
+from graphmill.core.option_checks import Count, Share, check_fields
 from graphmill.models.options.choices import Local
+from graphmill.models.options.features import check_numeric
 from graphmill.models.options.local import READS_EDGES, check_joins
 
 
@@ -20,15 +21,13 @@ class GPSOptions:
     """After each of the two blocks, and after a residual MLP."""
     activation: Literal["relu", "gelu"] = "relu"
     """Of the MLP."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """After both blocks, twice in the MLP, and on GatedGCN's edge states."""
-    mlp_ratio: int = 2
+    mlp_ratio: Count = 2
     """The MLP's inner width, in widths of the layer."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_shares(self, "dropout")
-        check_least(self, 1, "mlp_ratio")
+        check_fields(self)
 
 
 EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "stable_expressive", "random_walk"]
@@ -41,9 +40,9 @@ class PositionOptions:
     GIVEN: ClassVar = ("stored",)
     kind: EncodingKind = "none"
     """Where a node's place in the graph is read from; none: no positions."""
-    dim: int = 16
+    dim: Count = 16
     """P."""
-    steps: int | None = None
+    steps: Count | None = None
     """Eigenvectors, or steps of the walk; None: as many as dim."""
     stored: str | None = None
     """Take `graphs.encodings[stored]` rather than compute (needs steps columns, or more)."""
@@ -53,8 +52,7 @@ class PositionOptions:
     """random_walk: return probabilities over reversed edges too, for directed graphs."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_least(self, 1, "dim", "steps")
+        check_fields(self)
         if self.reverse and (self.kind != "random_walk" or self.stored is not None):
             raise ValueError("reverse goes with the kind random_walk, computed; leave it out")
         if self.stored is not None and self.normalisation == "none" and self.kind != "random_walk":
@@ -87,9 +85,7 @@ def reads_edges(config: Any) -> bool:
 
 def check_hybrid(config: Any) -> None:
     """Checks that PrimphormerConfig and GECOGraphsConfig share: encoders and head, and a local block that fits them and the features."""
-    check_least(config, 1, "out_dim", "head_layers", "width", "num_layers")
-    check_shares(config, "head_dropout", "input_dropout")
-    check_choices(config)
+    check_fields(config)
     if config.width <= config.position.channels:
         raise ValueError(
             f"the encoding leaves no channel for the features: width {config.width}, encoding {config.position.channels}; "

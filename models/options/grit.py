@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
+from graphmill.core.option_checks import Count, Positive, Share, Size, check_fields
 from graphmill.models.options.choices import EdgeQuery, Pool, Task
 from graphmill.models.options.features import Features
+from graphmill.models.options.local import check_heads
 
 PAIR_MEMORY = 1 << 28  # bytes
 
@@ -19,31 +20,31 @@ class GRITConfig:
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
     """One category and no edge_attr: every edge is of that category."""
-    out_dim: int = 1
+    out_dim: Count = 1
     task: Task = "graph"
-    width: int = 64
+    width: Count = 64
     """Channels of a node's state."""
-    num_layers: int = 10
+    num_layers: Count = 10
     """Layers."""
-    num_heads: int = 8
+    num_heads: Count = 8
     """Attention heads; each has width / num_heads channels."""
-    rrwp_steps: int = 21
+    rrwp_steps: Count = 21
     """K: I, M, …, M^(K-1)."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """After attention and inside the FFN."""
-    attention_dropout: float = 0.2
+    attention_dropout: Share = 0.2
     """On the attention weights."""
     pool: Pool = "sum"
     """How the states of a graph's nodes become one."""
     head: Literal["halving", "mlp", "graphgym"] = "halving"
     """"san_graph" of the code | Linears of the full width | the same as GraphGym has it, always with ReLU."""
-    head_layers: int = 3
+    head_layers: Count = 3
     """Linear layers of the head."""
     activation: Literal["relu", "gelu"] = "relu"
     """Of the FFN and the head; attention's is ReLU."""
     degree_scaler: Literal["after", "before", "none", "encoding"] = "after"
     """Of W_O (paper) | "before" it (code) | "none" (ablation) | in its place an embedding of each degree, as Graphormer's (ablation)."""
-    score_clamp: float | None = None
+    score_clamp: Positive | None = None
     """The code bounds scores to ±5."""
     transposed_rrwp: bool = False
     """The code before December 2024: e_ij from P_ji."""
@@ -59,7 +60,7 @@ class GRITConfig:
     """no: every layer reads the stem's pair states (ablation)."""
     momentum: float = 0.1
     """Of the batch normalisations."""
-    pair_memory: int = PAIR_MEMORY
+    pair_memory: Size = PAIR_MEMORY
     """Bytes each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower."""
 
     @property
@@ -68,12 +69,7 @@ class GRITConfig:
         return self.encoding != "shortest_path"
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "out_dim", "width", "num_layers", "num_heads", "rrwp_steps", "head_layers")
-        check_least(self, 0, "pair_memory")
+        check_fields(self)
         check_heads(self)
-        check_shares(self, "dropout", "attention_dropout")
-        check_choices(self)
-        if self.score_clamp is not None and not self.score_clamp > 0:
-            raise ValueError(f"score_clamp must be positive or None, got {self.score_clamp}; set score_clamp")
         if self.task != "link" and self.head == "halving" and self.width >> (self.head_layers - 1) < 1:
             raise ValueError(f"width {self.width} cannot be halved {self.head_layers - 1} times; set head_layers")

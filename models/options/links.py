@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from graphmill.models.options.checks import check_choices, check_least, check_shares
+from graphmill.core.option_checks import Count, Share, check_fields
 
 
 @dataclass(frozen=True)
@@ -13,14 +13,12 @@ class LinkDecoderOptions:
     kind: Literal["mlp", "dot", "distmult", "transe"] = "mlp"
     """A perceptron over the product of the states, as OGB's examples have it; the dot product, which learns slowly at first; DistMult's
     (arXiv:1412.6575), with a weight for each channel; a distance after a translation, as TransE (NeurIPS 2013), which alone tells a link from its reverse."""
-    width: int = 128
+    width: Count = 128
     """Of the states."""
-    num_layers: int = 2
+    num_layers: Count = 2
     """mlp: linear maps."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """mlp: after each layer but the last."""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "width", "num_layers")
-        check_shares(self, "dropout")
-        check_choices(self)
+        check_fields(self)

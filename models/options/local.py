@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from graphmill.models.options.checks import check_choices, check_least, check_shares
+from graphmill.core.option_checks import Count, Share, Size, check_fields
 
 Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn", "appnp"]
 
@@ -22,24 +22,21 @@ class LocalOptions:
     """What is added to the local block: nothing, its input, or a linear map of it. With serial, linear is a path past the global block's gates."""
     norm: Literal["none", "layer", "batch"] = "layer"
     """After the local block; with serial, after both parts of the layer."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """After each local block."""
-    num_heads: int = 4
+    num_heads: Count = 4
     """Of gat."""
-    steps: int = 10
+    steps: Count = 10
     """Of appnp: how many times a layer propagates."""
-    restart: float = 0.1
+    restart: Share = 0.1
     """Of appnp: the share of its own transformed state that a node keeps at each step."""
     gate_start: float = 0.01
     """Of g, a learned factor per channel."""
-    top_layers: int = 1
+    top_layers: Size = 1
     """Global layers on top of num_layers local ones; 0: none, what the local ones reach alone."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_shares(self, "dropout", "restart")
-        check_least(self, 0, "top_layers")
-        check_least(self, 1, "num_heads", "steps")
+        check_fields(self)
 
     @property
     def is_paper(self) -> bool:
@@ -48,6 +45,14 @@ class LocalOptions:
     def num_global(self, num_layers: int) -> int:
         """Global layers of a model of `num_layers`."""
         return self.top_layers if self.join == "top" else num_layers
+
+
+def check_heads(options: Any) -> None:
+    """Every head has equally many of the channels; `num_heads` is positive."""
+    if options.width % options.num_heads:
+        raise ValueError(
+            f"width must be a multiple of num_heads, got {options.width} and {options.num_heads}; set num_heads"
+        )
 
 
 def check_local(config: Any) -> None:

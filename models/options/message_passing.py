@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
-from graphmill.models.options.local import LocalOptions
+from graphmill.core.option_checks import Count, Share, Size, check_fields
+from graphmill.models.options.local import LocalOptions, check_heads
 
 
 @dataclass(frozen=True)
@@ -15,21 +15,21 @@ class MessagePassingConfig:
     sharding: ClassVar = "rows"
     reads_weights: ClassVar = True
     convolution: ClassVar[Literal["sage", "gcn", "gat"]]
-    in_dim: int = 1
-    out_dim: int = 1
-    edge_dim: int = 0
+    in_dim: Count = 1
+    out_dim: Count = 1
+    edge_dim: Size = 0
     """Features of an edge, which every layer reads; 0: none."""
-    width: int = 128
+    width: Count = 128
     """Channels of a node's state."""
-    num_layers: int = 3
+    num_layers: Count = 3
     """Layers, of one hop each."""
     residual: Literal["none", "identity", "linear"] = "linear"
     """What is added to each convolution: nothing, the layer's input (where it has the width), or a linear map of it."""
     norm: Literal["none", "layer", "batch"] = "batch"
     """After each convolution."""
-    dropout: float = 0.5
+    dropout: Share = 0.5
     """After each layer."""
-    input_dropout: float = 0.0
+    input_dropout: Share = 0.0
     """On the features."""
     scale_rows: bool = False
     """Each node's features divided by the sum of their absolute values, as for bags of words."""
@@ -45,10 +45,7 @@ class MessagePassingConfig:
         )
 
     def __post_init__(self) -> None:
-        check_least(self, 0, "edge_dim")
-        check_least(self, 1, "in_dim", "out_dim", "width", "num_layers")
-        check_shares(self, "dropout", "input_dropout")
-        check_choices(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,9 @@ class GATConfig(MessagePassingConfig):
     """GAT."""
 
     convolution: ClassVar[Literal["gat"]] = "gat"
-    num_heads: int = 4
+    num_heads: Count = 4
     """Each has width / num_heads channels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, 1, "num_heads")
         check_heads(self)

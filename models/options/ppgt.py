@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
+from graphmill.core.option_checks import Count, Share, Size, check_fields
 from graphmill.models.options.choices import EdgeQuery, Pool, Task, Urpe
-from graphmill.models.options.features import Features
-from graphmill.models.options.local import LocalOptions, check_global, check_joins
+from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.local import LocalOptions, check_global, check_heads, check_joins
 
 PAIR_MEMORY = 1 << 26  # bytes
 
@@ -18,24 +18,24 @@ class PPGTConfig:
     GIVEN: ClassVar = ("out_dim", "node", "edge", "task")
     reads_weights: ClassVar = True
     sharding: ClassVar = "roots"
-    out_dim: int = 1
+    out_dim: Count = 1
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
     task: Task = "graph"
     # Backbone
-    num_layers: int = 12
+    num_layers: Size = 12
     """Layers."""
-    width: int = 64
+    width: Count = 64
     """Channels of a node's state."""
-    num_heads: int = 8
+    num_heads: Count = 8
     """Attention heads; each has width / num_heads channels."""
-    ffn_ratio: int = 2
+    ffn_ratio: Count = 2
     """The FFN's inner width, in widths of the layer."""
-    drop_path: float = 0.0
+    drop_path: Share = 0.0
     """Per graph, the same in every layer."""
-    attention_dropout: float = 0.0
+    attention_dropout: Share = 0.0
     """On the attention weights."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """After attention and inside the FFN; 0 in the paper."""
     layer_scale: float | None = None
     """Initial value of a learned factor per channel on each residual branch."""
@@ -44,7 +44,7 @@ class PPGTConfig:
     unscaled_qk: bool = False
     """q·k without 1/√d_h: the same functions from another start."""
     # Stems
-    walk_steps: int = 24
+    walk_steps: Size = 24
     """K: powers of M beside the identity."""
     dual_walks: bool = False
     """Also over reversed edges, for directed graphs."""
@@ -54,7 +54,7 @@ class PPGTConfig:
     """The end of an edge that sees its features: p_ij of i → j, or of j → i (code)."""
     walk_normalisation: Literal["walk", "sym"] = "walk"
     """D⁻¹A, or D^-½ A D^-½."""
-    spe_scales: int = 3
+    spe_scales: Size = 3
     """S: 1 + 2S channels for each."""
     degree_channels: bool = True
     """1/deg_i and 1/deg_j among the pair channels."""
@@ -62,15 +62,15 @@ class PPGTConfig:
     """FC(log(1 + deg)) and FC(log(1 + n)) in the node stem."""
     node_degrees: bool = True
     """no: of these the latter alone (released base model)."""
-    positions: int = 0
+    positions: Size = 0
     """So many last columns of numeric node features are a place: the difference of two places is among the pair channels, and a Linear of the place stands for FC(log(1 + n)) (superpixels)."""
-    stem_hidden: int = 128
+    stem_hidden: Count = 128
     """Inner width of the pair stem's first MLP."""
-    edge_width: int = 64
+    edge_width: Count = 64
     """Channels of a pair's state."""
-    stem_layers: int = 2
+    stem_layers: Size = 2
     """F."""
-    stem_ratio: int = 2
+    stem_ratio: Count = 2
     """Of the stem's FFNs."""
     stem_branch: bool = False
     """The stem's FFNs have layer_scale and drop_path too (released ogbn-arxiv model)."""
@@ -82,30 +82,30 @@ class PPGTConfig:
     """Of the stem's FFNs."""
     stem_memory: int = 1 << 29
     """Bytes the pair stem may keep for the backward pass; with more to keep it computes it again."""
-    pair_memory: int = PAIR_MEMORY
+    pair_memory: Size = PAIR_MEMORY
     """Bytes each layer's attention may keep likewise."""
     # Head
     pool: Pool = "sum"
     """How the states of a graph's nodes become one."""
     pool_norm: bool = False
     """BatchNorm on the pooled state."""
-    head_layers: int = 3
+    head_layers: Count = 3
     """Linear layers of the head."""
     head_shape: Literal["halving", "constant"] = "halving"
     """Each of the head's layers half as wide as the one before, or all of one width."""
-    head_dropout: float = 0.0
+    head_dropout: Share = 0.0
     """Dropout between the head's layers."""
     readout: Literal["direct", "class_attention"] = "direct"
     """Class attention: one output per graph, of its root if task is "node"."""
-    class_layers: int = 2
+    class_layers: Size = 2
     """Layers of class attention."""
     class_norm: Literal["each", "before"] = "each"
     """Where class attention normalises the nodes: in each of its layers, or once before them (released ogbn-arxiv model)."""
     root_embedding: bool = False
     """a learned vector added to root_index's nodes."""
-    node_masking: float = 0.0
+    node_masking: Share = 0.0
     """Share of the nodes whose features are zeroed, in training."""
-    input_dropout: float = 0.0
+    input_dropout: Share = 0.0
     """On numeric node features; 0 in the paper."""
     # Departures from the paper, all off.
     local: LocalOptions = field(default_factory=LocalOptions)
@@ -113,14 +113,8 @@ class PPGTConfig:
     """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
     def __post_init__(self) -> None:
-        check_least(
-            self, 0, "num_layers", "pair_memory", "walk_steps", "spe_scales", "stem_layers", "class_layers", "positions"
-        )
-        check_least(self, 1, "out_dim", "width", "num_heads", "ffn_ratio", "stem_ratio", "stem_hidden", "edge_width")
-        check_least(self, 1, "head_layers")
+        check_fields(self)
         check_heads(self)
-        check_shares(self, "drop_path", "attention_dropout", "dropout", "head_dropout", "node_masking", "input_dropout")
-        check_choices(self)
         check_joins(self)
         check_global(self, "pairs of nodes are read in global layers alone")
         check_numeric(self, "scale_rows")

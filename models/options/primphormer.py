@@ -3,20 +3,20 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_heads, check_least, check_shares
+from graphmill.core.option_checks import Amount, Count, Share, check_fields
 from graphmill.models.options.choices import Head, Pool, Task
 from graphmill.models.options.features import Features
 from graphmill.models.options.gps import GPSOptions, PositionOptions, check_hybrid
-from graphmill.models.options.local import LocalOptions
+from graphmill.models.options.local import LocalOptions, check_heads
 
 
 @dataclass(frozen=True)
 class PrimalOptions:
     """Options of one primal attention; raises ValueError on values that cannot work."""
 
-    num_virtual: int = 30
+    num_virtual: Count = 30
     """N_s."""
-    num_scores: int | None = None
+    num_scores: Count | None = None
     """s; None: N_s, as in all published rows."""
     pool: Literal["mean", "sum"] = "mean"
     """X̄."""
@@ -28,13 +28,11 @@ class PrimalOptions:
     """Of J, over nodes, and its trace over heads; batch: over all nodes of a batch at once, as Appendix D's pseudo-code, not graph by graph."""
     multiplier: Literal["square", "softplus", "plain"] = "square"
     """Effective Λ; "plain" may turn negative."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """On the scores [e; r]; the paper does not say where its attention dropout acts."""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "num_virtual", "num_scores")
-        check_choices(self)
-        check_shares(self, "dropout")
+        check_fields(self)
 
     @property
     def scores(self) -> int:
@@ -49,30 +47,30 @@ class PrimphormerConfig:
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
     """Read by GatedGCN, or a trained local block that reads them."""
-    out_dim: int = 1
+    out_dim: Count = 1
     task: Task = "graph"
-    width: int = 64
+    width: Count = 64
     """Channels of a node's state."""
-    num_layers: int = 4
+    num_layers: Count = 4
     """Layers."""
-    num_heads: int = 4
+    num_heads: Count = 4
     """Attention heads; each has width / num_heads channels."""
     attention: Literal["primal", "softmax", "performer", "none"] = "primal"
     """The paper's | what its table 4 compares it with: all pairs of a graph's nodes, FAVOR+, or message passing alone. `primal.dropout` is softmax's too."""
     primal: PrimalOptions = field(default_factory=PrimalOptions)
     layer: GPSOptions = field(default_factory=GPSOptions)
     position: PositionOptions = field(default_factory=PositionOptions)
-    eta: float = 0.1
+    eta: Amount = 0.1
     """Η."""
     pool: Pool = "mean"
     """How the states of a graph's nodes become one."""
     head: Head = "halving"
     """"graphgym": as GraphGPS's `default` head."""
-    head_layers: int = 3
+    head_layers: Count = 3
     """Linear layers of the head."""
-    head_dropout: float = 0.0
+    head_dropout: Share = 0.0
     """Dropout between the head's layers."""
-    input_dropout: float = 0.0
+    input_dropout: Share = 0.0
     """On numeric features."""
     local: LocalOptions = field(default_factory=LocalOptions)
     """gate: every layer is L(H) + g ⊙ Prim(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
@@ -85,15 +83,12 @@ class PrimphormerConfig:
         return self.layer.local != "none" or not self.local.is_paper
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "num_heads")
         check_hybrid(self)
         check_heads(self)
         if self.attention == "none" and (self.layer.local == "none" or not self.local.is_paper):
             raise ValueError(
                 "without attention every layer is its message passing alone, and there is none; set layer.local to gated_gcn or gcn"
             )
-        if self.eta < 0:
-            raise ValueError(f"eta must be at least 0, got {self.eta}; set eta")
 
     @property
     def sharding(self) -> Literal["rows"] | None:

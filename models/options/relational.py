@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_least, check_shares
+from graphmill.core.option_checks import Count, Share, Size, check_fields
 
 Names = tuple[str, str, str]  # of a relation: source type, name, target type
 
@@ -19,24 +19,21 @@ class RelationalConfig:
     """Columns of each type's features, in the graph's order; 0: the type has none, and all its nodes begin with one learned vector."""
     relations: tuple[Names, ...] = ()
     """(source type, name, target type) of each relation, in the graph's order."""
-    width: int = 128
+    width: Count = 128
     """Channels of a node's state."""
-    num_layers: int = 2
+    num_layers: Size = 2
     """Relational layers, of one hop each."""
-    num_bases: int = 4
+    num_bases: Size = 4
     """Matrices that the relations' weights are sums of; 0: each relation has a weight of its own."""
     norm: Literal["none", "layer", "batch"] = "layer"
     """In each layer."""
-    dropout: float = 0.5
+    dropout: Share = 0.5
     """After each layer."""
-    input_dropout: float = 0.0
+    input_dropout: Share = 0.0
     """On the features."""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "width")
-        check_least(self, 0, "num_layers", "num_bases")
-        check_shares(self, "dropout", "input_dropout")
-        check_choices(self)
+        check_fields(self)
         for name in self.node_dims:
             if "." in name:
                 raise ValueError(
@@ -56,4 +53,4 @@ class RSAGEConfig(RelationalConfig):
 
     GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "out_dim")
     reads_weights: ClassVar = True
-    out_dim: int = 1
+    out_dim: Count = 1

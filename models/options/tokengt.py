@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from graphmill.models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
+from graphmill.core.option_checks import Amount, Count, Positive, Share, Size, check_fields
 from graphmill.models.options.choices import Task
-from graphmill.models.options.features import Features
-from graphmill.models.options.local import LocalOptions, check_global, check_joins
+from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.local import LocalOptions, check_global, check_heads, check_joins
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
 SLOT = 512  # rows per column of the code's feature table
@@ -22,20 +22,20 @@ class TokenGTConfig:
     GIVEN: ClassVar = ("node", "edge", "out_dim", "task", "encoding", "seed")
     node: Features = NO_FEATURES
     edge: Features = NO_FEATURES
-    out_dim: int = 1
+    out_dim: Count = 1
     task: Task = "graph"
-    width: int = 768
+    width: Count = 768
     """Channels of a token's state."""
-    num_layers: int = 12
+    num_layers: Count = 12
     """Layers."""
-    num_heads: int = 32
+    num_heads: Count = 32
     """Attention heads; each has width / num_heads channels."""
-    ffn_width: int | None = None
+    ffn_width: Count | None = None
     """None: the width."""
     # Token identifiers.
     identifier: Identifier = "laplacian"
     """"random": Gaussian rows of norm 1; "positive": uniform ones, which the released code calls random. near_orf, random and positive serve graphs of any size."""
-    identifier_dim: int = 16
+    identifier_dim: Count = 16
     """P."""
     laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
     """Eigenvectors of the smallest eigenvalues, or half of them of the largest."""
@@ -49,41 +49,41 @@ class TokenGTConfig:
     """An edge from a node to itself has the nodes' type (released code)."""
     sign_flip: bool = True
     """In training, of each eigenvector."""
-    eigenvector_dropout: float = 0.2
+    eigenvector_dropout: Share = 0.2
     """In training, on their entries."""
     resample_in_eval: bool = False
     """Random identifiers: fresh ones in evaluation too; else those of `seed`."""
     # Attention.
     attention: Literal["softmax", "performer"] = "softmax"
     """All pairs of tokens, or FAVOR+, which is linear in them."""
-    performer_features: int | None = None
+    performer_features: Count | None = None
     """R; None: ⌊d ln d⌋ for heads of width d."""
-    performer_epsilon: float = 0.0001
+    performer_epsilon: Amount = 0.0001
     """Added to FAVOR+'s features, which keeps sums from 0."""
     performer_as_released: bool = False
     """The released code's shifts of the exponents, which ε makes matter (models/operators/favor.py)."""
-    redraw_interval: int = 1000
+    redraw_interval: Size = 1000
     """Training steps between two draws of Performer's projection; 0: never."""
     sparse_equivariant_basis: bool = False
     """Each layer also adds its edge tokens to their nodes (SEB)."""
     basis_reduction: Literal["sum", "mean"] = "sum"
     """Of a node's edge tokens, in SEB."""
     # Regularisation.
-    attention_dropout: float = 0.1
+    attention_dropout: Share = 0.1
     """Softmax only: Performer has no matrix to drop entries of."""
-    activation_dropout: float = 0.1
+    activation_dropout: Share = 0.1
     """Inside the FFN."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """On the embedding and on what attention and FFN add."""
-    drop_path: float = 0.1
+    drop_path: Share = 0.1
     """Stochastic depth of the last layer, linear from 1/L of it in the first; drawn per graph."""
-    init_std: float = INIT_STD
+    init_std: Positive = INIT_STD
     """Of weights; the paper's 0.02 is for a width of 768 and slow at a small one."""
     # Departures from the paper, all off.
     local: LocalOptions = LocalOptions()  # noqa: RUF009 - frozen
     scale_rows: bool = False
     """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
-    input_dropout: float = 0.0
+    input_dropout: Share = 0.0
     """On numeric node features; 0 in the paper."""
     seed: int = 0
     """Of the identifiers in evaluation and of Performer's projections."""
@@ -105,27 +105,12 @@ class TokenGTConfig:
         return not self.local.is_paper
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_least(
-            self, 1, "out_dim", "width", "num_layers", "num_heads", "identifier_dim", "ffn_width", "performer_features"
-        )
-        check_least(self, 0, "performer_epsilon", "redraw_interval")
+        check_fields(self)
         check_heads(self)
-        check_shares(
-            self,
-            "eigenvector_dropout",
-            "attention_dropout",
-            "activation_dropout",
-            "dropout",
-            "drop_path",
-            "input_dropout",
-        )
         check_numeric(self, "input_dropout", "scale_rows")
         check_joins(self)
         if self.task == "graph":
             check_global(self, "the graph's token hears nodes in global layers alone")
-        if not self.init_std > 0:
-            raise ValueError(f"init_std must be positive, got {self.init_std}; set init_std")
         if self.encoding is not None and self.identifier != "laplacian":
             raise ValueError(
                 f"encoding {self.encoding!r} names stored eigenvectors, but the identifier is {self.identifier!r}; "

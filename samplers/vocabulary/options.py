@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
+from graphmill.core import option_checks
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import check_options, more_than_0
-from graphmill.samplers.vocabulary.field_checks import check_fields
 from graphmill.samplers.vocabulary.messages import EdgeColumn, Scheme, WalkDirection
+from graphmill.storage.format.encoding_names import check_encoding_names
 from graphmill.storage.format.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLITS, Relation
 
 RootOrder = Literal["shuffled", "groups"]
@@ -18,6 +19,12 @@ def _repr_without(options: Any, **unset: Any) -> str:
     told = {one.name: getattr(options, one.name) for one in fields(options)}
     shown = ", ".join(f"{name}={value!r}" for name, value in told.items() if name not in unset or value != unset[name])
     return f"{type(options).__name__}({shown})"
+
+
+def check_fields(options: Any, **least: float) -> None:
+    """Raises ConfigError where a field has another type, is smaller than `least` says, or names an encoding that there cannot be."""
+    option_checks.check_fields(options, **least)
+    check_encoding_names(getattr(options, "encodings", ()))
 
 
 @dataclass(frozen=True)

@@ -388,13 +388,13 @@ def test_parameter_groups_cover_all_once():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, "width must be at least 1, got 0"),
-        ({"order": 0}, "order must be at least 1, got 0"),
+        ({"width": 0}, "width: expected at least 1, got 0"),
+        ({"order": 0}, "order: expected at least 1, got 0"),
         ({"in_dim": 0}, "in_dim and encoding_dim are both 0"),
-        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
-        ({"propagation": "max"}, "propagation must be one of mean, sum, sym, gcn, got 'max'"),
-        ({"permutation": "random"}, "permutation must be one of static, dynamic, none, got 'random'"),
-        ({"jump": "cat"}, "jump must be one of last, sum, got 'cat'"),
+        ({"dropout": 1.0}, r"dropout: expected 0 or more and less than 1, got 1.0"),
+        ({"propagation": "max"}, "propagation: expected one of mean, sum, sym, gcn, got 'max'"),
+        ({"permutation": "random"}, "permutation: expected one of static, dynamic, none, got 'random'"),
+        ({"jump": "cat"}, "jump: expected one of last, sum, got 'cat'"),
     ],
 )
 def test_config_refusals(options, message):

@@ -221,11 +221,11 @@ def test_it_fits_a_few_graphs(local: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": 0}, "order must be at least 1"),
-        ({"propagation": "max"}, "propagation must be one of"),
-        ({"permutation": "random"}, "permutation must be one of"),
-        ({"input_dropout": 1.0}, "input_dropout must lie in"),
-        ({"width": 0}, "width must be at least 1"),
+        ({"order": 0}, "order: expected at least 1"),
+        ({"propagation": "max"}, "propagation: expected one of"),
+        ({"permutation": "random"}, "permutation: expected one of"),
+        ({"input_dropout": 1.0}, "input_dropout: expected 0 or more and less than 1"),
+        ({"width": 0}, "width: expected at least 1"),
     ],
 )
 def test_bad_configs(options: dict, message: str) -> None:

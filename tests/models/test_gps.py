@@ -59,11 +59,11 @@ def test_batch_norm_of_too_few_rows_uses_and_keeps_the_running_statistics(rows: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"local": "gin"}, "local must be one of gated_gcn, gcn, none"),
-        ({"mlp": "deep"}, "mlp must be one of plain, residual"),
-        ({"norm": "graph"}, "norm must be one of"),
-        ({"dropout": 1.0}, "dropout must lie in"),
-        ({"mlp_ratio": 0}, "mlp_ratio must be at least 1"),
+        ({"local": "gin"}, "local: expected one of gated_gcn, gcn, none"),
+        ({"mlp": "deep"}, "mlp: expected one of plain, residual"),
+        ({"norm": "graph"}, "norm: expected one of"),
+        ({"dropout": 1.0}, "dropout: expected 0 or more and less than 1"),
+        ({"mlp_ratio": 0}, "mlp_ratio: expected at least 1"),
     ],
 )
 def test_bad_options(options: dict, message: str) -> None:
@@ -91,5 +91,5 @@ def test_heads_of_both_models(head: str, name: str) -> None:
         1,
         2,
     )
-    with pytest.raises(ValueError, match="head must be one of halving, graphgym, got 'deep'"):
+    with pytest.raises(ValueError, match="head: expected one of halving, graphgym, got 'deep'"):
         replace(chosen, head="deep")

@@ -147,10 +147,10 @@ def test_edges_without_features_take_one_category():
     ("options", "message"),
     [
         ({"width": 30}, "multiple of num_heads"),
-        ({"rrwp_steps": 0}, "rrwp_steps must be at least 1"),
-        ({"attention_dropout": 1.0}, "attention_dropout must lie"),
-        ({"score_clamp": 0.0}, "score_clamp must be positive"),
-        ({"pool": "median"}, "pool must be one of"),
+        ({"rrwp_steps": 0}, "rrwp_steps: expected at least 1"),
+        ({"attention_dropout": 1.0}, "attention_dropout: expected 0 or more and less than 1"),
+        ({"score_clamp": 0.0}, "score_clamp: expected more than 0"),
+        ({"pool": "median"}, "pool: expected one of"),
         ({"head_layers": 6}, "cannot be halved"),
     ],
 )
@@ -283,7 +283,7 @@ def test_activation_of_the_ffn_and_the_halving_head():
     for linear in [module for module in model.head.layers if isinstance(module, nn.Linear)][:-1]:
         pooled = gelu(linear(pooled))
     torch.testing.assert_close(out, model.head.layers[-1](pooled), rtol=1e-12, atol=1e-13)
-    with pytest.raises(ValueError, match="activation must be one of relu, gelu, got 'tanh'"):
+    with pytest.raises(ValueError, match="activation: expected one of relu, gelu, got 'tanh'"):
         replace(TINY, activation="tanh")
 
 

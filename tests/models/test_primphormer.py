@@ -203,11 +203,11 @@ def test_it_fits_a_few_graphs(local: str) -> None:
     ("options", "message"),
     [
         ({"num_heads": 3}, "width must be a multiple of num_heads, got 16 and 3"),
-        ({"eta": -1.0}, "eta must be at least 0"),
-        ({"out_dim": 0}, "out_dim must be at least 1"),
-        ({"task": "edge"}, "task must be one of graph, node, link"),
-        ({"pool": "attention"}, "pool must be one of"),
-        ({"head_dropout": 1.0}, "head_dropout must lie in"),
+        ({"eta": -1.0}, "eta: expected at least 0"),
+        ({"out_dim": 0}, "out_dim: expected at least 1"),
+        ({"task": "edge"}, "task: expected one of graph, node, link"),
+        ({"pool": "attention"}, "pool: expected one of"),
+        ({"head_dropout": 1.0}, "head_dropout: expected 0 or more and less than 1"),
         ({"local": "gcn", "kind": "stable_laplacian"}, r"set layer\.local to gated_gcn"),
     ],
 )
@@ -221,7 +221,7 @@ def test_bad_positions_and_inputs() -> None:
         PositionOptions("laplacian", stored="lap")
     with pytest.raises(ValueError, match="set normalisation to sym"):
         PositionOptions("stable_laplacian", stored="lap", normalisation="none")
-    with pytest.raises(ValueError, match="kind must be one of none, laplacian"):
+    with pytest.raises(ValueError, match="kind: expected one of none, laplacian"):
         PositionOptions("sine")
     with pytest.raises(ValueError, match="leaves no channel for the features"):
         Primphormer(config(position=PositionOptions("random_walk", 16)))

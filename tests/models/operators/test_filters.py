@@ -111,10 +111,10 @@ def test_frequency_trains_only_when_asked():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bands": 0}, "bands must be at least 1, got 0"),
-        ({"num_inner_layers": -1}, "num_inner_layers must be at least 0, got -1"),
+        ({"bands": 0}, "bands: expected at least 1, got 0"),
+        ({"num_inner_layers": -1}, "num_inner_layers: expected at least 0, got -1"),
         ({"frequency": float("nan")}, "frequency must be positive and finite, got nan"),
-        ({"scale": "n"}, "scale must be one of none, length, sqrt_length, got 'n'"),
+        ({"scale": "n"}, "scale: expected one of none, length, sqrt_length, got 'n'"),
     ],
 )
 def test_refusals(options, message):

@@ -222,10 +222,10 @@ def test_bfloat16_autocast_keeps_the_scores_in_single() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_virtual": 0}, "num_virtual must be at least 1"),
-        ({"num_scores": 0}, "num_scores must be at least 1"),
-        ({"pool": "max"}, "pool must be one of mean, sum"),
-        ({"multiplier": "exp"}, "multiplier must be one of"),
+        ({"num_virtual": 0}, "num_virtual: expected at least 1"),
+        ({"num_scores": 0}, "num_scores: expected at least 1"),
+        ({"pool": "max"}, "pool: expected one of mean, sum"),
+        ({"multiplier": "exp"}, "multiplier: expected one of"),
         ({"dropout": 1.0}, "set dropout"),
     ],
 )

@@ -274,5 +274,5 @@ def test_what_does_not_fit_is_one_clear_error():
     adjacency = ShardedAdjacency(indptr, ids, Shards.even(2, 1), Peers())
     with pytest.raises(ValueError, match="one row per node: 2 nodes"):
         adjacency.propagate(torch.ones(3, 1))
-    with pytest.raises(ValueError, match="propagation must be one of"):
+    with pytest.raises(ValueError, match="propagation: expected one of"):
         adjacency.propagate(torch.ones(2, 1), "max")  # type: ignore[arg-type]

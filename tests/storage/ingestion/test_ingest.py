@@ -566,10 +566,10 @@ def test_a_feature_too_large_for_float16_is_refused(tmp_path: Path) -> None:
 
 
 REFUSED_OPTIONS = {
-    "no partition": ({"num_partitions": 0}, "num_partitions: expected 1 to 10000, got 0; set --num_partitions"),
+    "no partition": ({"num_partitions": 0}, "num_partitions: expected 1 to 10000, got 0; set num_partitions"),
     "more partitions than nodes": ({"num_partitions": 21}, "at most one partition per node (20), got 21"),
-    "unknown partitioner": ({"partitioner": "spectral"}, "got 'spectral'; set --partitioner"),
-    "no class": ({"num_classes": 0}, "num_classes: expected at least 1, got 0; set --num_classes"),
+    "unknown partitioner": ({"partitioner": "spectral"}, "got 'spectral'; set partitioner"),
+    "no class": ({"num_classes": 0}, "num_classes: expected at least 1, got 0; set num_classes"),
     "tiny budget": ({"memory_budget_bytes": 1 << 20}, "expected at least 16 MiB, got 1048576"),
 }
 

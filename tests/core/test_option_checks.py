@@ -1,9 +1,12 @@
 """Options of a wrong type are refused by name; right ones of another type are the same options."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from graphmill.core.errors import ConfigError
+from graphmill.core.option_checks import Amount, Count, Positive, Share, Size, check_fields, check_options
 from graphmill.samplers.vocabulary.options import (
     GraphBatchOptions,
     LoaderOptions,
@@ -98,3 +101,41 @@ def test_least_values(kind, name):
 def test_any_seed_of_64_bits():
     for seed in (0, 2**64 - 1, np.uint64(2**64 - 1), -(2**63)):
         assert type(NeighborOptions(seed=seed).seed) is int
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    count: Count | None = 1
+    size: Size = 0
+    amount: Amount = 0.0
+    positive: Positive | None = None
+    share: Share = 0
+    any_of: int | str = "a"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "wrong", "expected"),
+    [
+        ("count", 1, [0], "at least 1"),
+        ("size", 0, [-1], "at least 0"),
+        ("amount", 0, [-1e-9, float("nan")], "at least 0"),
+        ("positive", 1e-9, [0, -1], "more than 0"),
+        ("share", 0, [-1e-9, 1, float("nan")], "0 or more and less than 1"),
+    ],
+)
+def test_bounds_of_a_type(name, least, wrong, expected):
+    assert getattr(_Bounded(**{name: least}), name) == least
+    for value in wrong:
+        with pytest.raises(ConfigError, match=f"^{name}: expected {expected}, got {value}.*; set {name}$"):
+            _Bounded(**{name: value})
+
+
+def test_none_and_unions_are_what_they_are():
+    assert (_Bounded(count=None).count, _Bounded().share, _Bounded(any_of=3).any_of) == (None, 0.0, 3)
+    assert type(_Bounded().share) is float
+    check_options(_Bounded(), {"count": (True, "")})
+    with pytest.raises(ConfigError, match=r"^count: expected two, got 1; set count$"):
+        check_options(_Bounded(), {"count": (False, "two")})
