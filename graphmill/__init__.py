@@ -25,7 +25,7 @@ _NAMES = {
     "config": "graphmill.jobs.run.train:config",
     "train": "graphmill.jobs.run.train:train",
     "predict": "graphmill.jobs.predict:predict",
-    "read_run": "graphmill.jobs.records.finished_run:read_run",
+    "read_run": "graphmill.jobs.records.run_record:read_run",
 }
 
 # What `graphmill COMMAND` runs: the main function of a module.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphmill.cluster.options import SessionOptions, WorkerOptions
     from graphmill.cluster.prediction.prediction import OpenCrew
     from graphmill.cluster.prediction.predictor import Piece, PredictionSpec
-    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.records.run_record import Run
     from graphmill.jobs.subjects.subject import Prediction, Served
 
 
@@ -40,7 +40,7 @@ def main() -> int:
     return _predict(parse(PredictConfig, __doc__, ("run", "out")))
 
 
-def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) -> "pa.Table":
+def predict(run: "str | Run", out: str | None = None, **options: Any) -> "pa.Table":
     """Predicts with a finished run, as `graphmill predict` does with the same options; returns the table, ids ascending.
 
     `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say. PyTorch's random
@@ -63,14 +63,14 @@ def _predict(config: PredictConfig) -> int:
     from graphmill.cluster.prediction.prediction import predict_all
     from graphmill.jobs.cli.progress import progress
     from graphmill.jobs.machine.this_machine import known_workers, local_session
-    from graphmill.jobs.records.finished_run import read_run
+    from graphmill.jobs.records.run_record import read_run
     from graphmill.jobs.run.predicted_file import store_file
     from graphmill.jobs.run.submission import begin_submission
     from graphmill.jobs.subjects.subject import open_prediction
     from graphmill.storage.filesystem.urls import absolute_url
     from graphmill.storage.predictions import PredictionFolder
 
-    finished = read_run(config.run)
+    finished = read_run(config.run, finished=True)
     config = store_file(finished, config)
     subject = open_prediction(finished, config)
     launcher = "ray" if config.launcher == "auto" and subject.is_of_ray else config.launcher
@@ -141,7 +141,7 @@ def _on_ray(
         yield workers, served, partial(ActorCrew.of, pool)
 
 
-def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Prediction") -> int | None:
+def _asked_workers(config: PredictConfig, finished: "Run", subject: "Prediction") -> int | None:
     """Of the full graph as many as the run had, where this machine, if it is alone, has the cores: then predictions have the run's bits."""
     if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
@@ -156,7 +156,7 @@ class _Prediction:
     """What is predicted, and by which run."""
 
     config: PredictConfig
-    finished: "FinishedRun"
+    finished: "Run"
     subject: "Prediction"
 
     @cached_property
@@ -239,9 +239,7 @@ class _Prediction:
         return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
 
 
-def _print_summary(
-    config: PredictConfig, finished: "FinishedRun", subject: "Prediction", summary: dict[str, Any]
-) -> None:
+def _print_summary(config: PredictConfig, finished: "Run", subject: "Prediction", summary: dict[str, Any]) -> None:
     metric, estimate = summary["metric"], summary.get("estimate")
     same = subject.content_hash == finished.data_hash
     named = metric if estimate is None else f"{metric} (estimate)"

@@ -1,25 +1,29 @@
-"""What a run's directory says, read once and checked: settings, epochs, summary, events, environment.
+"""What a run's directory says, read once and checked: settings, epochs, summary, events, environment, and its best weights.
 
 A run may still be going, or have been killed: a last line that is cut short is left out, and what was never written is None. Numbers that
 are not finite are left out: plots need no check of their own.
 """
 
+import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from graphmill.cluster.checkpoints.checkpoint import TrainState, load_state, verify_checkpoint
+from graphmill.cluster.checkpoints.checkpoint_store import BEST
 from graphmill.cluster.runs.run_directory import flat, load_config
-from graphmill.cluster.runs.run_store import FILES, RunStore
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import FormatError, GraphmillError, quoted
 from graphmill.core.files.json_object import parse_object
-from graphmill.core.files.small_files import read_small
 from graphmill.samplers.access.traffic import COLUMNS as TRAFFIC
 from graphmill.storage.filesystem.filesystem_errors import one_line
+
+_WEIGHTS = (BEST, "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -59,21 +63,126 @@ class Restart:
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """One run."""
+class Run:
+    """A run's directory, whose files are read once. Read one with `read_run`."""
 
-    name: str  # of its directory
-    config: Mapping[str, Any]
-    epochs: tuple[Mapping[str, float], ...]  # each with "epoch", ascending
-    summary: Mapping[str, Any] | None  # None too where it is of an earlier part of the run
-    environment: Mapping[str, Any] | None
-    events: tuple[Mapping[str, Any], ...]
-    failure_log: str | None  # its last line
+    place: RunStore
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
+        kind = "estimated " if self.estimate else ""
+        return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {len(self.epochs)} epochs)"
+
+    @property
+    def path(self) -> str:
+        """The run's directory: a path or a URL."""
+        return self.place.url
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return self.place.name
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        return load_config(self.place, "name one that a job has made")
+
+    @cached_property
+    def epochs(self) -> tuple[Mapping[str, float], ...]:
+        """Each with "epoch", ascending."""
+        return tuple(sorted(_epochs(self.place), key=lambda epoch: epoch["epoch"]))
+
+    @cached_property
+    def events(self) -> tuple[Mapping[str, Any], ...]:
+        """But for attempts to continue a finished run that came to no start: it is finished still."""
+        events = tuple(_events(self.place))
+        ends = [number for number, event in enumerate(events) if event["kind"] == "finish"]
+        after = events[ends[-1] + 1 :] if ends else events
+        return events[: len(events) - len(after)] if ends and not any(e["kind"] == "start" for e in after) else events
+
+    @cached_property
+    def last_summary(self) -> dict[str, Any] | None:
+        """Of the run, or of an earlier part of it; None where none was written."""
+        return _optional_object(self.place, "summary.json")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Final scores, baselines, throughput; empty where there are none yet, or where they are of an earlier part of the run."""
+        summary, continued = self.last_summary or {}, bool(self.events) and self.events[-1]["kind"] != "finish"
+        if not self.events and self.epochs:  # of 0.1
+            continued = summary.get("epochs") not in (None, len(self.epochs))
+        return {} if continued else summary
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any] | None:
+        return _optional_object(self.place, "environment.json")
+
+    @cached_property
+    def failure_log(self) -> str | None:
+        """Its last line."""
+        lines = (_read(self.place, "failure.log") or "").strip().splitlines()
+        return lines[-1][:500] if lines else None
+
+    @cached_property
+    def state(self) -> TrainState:
+        """Of the best weights. Raises FormatError where they are missing, or not as they were saved."""
+        with self.place.at_hand(BEST) as run:
+            verify_checkpoint(run / BEST)
+            return load_state(run / BEST)
+
+    @property
+    def weights_path(self) -> str:
+        return self.place.below(*_WEIGHTS)
+
+    @cached_property
+    def weights(self) -> bytes:
+        """The file of the best weights. Raises FormatError where it cannot be read."""
+        try:
+            weights = self.place.read("/".join(_WEIGHTS))
+        except OSError as error:
+            raise FormatError(f"{self.weights_path}: cannot read the run's best weights ({error.strerror})") from None
+        if weights is None:
+            raise FormatError(f"{self.weights_path}: cannot read the run's best weights (there is no such file)")
+        return weights
+
+    @property
+    def weights_hash(self) -> str:
+        return hashlib.sha256(self.weights).hexdigest()
+
+    @property
+    def job(self) -> str:
+        return str(self.summary["job"])
+
+    @property
+    def is_graph_set(self) -> bool:
+        """Whether it was trained on many graphs."""
+        return "graphs" in self.summary
+
+    @property
+    def data_url(self) -> str:
+        """The graph, or the set, that it was trained on: of a relative path where the run was started or, where there is none, from here."""
+        url = str(self.summary["graphs" if self.is_graph_set else "graph"])
+        there = Path(self.summary.get("started_in", ""), url)
+        return str(there) if "://" not in url and there.exists() else url
+
+    @property
+    def data_hash(self) -> str:
+        return str(self.summary["graphs_hash" if self.is_graph_set else "graph_hash"])
+
+    @property
+    def snapshot(self) -> int:
+        """Of the graph, or the set, that it was trained on."""
+        return int(self.summary["snapshot"])
+
+    @property
+    def num_ranks(self) -> int:
+        """Micro-batches of a step, by which its splits were scored; a run of version 0.2 had one for each worker."""
+        return int(self.summary.get("micro_batches", self.summary["workers"]))
 
     @property
     def metric(self) -> str | None:
         """The metric that the run is judged by; None where nothing says."""
-        named = (self.summary or {}).get("metric") or _section(self.config, "task").get("metric")
+        named = self.summary.get("metric") or _section(self.config, "task").get("metric")
         if isinstance(named, str) and named != "auto":
             return named
         names = (
@@ -94,14 +203,14 @@ class RunRecord:
     @property
     def estimate(self) -> str | None:
         """Why its final scores are estimates; None where they are exact, or not there yet."""
-        why = (self.summary or {}).get("estimate")
+        why = self.summary.get("estimate")
         return why if isinstance(why, str) else None
 
     @property
-    def scores(self) -> Mapping[str, Any]:
-        """The final scores by split, estimates where it has no others; empty where there are none."""
-        scores = (self.summary or {}).get("scores" if self.estimate is None else "estimates")
-        return scores if isinstance(scores, Mapping) else {}
+    def scores(self) -> dict[str, Any]:
+        """The final scores by split, in the run's own metric, estimates where it has no others; empty where there are none."""
+        scores = self.summary.get("scores" if "scores" in self.summary else "estimates")
+        return dict(scores) if isinstance(scores, Mapping) else {}
 
     def valid(self, name: str) -> str:
         """What the validation's figure `name` is recorded as."""
@@ -115,7 +224,7 @@ class RunRecord:
     @property
     def stopped_early(self) -> tuple[int, str] | None:
         """The last epoch, and why it was the last, where that was before the planned one."""
-        early = _section(self.summary or {}, "stopped_early")
+        early = _section(self.summary, "stopped_early")
         return (_whole(early["epoch"]), str(early["why"])) if {"epoch", "why"} <= early.keys() else None
 
     @property
@@ -127,11 +236,11 @@ class RunRecord:
         return None if self.summary else self.failure_log
 
     @property
-    def state(self) -> str:
+    def status(self) -> str:
         """finished, failed, or "not finished" (going, or killed: its files do not tell)."""
         if self.failure is not None:
             return "failed"
-        return "finished" if self.summary is not None else "not finished"
+        return "finished" if self.summary else "not finished"
 
     @property
     def restarts(self) -> tuple[Restart, ...] | None:
@@ -212,44 +321,44 @@ class RunRecord:
         return sum(rate * s for rate, s in known) / seconds if seconds > 0 else None
 
 
-def read_run(run: Path | RunStore) -> RunRecord:
-    """Reads a run's directory. Raises FormatError naming the file where there is none, or where one is damaged."""
-    with RunStore.of(run).at_hand(*FILES) as path:
-        return _read_run(path)
+def read_run(run: str | Path | RunStore, *, finished: bool = False) -> Run:
+    """The run in this directory. Raises FormatError naming the file where there is none, or where one is damaged.
+
+    `finished`: where it has not finished, or was continued and has not again, or its best weights are damaged, too; other files are then
+    read when they are asked for.
+    """
+    read = Run(RunStore.of(run))
+    if finished:
+        _check_finished(read)
+    else:
+        _ = read.config, read.epochs, read.events, read.summary, read.environment, read.failure_log
+    return read
 
 
-def _read_run(path: Path) -> RunRecord:
-    if not (path / "config.json").is_file():
-        raise FormatError(f"{path}: expected a run directory (config.json), found none; name one that a job has made")
-    config = load_config(path)
-    epochs = sorted(_epochs(path / "metrics.jsonl"), key=lambda epoch: epoch["epoch"])
-    summary = _optional_object(path / "summary.json")
-    events = settled_events(path)
-    continued = bool(events) and events[-1]["kind"] != "finish"
-    if summary is not None and (continued or summary.get("epochs") not in (None, len(epochs))):
-        summary = None  # of an earlier part of the run
-    return RunRecord(
-        name=path.resolve().name,
-        config=config,
-        epochs=tuple(epochs),
-        summary=summary,
-        environment=_optional_object(path / "environment.json"),
-        events=events,
-        failure_log=_last_line(path / "failure.log"),
-    )
+def _check_finished(run: Run) -> None:
+    summary, file = run.last_summary, run.place.below("summary.json")
+    if summary is None:
+        there = "one that has not finished; continue it with its job's --run.resume" if run.place.holds_run else "none"
+        raise FormatError(f"{run.path}: expected a finished run's directory (summary.json), found {there}")
+    kind = "graphs" if "graphs" in summary else "graph"
+    scores = "estimates" if "estimates" in summary else "scores"
+    needed = ("job", "workers", "device", scores, "snapshot", kind, f"{kind}_hash")
+    lacking = [name for name in needed if name not in summary]
+    if lacking:
+        raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
+    if type(summary["snapshot"]) is not int:
+        raise FormatError(f"{file}: field 'snapshot': expected a snapshot's number, got {quoted(summary['snapshot'])}")
+    if not run.summary:
+        raise FormatError(
+            f"{run.path}: expected a finished run's directory, found one that was continued and has not finished again; continue it with "
+            "its job's --run.resume"
+        )
+    _ = run.state
 
 
-def settled_events(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The events of a run's directory, but for attempts to continue a finished run that came to no start: it is finished still."""
-    events = tuple(_events(path / "events.jsonl"))
-    ends = [number for number, event in enumerate(events) if event["kind"] == "finish"]
-    after = events[ends[-1] + 1 :] if ends else events
-    return events[: len(events) - len(after)] if ends and not any(e["kind"] == "start" for e in after) else events
-
-
-def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
+def stored_partitions(run: Run) -> tuple[Partition, ...] | None:
     """The parts of the run's graph; None where the run has none, or the graph is not on this machine or is another by now."""
-    summary = run.summary or {}
+    summary = run.summary
     options = _section(run.config, "data")
     url, snapshot = summary.get("graph") or options.get("path"), summary.get("snapshot", options.get("snapshot"))
     if type(snapshot) not in (int, type(None)):
@@ -302,54 +411,48 @@ def _whole(value: Any) -> int:
     return int(value) if is_number(value) else 0
 
 
-def _read(path: Path) -> str | None:
+def _read(run: RunStore, name: str) -> str | None:
     try:
-        return read_small(path, sys.maxsize - 1).decode()
-    except FileNotFoundError:
-        return None
+        content = run.read(name)
+        return None if content is None else content.decode()
     except UnicodeDecodeError:
-        raise FormatError(f"{path}: expected text, got other bytes; repair the file or remove it") from None
+        raise FormatError(f"{run.below(name)}: expected text, got other bytes; repair the file or remove it") from None
+    except GraphmillError:
+        raise
     except OSError as error:
-        raise FormatError(f"{path}: cannot read it ({one_line(error)})") from None
+        raise FormatError(f"{run.below(name)}: cannot read it ({one_line(error)})") from None
 
 
-def _optional_object(path: Path) -> dict[str, Any] | None:
-    text = _read(path)
-    return None if text is None else parse_object(text, str(path))
+def _optional_object(run: RunStore, name: str) -> dict[str, Any] | None:
+    text = _read(run, name)
+    return None if text is None else parse_object(text, run.below(name))
 
 
-def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    """The objects of a file of lines; the last line may be cut short."""
-    lines = (_read(path) or "").split("\n")
+def _epochs(run: RunStore) -> Iterable[dict[str, float]]:
+    """The lines of metrics.jsonl, of which the last may be cut short."""
+    lines = (_read(run, "metrics.jsonl") or "").split("\n")
     for number, line in enumerate(lines, 1):
+        where = f"{run.below('metrics.jsonl')}, line {number}"
         if not line.strip():
             continue
         try:
-            yield parse_object(line, f"{path}, line {number}")
+            epoch = parse_object(line, where)
         except FormatError:
             if number < len(lines):
                 raise
-
-
-def _epochs(path: Path) -> Iterable[dict[str, float]]:
-    for number, line in enumerate(_lines(path), 1):
-        values = {name: value for name, value in line.items() if is_number(value)}
+            return
+        values = {name: value for name, value in epoch.items() if is_number(value)}
         if "epoch" not in values:
-            raise FormatError(f"{path}, line {number}: expected a number of an epoch, got {quoted(line.get('epoch'))}")
+            raise FormatError(f"{where}: expected a number of an epoch, got {quoted(epoch.get('epoch'))}")
         yield values
 
 
-def _events(path: Path) -> Iterable[dict[str, Any]]:
-    """The lines that are whole: a kill may have cut one that others follow."""
-    for line in (_read(path) or "").split("\n"):
+def _events(run: RunStore) -> Iterable[dict[str, Any]]:
+    """The lines of events.jsonl that are whole: a kill may have cut one that others follow."""
+    for line in (_read(run, "events.jsonl") or "").split("\n"):
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(event, dict) and isinstance(event.get("kind"), str):
             yield event
-
-
-def _last_line(path: Path) -> str | None:
-    lines = (_read(path) or "").strip().splitlines()
-    return lines[-1][:500] if lines else None

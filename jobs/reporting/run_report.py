@@ -10,7 +10,7 @@ from graphmill.jobs.records.run_record import (
     Partition,
     PartitionTraffic,
     RankSeconds,
-    RunRecord,
+    Run,
     flat_text,
     is_number,
     setting_text,
@@ -39,9 +39,9 @@ _RATES = {
 }
 
 
-def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, other: RunRecord | None = None) -> str:
+def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run | None = None) -> str:
     """The page. `partitions`: of the run's graph, where they are known; `other`: a run to compare with."""
-    summary = run.summary or {}
+    summary = run.summary
     job = summary.get("job")
     warnings, lacks = (
         [str(text) for text in given] if isinstance(given := summary.get(name), list) else []
@@ -84,9 +84,9 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
     )
 
 
-def _by_class(run: RunRecord) -> list[list[str]]:
+def _by_class(run: Run) -> list[list[str]]:
     """The table of the classes on the split that is judged: their scores and, by what was said of their members, counts. Empty where there are none."""
-    scores = (run.summary or {}).get("all_scores", {}).get("test" if "test" in run.scores else "valid", {})
+    scores = run.summary.get("all_scores", {}).get("test" if "test" in run.scores else "valid", {})
     classes, confusion = scores.get("by_class", {}), scores.get("confusion", ())
     rows = [[k, *map(value_text, [*of.values(), *n])] for (k, of), n in zip(classes.items(), confusion, strict=False)]
     return [["", *next(iter(classes.values())), *(f"said {name}" for name in classes)], *rows] if rows else []
@@ -104,38 +104,38 @@ def _epoch_cell(epoch: Mapping[str, float], name: str) -> str:
     return value_text(epoch.get(name))
 
 
-def _score_label(run: RunRecord, name: str) -> str:
+def _score_label(run: Run, name: str) -> str:
     """A score's name for people."""
     return f"{name} (estimate)" if run.is_estimate else name
 
 
-def _best(run: RunRecord) -> tuple[float, float] | None:
+def _best(run: Run) -> tuple[float, float] | None:
     """(epoch from 1, score) of the epoch whose weights were kept for its score."""
     kept = run.series("best_epoch_by_estimate" if run.is_estimate else "best_epoch")
     scores = dict(run.series(run.valid(run.metric or "")))
     return (kept[-1][1] + 1, scores[kept[-1][1] + 1]) if kept and kept[-1][1] + 1 in scores else None
 
 
-def _baselines(run: RunRecord) -> dict[str, Mapping[str, Any]]:
+def _baselines(run: Run) -> dict[str, Mapping[str, Any]]:
     """Scores by split of each baseline, by its name for people."""
-    given = (run.summary or {}).get("baselines")
+    given = run.summary.get("baselines")
     pairs = given.items() if isinstance(given, Mapping) else ()
     return {str(BASELINE_NAMES.get(name, name)): scores for name, scores in pairs if isinstance(scores, Mapping)}
 
 
-def _baseline_scores(run: RunRecord, split: str) -> dict[str, float]:
+def _baseline_scores(run: Run, split: str) -> dict[str, float]:
     """The baselines' scores of a split."""
     return {name: scores[split] for name, scores in _baselines(run).items() if is_number(scores.get(split))}
 
 
-def _best_baseline(run: RunRecord, split: str) -> str:
+def _best_baseline(run: Run, split: str) -> str:
     """The best baseline."""
     rivals = [(score, name) for name, score in _baseline_scores(run, split).items()]
     score, name = (min if run.metric in _LOWER_IS_BETTER else max)(rivals, default=(0.0, ""))
     return f"{name}: {number(score)}" if rivals else ""
 
 
-def _curves(run: RunRecord, other: RunRecord | None) -> list[Plot]:
+def _curves(run: Run, other: Run | None) -> list[Plot]:
     prefix = run.valid("")
     loss = {"train_loss": "training", run.valid("loss"): _score_label(run, "validation")}
     plots = [_plot("Loss", "loss", run, other, loss)]
@@ -146,7 +146,7 @@ def _curves(run: RunRecord, other: RunRecord | None) -> list[Plot]:
     return [plot for plot in plots if plot.lines]
 
 
-def _throughput(run: RunRecord, other: RunRecord | None) -> list[Plot]:
+def _throughput(run: Run, other: Run | None) -> list[Plot]:
     plots = [_plot(title, "per second", run, other, {name: title}, from_zero=True) for name, title in _RATES.items()]
     times = {"train_s": "training", "wait_s": "of it waiting", "eval_s": "validation"}
     plots.append(_plot("Seconds of an epoch", "seconds", run, other, times, from_zero=True))
@@ -154,7 +154,7 @@ def _throughput(run: RunRecord, other: RunRecord | None) -> list[Plot]:
 
 
 def _plot(
-    title: str, y_label: str, run: RunRecord, other: RunRecord | None, names: Mapping[str, str], from_zero: bool = False
+    title: str, y_label: str, run: Run, other: Run | None, names: Mapping[str, str], from_zero: bool = False
 ) -> Plot:
     """Without lines where this run has none of the values. `names`: of the record, and for people; the metric's plot shows baselines."""
     lines = []
@@ -211,7 +211,7 @@ def _mib(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:,.1f}"
 
 
-def _comparison(run: RunRecord, other: RunRecord | None) -> dict[str, Any]:
+def _comparison(run: Run, other: Run | None) -> dict[str, Any]:
     """What the page says of both runs."""
     if other is None:
         return {"other": None}
@@ -236,7 +236,7 @@ def _comparison(run: RunRecord, other: RunRecord | None) -> dict[str, Any]:
     return {"other": other, "other_name": short, "cautions": cautions, "compared": compared, "differences": differences}
 
 
-def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
+def _figures(run: Run) -> dict[str, tuple[float, str, str]]:
     """By name: the value, as text, and beside what it is read. Those with nothing beside them are for a comparison alone."""
     figures: dict[str, tuple[float, str, str]] = {}
 
@@ -244,7 +244,7 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
         if is_number(value):
             figures[name] = (value, text(value), aside)
 
-    summary, metric = run.summary or {}, _score_label(run, run.metric or "score")
+    summary, metric = run.summary, _score_label(run, run.metric or "score")
     loss, train_s, wait_s = run.series("train_loss"), run.total("train_s"), run.total("wait_s")
     for split in ("test", "valid"):
         add(f"{split} {metric}", run.scores.get(split), _best_baseline(run, split) or "no baseline to compare with")
@@ -279,7 +279,7 @@ def _gigabytes(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.2f} GB"
 
 
-def _short_name(run: RunRecord, other: RunRecord) -> str:
+def _short_name(run: Run, other: Run) -> str:
     """The other run's name for legends and columns."""
     name = other.name if len(other.name) <= _LONGEST_NAME else other.name[: _LONGEST_NAME - 1] + "…"
     return name if other.name != run.name else f"{name} (the other)"

@@ -7,7 +7,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.jobs.cli.progress import progress
 from graphmill.jobs.config.predict_options import FILE_OPTIONS, PredictConfig
 from graphmill.jobs.ingest import IngestConfig, IngestMoleculesConfig, ingest_graph, ingest_set
-from graphmill.jobs.records.finished_run import FinishedRun
+from graphmill.jobs.records.run_record import Run
 from graphmill.storage.filesystem.urls import absolute_url
 from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, open_graph
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS
@@ -19,7 +19,7 @@ from graphmill.storage.snapshots.snapshots import has_graph
 _ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz")
 
 
-def store_file(run: FinishedRun, config: PredictConfig) -> PredictConfig:
+def store_file(run: Run, config: PredictConfig) -> PredictConfig:
     """With the file that `graph` names as a stored graph or set; unchanged where it names none. Raises what ingestion raises of the file."""
     path, edges = config.graph, config.edge_list
     if path is None or has_graph(path) or not _is_file(path):

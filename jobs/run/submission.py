@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.predict_options import PredictConfig
-from graphmill.jobs.records.finished_run import FinishedRun
+from graphmill.jobs.records.run_record import Run
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 from graphmill.storage.filesystem.object_stores import put_file
 from graphmill.storage.filesystem.outputs import check_output, names_there
@@ -24,7 +24,7 @@ _OURS = re.compile(r"y_pred_[\w.-]+\.npz")
 _File = tuple[str, dict[str, np.ndarray], str]  # name, arrays, what is to be said of it
 
 
-def begin_submission(config: PredictConfig, run: FinishedRun) -> Callable[[pa.Table, str], Iterator[str]] | None:
+def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str], Iterator[str]] | None:
     """What writes the files of a table of predictions and its metric, and yields a line for each; None where none are asked for.
 
     Raises ConfigError where the folder cannot be written or holds other files, DataError where PCQM4Mv2's split is not there; the writer, ConfigError

@@ -25,7 +25,7 @@ from graphmill.jobs.resolve.resolve import Facts, resolve
 from graphmill.samplers.methods.registry import load
 
 if TYPE_CHECKING:
-    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.records.run_record import Run
 
 
 def train_main(
@@ -79,12 +79,12 @@ def config(*words: object, kind: str = "nodes", recipe: str | None = None, allow
     return read_config(config_tree(kind, *layers, read_words(map(str, words))[1]))
 
 
-def train(config: RunConfig, *, allow_import: bool = False) -> "FinishedRun":
+def train(config: RunConfig, *, allow_import: bool = False) -> "Run":
     """Trains, and returns the finished run. Its directory is `config.run.dir`, or a new one under runs/. Raises what the command would say.
 
     `allow_import`: code that a resumed run names, and `config` does not, may be imported.
     """
-    from graphmill.jobs.records.finished_run import read_run
+    from graphmill.jobs.records.run_record import read_run
 
     if config.run.resume == AUTO:
         # These the run has from when it began, where nobody says them now.
@@ -96,7 +96,7 @@ def train(config: RunConfig, *, allow_import: bool = False) -> "FinishedRun":
     if config.run.dir is None and config.run.resume is None:
         config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
     _begin("python", config)
-    return read_run(str(config.run.resume or config.run.dir))
+    return read_run(str(config.run.resume or config.run.dir), finished=True)
 
 
 _SWITCHES = ("--help", "-h", "--plan", "--allow_import")

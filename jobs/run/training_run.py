@@ -33,7 +33,7 @@ from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import RunConfig, RunOptions, saved_tree
 from graphmill.jobs.config.reader import shown
 from graphmill.jobs.machine.environment import describe_command, describe_environment
-from graphmill.jobs.records.run_record import RunRecord, read_run, stored_partitions
+from graphmill.jobs.records.run_record import Run, read_run, stored_partitions
 from graphmill.jobs.records.trackers import tracked
 from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge, metric_of_one
 from graphmill.jobs.reporting.run_report import run_page
@@ -163,7 +163,7 @@ def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, A
     record = read_run(run_dir)
     asked = json.loads(json.dumps(resolved.tree(), default=str))
     same = all(record.config.get(name) == asked.get(name) for name in _DECIDES_THE_END)
-    return record.summary if record.state == "finished" and same else None
+    return record.summary if record.status == "finished" and same else None
 
 
 def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions) -> int:
@@ -338,7 +338,7 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
     }
 
 
-def _told_in_full(record: RunRecord) -> dict[str, Any]:
+def _told_in_full(record: Run) -> dict[str, Any]:
     """The most memory of a rank, every rank's seconds, and what was asked of all partitions together, by what it was for; of one rank the epochs' own tell the seconds."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):

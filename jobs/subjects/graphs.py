@@ -46,7 +46,7 @@ from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
 if TYPE_CHECKING:
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.plan.run_plan import Plan
-    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.records.run_record import Run
 
 _MOLECULE_BYTES = 400  # about, of its nodes and edges
 
@@ -209,7 +209,7 @@ class Graphs(Subject):
         tries, task = Tries(data.open(), resolved.build_model()), self.task(resolved)
         add_training(plan, resolved, tries, self.training(resolved), scored, task, self.unit(resolved.config))
 
-    def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
+    def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         from graphmill.cluster.prediction.predictor import UNSPLIT
 
         store, manifest = self.stored, self.manifest

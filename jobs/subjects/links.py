@@ -27,7 +27,7 @@ from graphmill.storage.graph import StoredGraph, source_ids
 
 if TYPE_CHECKING:
     from graphmill.jobs.config.predict_options import PredictConfig
-    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.records.run_record import Run
 
 
 class Links(Nodes):
@@ -84,7 +84,7 @@ class Links(Nodes):
         told.pop("task", None)
         return told
 
-    def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
+    def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         """The best links of every node, by one pass over the whole graph."""
         from graphmill.cluster.prediction.predictor import UNSPLIT
 

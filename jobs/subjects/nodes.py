@@ -58,7 +58,7 @@ from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, TypedGraph, ope
 if TYPE_CHECKING:
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.plan.run_plan import Plan
-    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.records.run_record import Run
     from graphmill.jobs.subjects.graph_parallel import ShardMemory
 
 
@@ -225,7 +225,7 @@ class Nodes(Subject):
 
         plan_nodes(plan, self.graph, resolved, self.task(resolved))
 
-    def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
+    def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
 
         self.check_trained(run, trained)
@@ -285,7 +285,7 @@ class Nodes(Subject):
             estimate=None if is_whole else config.evaluation.estimate,
         )
 
-    def check_trained(self, run: "FinishedRun", trained: ResolvedRun) -> None:
+    def check_trained(self, run: "Run", trained: ResolvedRun) -> None:
         """Raises ConfigError where the run was trained on another kind of graph, or on nodes of its own."""
         if isinstance(self.graph, TypedGraph) != trained.is_typed:
             kind = "a typed graph" if trained.is_typed else "a plain graph"
@@ -297,7 +297,7 @@ class Nodes(Subject):
 
     def prediction(
         self,
-        run: "FinishedRun",
+        run: "Run",
         options: "PredictConfig",
         trained: ResolvedRun,
         build_model: Callable[[], Any],

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from graphmill.jobs.baselines.node_baselines import Baselines
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.plan.run_plan import Plan
-    from graphmill.jobs.records.finished_run import FinishedRun
+    from graphmill.jobs.records.run_record import Run
     from graphmill.storage.graph import SourceIds
     from graphmill.storage.graph_sets.graph_set import GraphIds
 
@@ -208,7 +208,7 @@ class Subject(Protocol):
         """Adds splits, batches, memory and time."""
         ...
 
-    def predict(self, run: "FinishedRun", options: "PredictConfig", trained: ResolvedRun) -> "Prediction":
+    def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> "Prediction":
         """What is predicted of this data by the finished run, `trained` as its directory holds it."""
         ...
 
@@ -287,7 +287,7 @@ class Prediction:
         return self.subject.completed(self.trained).serving(self.trained)
 
 
-def open_prediction(run: "FinishedRun", options: "PredictConfig") -> Prediction:
+def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
     """Raises ConfigError where the run's model does not fit the data, or that is another one than the run's."""
     trained = read_trained(run, options.allow_import)
     place, snapshot = options.graph or run.data_url, None if options.graph else run.snapshot
@@ -306,7 +306,7 @@ def open_prediction(run: "FinishedRun", options: "PredictConfig") -> Prediction:
     return subject.predict(run, options, trained)
 
 
-def read_trained(run: "FinishedRun", allow_import: bool) -> ResolvedRun:
+def read_trained(run: "Run", allow_import: bool) -> ResolvedRun:
     """The run as its directory holds it."""
     try:
         return read_resolved(saved_tree(str(run.path), "give a finished run's directory", allow_import=allow_import))
@@ -314,7 +314,7 @@ def read_trained(run: "FinishedRun", allow_import: bool) -> ResolvedRun:
         raise FormatError(f"{run.path}/config.json: {error}") from None
 
 
-def checked(run: "FinishedRun", url: str, build: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:
+def checked(run: "Run", url: str, build: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:
     """`build`, tried once. Raises ConfigError where the run's weights do not fit what it makes for this data."""
     try:
         parse_weights(run.weights, run.weights_path, build())
@@ -323,7 +323,7 @@ def checked(run: "FinishedRun", url: str, build: Callable[[], torch.nn.Module]) 
     return build
 
 
-def trained_task(run: "FinishedRun", trained: ResolvedRun, before: Mapping[str, Any] | None = None) -> Task:
+def trained_task(run: "Run", trained: ResolvedRun, before: Mapping[str, Any] | None = None) -> Task:
     """The run's task, with what it knew of the training targets; `before`: where its summary does not tell."""
     from pydantic import TypeAdapter, ValidationError
 

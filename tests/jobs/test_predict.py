@@ -31,7 +31,7 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.errors import ConfigError, DataError, FormatError, GraphmillError
 from graphmill.jobs import predict
 from graphmill.jobs.config.predict_options import PredictConfig
-from graphmill.jobs.records.finished_run import read_run
+from graphmill.jobs.records.run_record import read_run
 from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.jobs.subjects.nodes import spreads_graph
 from graphmill.jobs.subjects.subject import open_prediction
@@ -286,7 +286,7 @@ def saved_run(run: Path, graph) -> Path:
 
 
 def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_path):
-    run = read_run(str(saved_run(tmp_path / "run", graph)))
+    run = read_run(str(saved_run(tmp_path / "run", graph)), finished=True)
     with pytest.raises(ConfigError, match="pass --other-graph"):
         open_prediction(run, PredictConfig("run", "out", graph=other_graph.url))
     found = open_prediction(run, PredictConfig("run", "out", graph=other_graph.url, other_graph=True))
@@ -300,7 +300,7 @@ def test_a_relative_graph_is_that_of_the_folder_in_which_the_run_was_started(gra
     said = {"graph": Path(graph.url).name, "started_in": str(Path(graph.url).parent)}
     path.write_text(json.dumps(json.loads(path.read_text()) | said))
     monkeypatch.chdir(tmp_path)
-    subject = open_prediction(read_run("run"), PredictConfig("run", "out"))
+    subject = open_prediction(read_run("run", finished=True), PredictConfig("run", "out"))
     assert subject.content_hash == graph.manifest.content_hash
 
 
@@ -308,7 +308,7 @@ def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
     url = str(tmp_path / "graph")
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=100)), url, IngestOptions(num_partitions=2))
     first = open_graph(url)
-    run = read_run(str(saved_run(tmp_path / "run", first)))
+    run = read_run(str(saved_run(tmp_path / "run", first)), finished=True)
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=120)), url, IngestOptions(num_partitions=2, overwrite=True))
     assert open_prediction(run, PredictConfig("run", "out")).content_hash == first.manifest.content_hash
     with pytest.raises(ConfigError, match="pass --other-graph"):  # named by its url, it is the newest
@@ -326,7 +326,7 @@ def test_a_summary_whose_snapshot_is_no_number_is_refused(graph, tmp_path, odd):
     path = saved_run(tmp_path / "run", graph) / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"snapshot": odd}))
     with pytest.raises(FormatError, match=r"summary\.json: field 'snapshot': expected a snapshot's number, got"):
-        read_run(str(tmp_path / "run"))
+        read_run(str(tmp_path / "run"), finished=True)
 
 
 def test_a_run_that_was_continued_must_finish_again(graph, tmp_path):
@@ -337,12 +337,13 @@ def test_a_run_that_was_continued_must_finish_again(graph, tmp_path):
             stream.writelines(json.dumps({"kind": kind}) + "\n" for kind in kinds)
 
     happens("begin", "start", "finish")
-    read_run(str(path))
+    read_run(str(path), finished=True)
     happens("begin", "fail")  # options that were refused, before anything was trained
-    read_run(str(path))
+    read_run(str(path), finished=True)
     happens("begin", "start", "fail")
     with pytest.raises(FormatError, match="found one that was continued and has not finished again"):
-        read_run(str(path))
+        read_run(str(path), finished=True)
+    assert (read_run(str(path)).status, read_run(str(path)).scores) == ("failed", {})
 
 
 def test_a_setting_that_is_not_known_yet_may_be_any(tmp_path):
@@ -370,7 +371,7 @@ def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path):
         60, [(i, (7 * i + 1) % 60) for i in range(60)], feature=feature, split=[[i % 4] for i in range(60)]
     )
     ingest(bare, url, IngestOptions(num_partitions=2))
-    run = read_run(str(saved_run(tmp_path / "run", graph)))
+    run = read_run(str(saved_run(tmp_path / "run", graph)), finished=True)
     found = open_prediction(run, PredictConfig("run", "out", graph=url, other_graph=True, parallel="graph"))
     shard = found.shared(found.look().data).open()
     sampler = shard.sampler(found.samplers["test"], 1)

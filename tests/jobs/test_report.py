@@ -316,16 +316,16 @@ def test_a_run_that_is_continued_is_not_finished_yet(tmp_path: Path) -> None:
     run.write_summary({**SUMMARY, "epochs": 3})
     for kind in ("begin", "start", "finish"):
         run.note(kind)
-    assert read_run(tmp_path / "run").state == "finished"
+    assert read_run(tmp_path / "run").status == "finished"
     run.note("begin")
     run.note("fail", error="refused")  # before anything was trained
-    assert read_run(tmp_path / "run").state == "finished"
+    assert read_run(tmp_path / "run").status == "finished"
     assert read_run(tmp_path / "run").parts == 1
     run.note("begin")
     run.note("start")
     continued = read_run(tmp_path / "run")
-    assert continued.state == "not finished"
-    assert continued.summary is None
+    assert continued.status == "not finished"
+    assert continued.summary == {}
 
 
 def test_a_page_takes_any_text_and_no_password(tmp_path: Path) -> None:

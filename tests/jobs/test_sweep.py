@@ -669,7 +669,7 @@ def test_trials_repeat_the_run_alone_and_a_failing_one_is_recorded(tmp_path: Pat
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (run, tmp_path / "alone")]
     assert summaries[0]["scores"] == summaries[1]["scores"]
     assert float(found[best]["valid_loss"]) == min(loss for _, loss, _ in curve(run))
-    assert read_run(run).state == "finished"
+    assert read_run(run).status == "finished"
 
 
 @pytest.mark.ray
@@ -699,7 +699,7 @@ def test_ctrl_c_ends_real_trials_and_a_killed_sweep_goes_on(tmp_path: Path) -> N
     assert "to continue: graphmill sweep --resume out" in err
     assert "Traceback" not in err
     assert not psutil.wait_procs(family, timeout=5)[1]
-    assert read_run(metrics.parent).state != "finished"
+    assert read_run(metrics.parent).status != "finished"
     ended_at = len(metrics.read_text().splitlines())
 
     job, family = run_until(ended_at + 2, "--resume", "out")  # goes on where it was
