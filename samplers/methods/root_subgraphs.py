@@ -22,9 +22,9 @@ from graphmill.samplers.vocabulary.options import Node2SubgraphOptions, PprOptio
 from graphmill.samplers.vocabulary.requirements import (
     check_splits,
     edge_uses,
+    encodings_by_type,
     known_relations,
     needed_columns,
-    stored_encodings,
     type_of_roots,
 )
 from graphmill.samplers.vocabulary.stage_clock import stage
@@ -51,7 +51,7 @@ class RootSubgraphs:
         edge_uses(router, edge_columns=needed_columns(options.edge_columns, options.by_weight), induced=True)
         uses = edge_uses(router, edge_columns=options.edge_columns, induced=True)
         self._edge_columns = {relation: use.columns for relation, use in uses.items()}
-        encodings = stored_encodings(router, options.encodings)
+        encodings = encodings_by_type(router, options.encodings)
         direction = options.direction if num_hops else "in"
         self.graph, self.numbers = searched_graph(router, relations, direction), NodeNumbers(router.nodes)
         self.root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)

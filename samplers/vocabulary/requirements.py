@@ -187,11 +187,6 @@ def check_edge_columns(graph: GraphParts, wanted: Iterable[EdgeColumn]) -> None:
             raise ConfigError(f"edge column {name!r}: no relation has it; ingest a source that has it")
 
 
-def edge_columns_of(manifest: Manifest, wanted: tuple[EdgeColumn, ...]) -> tuple[EdgeColumn, ...]:
-    """Those that a relation stores."""
-    return tuple(name for name in wanted if has_column(manifest, name))
-
-
 def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
     """Whether a relation stores this column of its edges."""
     return {

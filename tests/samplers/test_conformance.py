@@ -306,7 +306,9 @@ def as_plain(batch: TypedBatch) -> dict[str, Any]:
         place = np.argsort(order).astype(np.int32)
         entry = np.concatenate([np.arange(edges.indptr[i], edges.indptr[i + 1]) for i in order])
         of_nodes = {name: value[order] for name, value in vars(nodes).items() if isinstance(value, np.ndarray)}
-        columns |= of_nodes | {name: value[entry] for name, value in vars(edges).items() if value is not None}
+        columns |= of_nodes | {
+            name: value[entry] for name, value in vars(edges).items() if value is not None and name != "indptr"
+        }
         columns["indptr"] = np.append(0, np.cumsum(np.diff(edges.indptr)[order]))
         columns["graph_ptr"] = np.searchsorted(nodes.subgraph[order], np.arange(len(roots) + 1))
         columns["indices"], roots = place[edges.indices[entry]], place[roots].astype(np.int64)
