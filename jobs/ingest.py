@@ -340,10 +340,9 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
         source = build_typed_source(config, report)
         tables: list[NodeSource | EdgeSource] = [*source.nodes.values(), *source.relations.values()]
     else:
-        source = with_edge_means(build_source(config, report), config)
-        if config.split and isinstance(source, SplitSource):
-            source = source.with_split(config.split)
-        tables = [source]
+        plain = with_edge_means(build_source(config, report), config)
+        source = plain = plain.with_split(config.split) if config.split and isinstance(plain, SplitSource) else plain
+        tables = [plain]
     manifest = ingest(source, config.url, ingest_options(config), report)
     types = ", ".join(f"{name} {row.num_nodes:,}" for name, row in manifest.node_types.items())
     relations = ", ".join(f"{each} {row.num_edges:,}" for each, row in manifest.edge_types.items())

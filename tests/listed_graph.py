@@ -1,19 +1,19 @@
-"""Graphs as plain Python lists, for tests: a source that cuts its chunks as it likes, random examples, and what ingestion should make.
+"""Graphs as plain Python lists, plain and typed, for tests: a source that cuts its chunks as it likes, random examples, and what ingestion should make.
 
 `expected_graph` is the slow reference of `graphmill.storage.ingestion.ingest`; `stored_graph` reads partitions back into the same form. Both speak of
-original ids alone, so neither knows of partitions.
+original ids alone, so neither knows of partitions. `expected_lists` and `stored_lists` are the same of a typed graph, part by part.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import strategies as st
 
-from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
-from graphmill.storage.graph import StoredGraph
+from graphmill.storage.format.source import EdgeChunk, NodeChunk, Relation, SourceInfo, TypedSource
+from graphmill.storage.graph import StoredGraph, TypedGraph
 from graphmill.storage.ingestion.ingest import IngestOptions
 
 
@@ -36,7 +36,8 @@ class ListedGraph:
     node_time: list[int] | None = None
     edges_per_chunk: int = 1 << 20
     nodes_per_chunk: int = 1 << 20
-    name: str = field(default="listed")
+    name: str = "listed"
+    meanwhile: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)  # when edges are read
 
     @property
     def info(self) -> SourceInfo:
@@ -56,6 +57,7 @@ class ListedGraph:
         )
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        self.meanwhile()
         size = min(chunk_edges, self.edges_per_chunk)
         for start in range(0, len(self.edges_listed), size):
             some = slice(start, start + size)
@@ -105,12 +107,13 @@ class NodeRow:
     time: int | None = None
 
 
-def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, NodeRow]:
-    """Original id → node, by the rules of ingestion and nothing but dicts and lists."""
+def expected_graph(graph: ListedGraph, options: IngestOptions, sources: list[int] | None = None) -> dict[int, NodeRow]:
+    """Original id → node, by the rules of ingestion and nothing but dicts and lists. `sources`: original ids of the type that edges come from, if it is another."""
     undirected = graph.undirected_once if options.undirected is None else options.undirected
     summed = undirected and not graph.undirected_once and not options.drop_duplicates
     drop_duplicates = options.drop_duplicates or summed
-    permanent = graph.original_id or list(range(graph.num_nodes))
+    permanent = ids_of(graph)
+    ends = permanent if sources is None else sources
     in_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
     out_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
     times = graph.edge_time
@@ -120,7 +123,8 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
         if src == dst and options.drop_self_loops:
             continue
         in_lists[dst].append((src, position))
-        out_lists[src].append((dst, position))
+        if sources is None:
+            out_lists[src].append((dst, position))
         if undirected and (src != dst or summed):
             in_lists[src].append((dst, position))
 
@@ -140,7 +144,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
                 )
             kept.append(
                 ListedEdge(
-                    other_end=permanent[other_end],
+                    other_end=ends[other_end],
                     edge_id=position if options.edge_ids else None,
                     weight=None if graph.weight is None else _sum(graph.weight, equal),
                     feature=None if feature is None else _floats(feature, np.float32),
@@ -150,7 +154,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
         return tuple(kept)
 
     kept = {permanent[row]: listed(in_lists, row, with_feature=True) for row in range(graph.num_nodes)}
-    symmetric = undirected or (is_symmetric(kept) and not options.edge_ids)
+    symmetric = sources is None and (undirected or (is_symmetric(kept) and not options.edge_ids))
     rows = {}
     for row in range(graph.num_nodes):
         stored_out = listed(out_lists, row, with_feature=False) if options.out_edges else None
@@ -177,10 +181,10 @@ def is_symmetric(in_edges: dict[int, tuple[ListedEdge, ...]], *, with_columns: b
     return all(edges[v, u, columns] == count for (u, v, columns), count in edges.items())
 
 
-def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
-    """Original id → node, as the partitions have it."""
+def stored_graph(graph: StoredGraph, sources: StoredGraph | None = None) -> dict[int, NodeRow]:
+    """Original id → node, as the partitions have it, after every checksum is compared. `sources`: the nodes that neighbor ids name, if they are others."""
     partitions = list(graph.partitions(verify=True))
-    permanent = np.concatenate([partition.original_id for partition in partitions])
+    permanent = np.concatenate([each.original_id for each in (partitions if sources is None else sources.partitions())])
 
     def listed(row: int, indptr, indices, edge_id, weight, time, feature) -> tuple[ListedEdge, ...]:
         return tuple(
@@ -211,6 +215,67 @@ def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
                 time=None if part.time is None else int(part.time[row]),
             )
     return rows
+
+
+def ids_of(graph: ListedGraph) -> list[int]:
+    return graph.original_id or list(range(graph.num_nodes))
+
+
+# An edge in a target's list: the source's original id, edge id, weight, features.
+Edge = tuple[int, int | None, float | None, tuple[float, ...] | None]
+
+
+@dataclass(frozen=True)
+class TypedLists:
+    """What a typed graph holds."""
+
+    nodes: dict[str, dict[int, tuple]]  # type → original id → (feature, label, split)
+    edges: dict[Relation, dict[int, list[Edge]]]  # relation → target's original id → its list
+
+    @classmethod
+    def of(cls, nodes: dict[str, dict[int, NodeRow]], edges: dict[Relation, dict[int, NodeRow]]) -> "TypedLists":
+        return cls(
+            {name: {i: (row.feature, row.label, row.split) for i, row in rows.items()} for name, rows in nodes.items()},
+            {
+                each: {
+                    i: [(e.other_end, e.edge_id, e.weight, e.feature) for e in row.in_edges] for i, row in rows.items()
+                }
+                for each, rows in edges.items()
+            },
+        )
+
+
+def typed_source(nodes: dict[str, ListedGraph], relations: dict[Relation, ListedGraph]) -> TypedSource:
+    return TypedSource("listed", nodes, relations, {"made": "by hand"})
+
+
+def expected_lists(
+    nodes: dict[str, ListedGraph], relations: dict[Relation, ListedGraph], options: IngestOptions
+) -> TypedLists:
+    """By the rules of ingestion; without reverses in a relation of one type."""
+    listed = dict(relations)
+    if options.undirected:
+        for (source, name, target), each in relations.items():
+            if source != target:
+                reverses = [(b, a) for a, b in each.edges_listed]
+                listed[Relation(target, f"rev_{name}", source)] = replace(each, edges_listed=reverses)
+    edges = {}
+    for relation, each in listed.items():
+        loops = options.drop_self_loops and relation.source == relation.target
+        columns = {key: getattr(each, key) for key in ("edges_listed", "weight", "edge_feature")}
+        edges[relation] = expected_graph(
+            replace(nodes[relation.target], **columns),
+            replace(options, undirected=None, drop_self_loops=loops),
+            ids_of(nodes[relation.source]),
+        )
+    return TypedLists.of({name: expected_graph(each, IngestOptions()) for name, each in nodes.items()}, edges)
+
+
+def stored_lists(graph: TypedGraph) -> TypedLists:
+    """As the partitions have it."""
+    nodes = {name: graph.nodes(name) for name in graph.node_types}
+    edges = {each: stored_graph(graph.relation(each), nodes[each.source]) for each in graph.relations}
+    return TypedLists.of({name: stored_graph(part) for name, part in nodes.items()}, edges)
 
 
 def _sum(values: list[float], positions: list[int]) -> float:
@@ -272,3 +337,72 @@ def random_listed_graph(num_nodes: int, num_edges: int, seed: int = 0, *, featur
         num_classes=5,
         split=rng.choice(4, (num_nodes, 2), p=(0.1, 0.5, 0.2, 0.2)).tolist(),
     )
+
+
+@st.composite
+def typed_lists(draw: st.DrawFn) -> tuple[dict[str, ListedGraph], dict[Relation, ListedGraph]]:
+    """Up to three types and four relations, with or without each kind of column, in chunks of any size."""
+    number = st.floats(-100, 100, width=16)
+    nodes, relations = {}, {}
+    for name in draw(st.lists(st.sampled_from(["paper", "author", "field_of_study"]), min_size=1, unique=True)):
+        count = draw(st.integers(1, 9))
+        dim, sets = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+        gaps = draw(st.none() | st.lists(st.integers(1, 5), min_size=count, max_size=count))
+
+        def rows(width, values, count=count):
+            row = st.lists(values, min_size=width, max_size=width)
+            return draw(st.lists(row, min_size=count, max_size=count)) if width else None
+
+        nodes[name] = ListedGraph(
+            num_nodes=count,
+            edges_listed=[],
+            feature=rows(dim, number),
+            label=draw(st.none() | st.lists(st.integers(-1, 3), min_size=count, max_size=count)),
+            num_classes=4,
+            split=rows(sets, st.integers(0, 3)),
+            original_id=None if gaps is None else np.cumsum(gaps).tolist(),
+            nodes_per_chunk=draw(st.integers(1, 10)),
+            name=name,
+        )
+    for name in draw(st.lists(st.sampled_from(["cites", "writes", "has-topic", "r.1"]), unique=True)):
+        source, target = (draw(st.sampled_from(list(nodes))) for _ in range(2))
+        ends = [st.integers(0, nodes[end].num_nodes - 1) for end in (source, target)]
+        edges = draw(st.lists(st.tuples(*ends), max_size=25))
+        dim = draw(st.integers(0, 2))
+        relations[Relation(source, name, target)] = ListedGraph(
+            num_nodes=0,
+            edges_listed=edges,
+            weight=draw(st.none() | st.lists(number, min_size=len(edges), max_size=len(edges))),
+            edge_feature=[draw(st.lists(number, min_size=dim, max_size=dim)) for _ in edges] if dim else None,
+            edge_feature_dim=dim,
+            edges_per_chunk=draw(st.integers(1, 26)),
+            name=name,
+        )
+    return nodes, relations
+
+
+MARKED = 8  # nodes of a marked graph
+NUM_PARTITIONS = 2
+
+
+def marked_graph(mark: int, meanwhile: Callable[[], None] = lambda: None) -> ListedGraph:
+    """A tiny graph whose files all carry its number, so that a mixture of two graphs is detected: name, features, labels and weights tell it."""
+    return ListedGraph(
+        MARKED,
+        [(node, (node + 1) % MARKED) for node in range(MARKED)],
+        weight=[mark] * MARKED,
+        feature=[[mark]] * MARKED,
+        label=[float(mark)] * MARKED,
+        name=f"mark-{mark}",
+        meanwhile=meanwhile,
+    )
+
+
+def check_mark(graph: StoredGraph) -> int:
+    """Reads every byte of the graph, and returns its number. Raises AssertionError for a mixture, FormatError for damage."""
+    mark = int(graph.manifest.name.removeprefix("mark-"))
+    for partition in graph.partitions(verify=True):
+        for values in (partition.feature_numbers(), partition.label, partition.edge_weight):
+            assert values is not None
+            assert (values == mark).all(), (mark, values)
+    return mark

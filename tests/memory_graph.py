@@ -1,7 +1,9 @@
-"""Small graphs behind a `Router`, partitioned in memory, without files; and owners that count their requests."""
+"""Small graphs, plain and typed, partitioned in memory, without files: what `local_router` and `typed_router` open; and owners that count their requests."""
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from graphmill.samplers.access.owners import LocalOwner, Pending
 from graphmill.samplers.access.partition_owner import PartitionOwner
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.vocabulary.messages import Request
-from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.format.source import SPLIT_TRAIN
+from graphmill.storage.format.manifest import EDGE, NODE, Manifest
+from graphmill.storage.format.source import SPLIT_TRAIN, Relation
+from graphmill.storage.format.statistics import GraphStatistics
 from graphmill.storage.graph import Partition
 
 
@@ -59,39 +62,29 @@ def counting_owners(
     graph: MemoryGraph, assignment: Sequence[int] | None = None
 ) -> tuple[Manifest, list[CountingOwner]]:
     """The manifest, and one owner per partition; assignment[i] is node i's partition (none empty), None: one partition."""
-    part_of = np.zeros(graph.num_nodes, np.int64) if assignment is None else np.asarray(assignment)
-    num_partitions = int(part_of.max()) + 1
-    permanent = np.asarray(graph.ids, np.int64)
-    stored_order = np.lexsort((permanent, part_of))
-    stored_id = np.empty(graph.num_nodes, np.int64)
-    stored_id[stored_order] = np.arange(graph.num_nodes)
-    offsets = np.searchsorted(part_of[stored_order], np.arange(num_partitions + 1))
-    in_lists, out_lists = graph.lists("in"), graph.lists("out")
-    split = np.full(graph.num_nodes, SPLIT_TRAIN) if graph.split is None else np.asarray(graph.split)
+    part_of = [0] * graph.num_nodes if assignment is None else list(assignment)
+    split = [SPLIT_TRAIN] * graph.num_nodes if graph.split is None else graph.split
+    src, dst = [src for src, _ in graph.edges], [dst for _, dst in graph.edges]
+    table = TypedMemoryGraph(
+        {NODE: NodeTable(graph.ids, split=split)}, {EDGE: EdgeTable(src, dst)}, {NODE: part_of}, max(part_of) + 1
+    )
+    nodes, incoming = table.nodes(NODE), table.relation(EDGE)
+    outgoing = incoming if graph.symmetric else replace(table, edges={EDGE: EdgeTable(dst, src)}).relation(EDGE)
     owners = []
-    for part in range(num_partitions):
-        rows = stored_order[offsets[part] : offsets[part + 1]]
-        indptr, indices = _csc([in_lists[row] for row in rows], stored_id)
-        out = (indptr, indices) if graph.symmetric else _csc([out_lists[row] for row in rows], stored_id)
-        partition = Partition(
-            index=part,
-            start=int(offsets[part]),
-            stop=int(offsets[part + 1]),
-            indptr=indptr,
-            indices=indices,
-            original_id=permanent[rows],
-            out_indptr=out[0],
-            out_indices=out[1],
-            feature=np.stack([permanent[rows], -permanent[rows]], axis=1).astype(np.float32),
-            label=permanent[rows] % 7,
-            split=split[rows].astype(np.int8)[None],
+    for part, out, rows in zip(incoming.parts, outgoing.parts, nodes.parts, strict=True):
+        ids = part.original_id
+        partition = replace(
+            part,
+            out_indptr=out.indptr,
+            out_indices=out.indices,
+            feature=np.stack([ids, -ids], axis=1).astype(np.float32),
+            label=ids % 7,
+            split=rows.split,
         )
         owners.append(CountingOwner(LocalOwner(PartitionOwner(partition, graph.num_nodes))))
-    manifest = Manifest(
+    manifest = replace(
+        incoming.manifest,
         name="memory",
-        num_nodes=graph.num_nodes,
-        num_edges=len(graph.edges),
-        partition_offsets=tuple(int(offset) for offset in offsets),
         feature_dim=2,
         feature_dtype="float32",
         symmetric=graph.symmetric,
@@ -99,18 +92,13 @@ def counting_owners(
         label_kind="class",
         num_classes=7,
         num_split_sets=1,
+        statistics=None,
     )
     return manifest, owners
 
 
 def memory_router(graph: MemoryGraph, assignment: Sequence[int] | None = None) -> Router:
     return Router(*counting_owners(graph, assignment))
-
-
-def _csc(lists: list[list[int]], stored_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    indptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
-    flat = np.asarray([node for one in lists for node in one], np.int64)
-    return indptr, stored_id[flat].astype(np.int32)
 
 
 def cut(num_nodes: int, num_partitions: int, seed: int = 0) -> list[int]:
@@ -143,3 +131,218 @@ def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> MemoryGraph:
     src = rng.integers(0, connected, num_edges)
     dst = (connected * rng.random(num_edges) ** 2).astype(np.int64)
     return MemoryGraph(num_nodes, list(zip(src.tolist(), dst.tolist(), strict=True)))
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """Nodes of one type; row i of every column is node i."""
+
+    ids: list[int]  # permanent, ascending
+    feature_dim: int = 0
+    labelled: bool = False
+    split: list[int] | None = None
+
+    @property
+    def feature(self) -> np.ndarray | None:
+        """Made of the ids."""
+        if not self.feature_dim:
+            return None
+        return np.asarray(self.ids, np.float32)[:, None] + np.arange(self.feature_dim, dtype=np.float32) / 8
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """Edges of one relation: rows of the source, rows of the target, and numbers of theirs."""
+
+    src: list[int]
+    dst: list[int]
+    weight: list[float] | None = None
+    feature: list[list[float]] | None = None
+    has_id: bool = False
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A type or a relation as a plain graph: what `graphmill.samplers.access.router.local_router` takes."""
+
+    manifest: Manifest
+    parts: list[Partition]
+
+    @property
+    def num_partitions(self) -> int:
+        return len(self.parts)
+
+    def partition(self, index: int, *, verify: bool = False) -> Partition:
+        return self.parts[index]
+
+
+@dataclass(frozen=True)
+class TypedMemoryGraph:
+    """`cut` tells each node's partition, by type; types that it leaves out lie in the first."""
+
+    tables: dict[str, NodeTable]
+    edges: dict[Relation, EdgeTable]
+    cut: dict[str, list[int]] = field(default_factory=dict)
+    num_partitions: int = 1
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        return tuple(self.tables)
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        return tuple(self.edges)
+
+    def parted(self, num_partitions: int, seed: int = 0) -> "TypedMemoryGraph":
+        """The same graph, every node in a random partition; some may be empty."""
+        rng = np.random.default_rng(seed)
+        cut = {name: rng.integers(0, num_partitions, len(table.ids)).tolist() for name, table in self.tables.items()}
+        return replace(self, cut=cut, num_partitions=num_partitions)
+
+    def _order(self, node_type: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows in stored order, the stored id of each row, offsets)."""
+        table = self.tables[node_type]
+        part_of = np.asarray(self.cut.get(node_type, [0] * len(table.ids)), np.int64)
+        order = np.lexsort((table.ids, part_of))
+        stored = np.empty(len(order), np.int64)
+        stored[order] = np.arange(len(order))
+        return order, stored, np.searchsorted(part_of[order], np.arange(self.num_partitions + 1))
+
+    def nodes(self, node_type: str) -> OpenTable:
+        table, (order, _, offsets) = self.tables[node_type], self._order(node_type)
+        manifest = Manifest(
+            name=node_type,
+            num_nodes=len(table.ids),
+            num_edges=0,
+            partition_offsets=tuple(map(int, offsets)),
+            feature_dim=table.feature_dim,
+            feature_dtype="float32" if table.feature_dim else None,
+            label_kind="class" if table.labelled else None,
+            num_classes=5 if table.labelled else None,
+            num_split_sets=0 if table.split is None else 1,
+            statistics=_digest(table),
+        )
+        parts = []
+        for index, rows in enumerate(np.split(order, offsets[1:-1])):
+            ids = np.asarray(table.ids, np.int64)[rows]
+            parts.append(
+                Partition(
+                    index=index,
+                    start=int(offsets[index]),
+                    stop=int(offsets[index + 1]),
+                    indptr=np.zeros(len(rows) + 1, np.int64),
+                    indices=np.empty(0, np.int32),
+                    original_id=ids,
+                    feature=None if table.feature is None else table.feature[rows],
+                    label=ids % 5 if table.labelled else None,
+                    split=None if table.split is None else np.asarray(table.split, np.int8)[rows][None],
+                )
+            )
+        return OpenTable(manifest, parts)
+
+    def relation(self, relation: Relation) -> OpenTable:
+        edges = self.edges[relation]
+        order, stored, offsets = self._order(relation.target)
+        _, source_id, _ = self._order(relation.source)
+        src, dst = np.asarray(edges.src, np.int64), np.asarray(edges.dst, np.int64)
+        # Rows ascend in permanent id; of equal edges the one given first comes first.
+        by_list = np.lexsort((np.arange(len(src)), src, stored[dst]))
+        first = np.searchsorted(stored[dst][by_list], np.arange(len(order) + 1))
+        parts = []
+        for index in range(self.num_partitions):
+            start, stop = int(offsets[index]), int(offsets[index + 1])
+            some = by_list[first[start] : first[stop]]
+            parts.append(
+                Partition(
+                    index=index,
+                    start=start,
+                    stop=stop,
+                    indptr=(first[start : stop + 1] - first[start]).astype(np.int64),
+                    indices=source_id[src[some]].astype(np.int32),
+                    original_id=np.asarray(self.tables[relation.target].ids, np.int64)[order[start:stop]],
+                    edge_id=some if edges.has_id else None,
+                    edge_weight=None if edges.weight is None else np.asarray(edges.weight, np.float32)[some],
+                    edge_feature=None if edges.feature is None else np.asarray(edges.feature, np.float32)[some],
+                )
+            )
+        manifest = Manifest(
+            name=str(relation),
+            num_nodes=len(order),
+            num_edges=len(src),
+            partition_offsets=tuple(map(int, offsets)),
+            has_edge_id=edges.has_id,
+            has_edge_weight=edges.weight is not None,
+            edge_feature_dim=0 if edges.feature is None else len(edges.feature[0]),
+            statistics=_digest(edges),
+        )
+        return OpenTable(manifest, parts)
+
+    def in_edges(self, relation: Relation) -> dict[int, list[tuple[int, int]]]:
+        """Permanent id of a target → (permanent id of the source, row of the edge) of its in-edges, in the stored order."""
+        source, target, edges = self.tables[relation.source].ids, self.tables[relation.target].ids, self.edges[relation]
+        lists: dict[int, list[tuple[int, int]]] = {one: [] for one in target}
+        for row, (src, dst) in enumerate(zip(edges.src, edges.dst, strict=True)):
+            lists[target[dst]].append((source[src], row))
+        return {one: sorted(found) for one, found in lists.items()}
+
+
+def _digest(table: NodeTable | EdgeTable) -> GraphStatistics:
+    """Statistics of which only the digest is the table's own."""
+    nothing: dict[str, Any] = dict.fromkeys(GraphStatistics.__dataclass_fields__)
+    digest = hashlib.sha256(repr(table).encode()).hexdigest()
+    return GraphStatistics(**nothing | {"edge_fingerprint": digest, "node_digest": digest, "splits": ()})
+
+
+def random_typed_graph(scale: int = 1, seed: int = 0, edges_scale: int = 1) -> TypedMemoryGraph:
+    """Papers, authors, institutions and an isolated type; papers have labels and splits, some relations weights, ids or features."""
+    rng = np.random.default_rng(seed)
+
+    def ids(count: int) -> list[int]:
+        return np.cumsum(rng.integers(1, 4, count)).tolist()
+
+    def table(num_source: int, num_target: int, count: int, **columns) -> EdgeTable:
+        return EdgeTable(
+            rng.integers(0, num_source, count).tolist(),
+            (num_target * rng.random(count) ** 2).astype(int).tolist(),
+            **columns,
+        )
+
+    papers, authors, places, e = 60 * scale, 90 * scale, 7 * scale, edges_scale * scale
+    return TypedMemoryGraph(
+        {
+            "paper": NodeTable(
+                ids(papers), 3, labelled=True, split=rng.choice(4, papers, p=(0.1, 0.6, 0.2, 0.1)).tolist()
+            ),
+            "author": NodeTable(ids(authors), 2),
+            "place": NodeTable(ids(places)),
+            "alone": NodeTable([5, 9]),
+        },
+        {
+            Relation("author", "writes", "paper"): table(
+                authors, papers, 200 * e, has_id=True, weight=rng.random(200 * e).tolist()
+            ),
+            Relation("paper", "written_by", "author"): table(papers, authors, 200 * e),
+            Relation("paper", "cites", "paper"): table(
+                papers, papers, 300 * e, feature=rng.random((300 * e, 2)).astype(np.float32).tolist()
+            ),
+            Relation("place", "employs", "author"): table(places, authors, 100 * e),
+            Relation("alone", "nothing", "paper"): table(1, 1, 0),
+        },
+    )
+
+
+@st.composite
+def typed_graphs(draw: st.DrawFn) -> TypedMemoryGraph:
+    """One to three types with one to five relations between any of them, with isolated nodes, repeated edges and gaps between permanent ids."""
+    names = ["a", "b", "c"][: draw(st.integers(1, 3))]
+    tables = {}
+    for name in names:
+        gaps = draw(st.lists(st.integers(1, 4), min_size=1, max_size=8))
+        tables[name] = NodeTable(np.cumsum(gaps).tolist(), draw(st.integers(0, 2)), labelled=name == "a")
+    edges = {}
+    for number in range(draw(st.integers(1, 5))):
+        source, target = draw(st.sampled_from(names)), draw(st.sampled_from(names))
+        ends = st.tuples(*(st.integers(0, len(tables[one].ids) - 1) for one in (source, target)))
+        pairs = draw(st.lists(ends, max_size=25))
+        edges[Relation(source, f"r{number}", target)] = EdgeTable([s for s, _ in pairs], [d for _, d in pairs])
+    return TypedMemoryGraph(tables, edges).parted(draw(st.integers(1, 4)), draw(st.integers(0, 9)))

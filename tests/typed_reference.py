@@ -1,4 +1,4 @@
-"""The slow reference of typed neighbor sampling: Python integers, dicts and lists over `tests.typed_memory_graph`.
+"""The slow reference of typed neighbor sampling: Python integers, dicts and lists over `tests.memory_graph`.
 
 It pins the numbers of every draw, as `tests.reference_sampler` does for a plain graph.
 """
@@ -10,8 +10,8 @@ import numpy as np
 
 from graphmill.samplers.batches.typed_batch import TypedBatch
 from graphmill.storage.format.source import Relation
+from tests.memory_graph import TypedMemoryGraph
 from tests.reference_sampler import MASK, NEIGHBORS, floyd, hash64, stream_key
-from tests.typed_memory_graph import TypedMemoryGraph
 
 
 @dataclass(frozen=True)

@@ -374,6 +374,8 @@ def _tables(reader: ManifestReader) -> Tables:
     statistics = reader.optional_inner("statistics")
     if statistics is None:
         reader.fail("statistics", "those of each type and relation", None)
+    if encodings := reader.members("encodings"):
+        reader.fail("encodings", "none of a typed graph", list(encodings))
     types: dict[str, Manifest] = {}
     for row in reader.inners("node_types"):
         name = row.text("name")

@@ -92,13 +92,13 @@ def _written(
 ) -> Manifest:
     """Writes all files of a graph; the manifest has no encodings and no number yet. `one_way`: the source without relations that were added; `plain`: that of
     a plain graph, whose files lie in no folders of types and relations."""
-    spools: dict[str, NodeSpool] = {}
+    is_typed, spools = plain is None, dict[str, NodeSpool]()
     for name, nodes in source.nodes.items():
         of_type = options
-        if plain is None:
+        if is_typed:
             of_type = options if nodes.info.has_label else replace(options, num_classes=None)
             of_type = of_type if is_split(nodes, options) else replace(of_type, split=SplitOptions())
-        spools[name] = NodeSpool(nodes, of_type, writer, progress, "" if plain else name)
+        spools[name] = NodeSpool(nodes, of_type, writer, progress, name if is_typed else "")
     progress("assign", 0, None)
     name, count, seed = options.partitioner, options.num_partitions, options.seed
     if plain is None:
@@ -110,13 +110,13 @@ def _written(
     for name, spool in spools.items():
         numbering = numberings[name] = Numbering.of(assigned.pop(name), options.num_partitions)
         spool.write(numbering)
-        measured = None if plain else statistics_without_edges(spool.columns, spool.feature_statistics)
+        measured = statistics_without_edges(spool.columns, spool.feature_statistics) if is_typed else None
         tables.node_types[name] = Manifest(
             name, num_edges=0, **spool.manifest_fields(numbering), statistics=measured, part=GraphPart(name, None)
         )
     for each, edge_source in source.relations.items():
         sources, targets, nodes_of = numberings[each.source], numberings[each.target], spools[each.target]
-        times, folder = (spools[each.source].columns.time, nodes_of.columns.time), "" if plain else str(each)
+        times, folder = (spools[each.source].columns.time, nodes_of.columns.time), str(each) if is_typed else ""
         edges = EdgeIngestion(edge_source, options, writer, progress, sources, targets, times, folder)
         measured, fields = edges.write(nodes_of.columns, nodes_of.feature_statistics)
         links = _write_links(plain, writer, targets, edges, symmetric=fields["symmetric"])
@@ -136,7 +136,7 @@ def _written(
         **_links_told(plain, options),
         **({"split": str(options.split)} if options.split else {}),
     }
-    if plain is None:
+    if is_typed:
         return Manifest.of_tables(source.name, tables, files=writer.entries(), provenance=provenance)
     row = tables.edge_types[EDGE]
     return replace(row, name=source.name, part=None, files=writer.entries(), provenance=provenance)

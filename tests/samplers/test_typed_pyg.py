@@ -16,7 +16,7 @@ from graphmill.samplers.batches.to_pyg import to_pyg
 from graphmill.samplers.batches.typed_batch import typed_to_torch
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import TypedNeighborOptions
-from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
+from tests.memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
 
 HOPS = 3
 GRAPH = random_typed_graph(seed=3)

@@ -24,7 +24,7 @@ from graphmill.storage.importers.memory.array_graph import array_edges, array_no
 from graphmill.storage.importers.memory.from_pyg import typed_pyg_graph
 from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions
-from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
+from tests.memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
 from tests.typed_reference import assert_same
 
 

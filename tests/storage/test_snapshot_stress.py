@@ -24,7 +24,7 @@ from graphmill.storage.snapshots.journal import CLOCK_MARGIN_S, LEASE_S
 from graphmill.storage.snapshots.prune import prune
 from graphmill.storage.snapshots.snapshots import snapshot_numbers
 from tests.conftest import REPOSITORY
-from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
+from tests.listed_graph import NUM_PARTITIONS, check_mark, marked_graph
 from tests.s3_server import s3_bucket
 
 OVER = IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True)
@@ -33,7 +33,7 @@ LATER_S = LEASE_S + CLOCK_MARGIN_S + 60
 READER = """
 import sys
 from graphmill.storage.graph import open_graph
-from tests.marked_graph import check_mark
+from tests.listed_graph import check_mark
 url, times, last = sys.argv[1], int(sys.argv[2]), 0
 for _ in range(times):
     graph = open_graph(url)
@@ -46,12 +46,12 @@ print("read", last)
 WRITER = """
 import sys, time
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from tests.marked_graph import NUM_PARTITIONS, MarkedGraph
+from tests.listed_graph import NUM_PARTITIONS, marked_graph
 first, pause_s = int(sys.argv[2]), float(sys.argv[4])
-ingest(MarkedGraph(0), "memory://warm/graph", IngestOptions(num_partitions=NUM_PARTITIONS))  # loads the kernels
+ingest(marked_graph(0), "memory://warm/graph", IngestOptions(num_partitions=NUM_PARTITIONS))  # loads the kernels
 print("ready", flush=True)
 for mark in range(first, first + int(sys.argv[3])):
-    ingest(MarkedGraph(mark), sys.argv[1], IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True))
+    ingest(marked_graph(mark), sys.argv[1], IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True))
     print(mark, flush=True)
     time.sleep(pause_s)
 """
@@ -64,7 +64,7 @@ def _python(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 def _read_while_writing(url: str, num_readers: int, opens: int, publications: int, pause_s: float) -> None:
     """`pause_s`: between publications, so that they go on as long as the readers do."""
-    ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
+    ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     began = open_graph(url)
     readers = [_python(READER, url, opens // num_readers) for _ in range(num_readers)]
     writer = _python(WRITER, url, 1, publications, pause_s)
@@ -116,7 +116,7 @@ def _last_told(writer: subprocess.Popen[str], mark: int) -> int:
 def _kill_writers(url: str, times: int, seed: int) -> None:
     """Kills a writer at a random moment, `times` times; after each, the newest snapshot is whole and later ones can be published."""
     rng, mark = random.Random(seed), 0
-    ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
+    ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     for killed in range(times):
         with _writing(url, mark, 0.25, rng) as writer:
             pass
@@ -191,7 +191,7 @@ def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, 
     """Cuts at random moments; returns how often the newest snapshot on disk was the last that was told, and how often a later one."""
     rng, mark, same, later = random.Random(seed), 0, 0, 0
     url = str(disk.mounted / "graph")
-    ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
+    ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     for _ in range(times):
         with _writing(url, mark, 0.3, rng) as writer:
             writer.send_signal(signal.SIGSTOP)

@@ -21,9 +21,8 @@ from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions, SplitOptions
 from graphmill.storage.replicas.copied_files import copy_here
 from graphmill.storage.snapshots.prune import prune
-from tests.listed_graph import ListedGraph, listed_graphs
+from tests.listed_graph import ListedGraph, expected_lists, listed_graphs, stored_lists, typed_lists, typed_source
 from tests.stored_files import edit_manifest, newest_manifest, stored_file
-from tests.typed_listed_graph import expected_lists, stored_lists, typed_lists, typed_source
 
 WRITES, CITES, AT = (
     Relation("author", "writes", "paper"),
@@ -213,17 +212,6 @@ def test_a_copy_has_all_types_and_relations_of_its_partitions(written: Path, tmp
     assert pinned.open().manifest == copy.relation(WRITES).manifest
 
 
-def test_snapshots_and_pruning(tmp_path: Path) -> None:
-    url = str(tmp_path / "graph")
-    for seed in range(3):
-        ingest(small(), url, IngestOptions(num_partitions=2, seed=seed, overwrite=True))
-    assert open_graph(url).manifest.snapshot == 3
-    assert prune(url, keep=1).removed == (1, 2)
-    open_graph(url).verify()
-    with pytest.raises(FormatError, match="expected snapshot 1, found 3"):
-        open_graph(url, 1)
-
-
 def test_what_a_dead_writer_left_is_pruned(tmp_path: Path) -> None:
     """Its files and scratch files, under the names of types and relations too."""
     url = tmp_path / "graph"
@@ -259,34 +247,14 @@ def test_plain_and_typed_are_told_apart(written: Path, tmp_path: Path) -> None:
     assert isinstance(open_graph(plain, kind=(StoredGraph, TypedGraph)), StoredGraph)
 
 
-FILES = (
-    "paper/nodes",
-    "institution/features",
-    "author--writes--paper/topology",
-    "author--affiliated_with--institution/edges",
-)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_missing_truncated_or_changed_is_named(name: str, stored: Path) -> None:
+@pytest.mark.parametrize("name", ["institution/features", "author--affiliated_with--institution/edges"])
+def test_a_changed_file_of_any_part_is_seen_by_verification(name: str, stored: Path) -> None:
     file = stored_file(stored, f"part-00001/{name}.arrow")
-    content = file.read_bytes()
-    file.write_bytes(content[:-1])
-    assert name in refusal(stored, f"expected {len(content)} bytes, found {len(content) - 1}")
-    changed = bytearray(content)
-    changed[len(content) // 2] ^= 1
+    changed = bytearray(file.read_bytes())
+    changed[len(changed) // 2] ^= 1
     file.write_bytes(changed)
-    assert name in refusal(stored, "")
-    file.unlink()
-    assert name in refusal(stored, f"expected a file of {len(content)} bytes, found none")
-
-
-def refusal(url: Path, message: str) -> str:
-    with pytest.raises(FormatError) as caught:
-        open_graph(str(url)).verify()
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    with pytest.raises(FormatError, match=f"{name}.arrow: expected sha256"):
+        open_graph(str(stored)).verify()
 
 
 @pytest.mark.parametrize("swapped", [(WRITES, CITES), (AT, WRITES)])
@@ -345,6 +313,7 @@ MANIFESTS = {
     "text ids": (lambda b: b["node_types"][0].update(ids="text"), "'ids': expected one of ('int64', 'string'), got 'text'"),
     "no statistics": (lambda b: b.update(statistics=None), "'statistics': expected those of each type"),
     "statistics of another type": (lambda b: b["statistics"].pop("author"), "expected an object"),
+    "encodings": (lambda b: b.update(encodings={"rwse-5": {"files": {}}}), "'encodings': expected none of a typed graph"),
     "something newer": (lambda b: b.update(requires=["types", "time"]), "use a newer one"),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from graphmill.storage.importers.tables.typed_tables import typed_tables
 from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.synthetic.mag_like import RELATIONS, TYPES, SyntheticMagOptions, synthetic_mag
-from tests.typed_listed_graph import TypedLists, stored_lists
+from tests.listed_graph import TypedLists, stored_lists
 
 WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
 

@@ -35,7 +35,7 @@ from graphmill.samplers.methods.graph_batches import GraphBatchSampler, graphs_t
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import GraphBatchOptions, TypedNeighborOptions
 from tests.array_graph_store import ArrayGraphStore
-from tests.typed_memory_graph import random_typed_graph
+from tests.memory_graph import random_typed_graph
 
 
 def minibatch(graph_ptr=None) -> MiniBatch:

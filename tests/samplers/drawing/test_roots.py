@@ -13,8 +13,7 @@ from graphmill.samplers.vocabulary.options import RandomPartitionOptions
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from tests.listed_graph import ListedGraph
-from tests.marked_graph import MarkedGraph
+from tests.listed_graph import ListedGraph, marked_graph
 from tests.memory_graph import MemoryGraph, memory_router
 
 PERMANENT = [3, 5, 6, 20, 21, 40, 41, 99]
@@ -49,7 +48,7 @@ def test_content_hash_tells_graphs_and_roots_apart_and_not_partitions(tmp_path):
     routers = {}
     for mark, partitions in ((1, 1), (1, 3), (2, 1)):
         url = str(tmp_path / f"{mark}-{partitions}")
-        ingest(MarkedGraph(mark), url, IngestOptions(num_partitions=partitions))
+        ingest(marked_graph(mark), url, IngestOptions(num_partitions=partitions))
         routers[mark, partitions] = local_router(open_graph(url))
     whole = {key: Roots(router, 0, None).content_hash for key, router in routers.items()}
     assert whole[1, 1] == whole[1, 3] != whole[2, 1]

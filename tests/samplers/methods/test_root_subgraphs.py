@@ -21,7 +21,7 @@ from graphmill.samplers.vocabulary.options import Node2SubgraphOptions, PprOptio
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import Partition
-from tests.typed_memory_graph import EdgeTable, NodeTable, TypedMemoryGraph, random_typed_graph, typed_graphs
+from tests.memory_graph import EdgeTable, NodeTable, TypedMemoryGraph, random_typed_graph, typed_graphs
 from tests.typed_reference import arrays_of
 
 GRAPH = random_typed_graph()

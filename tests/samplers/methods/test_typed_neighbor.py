@@ -18,8 +18,8 @@ from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import LoaderOptions, TypedNeighborOptions
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLIT_VALID, Relation
 from tests import typed_reference as reference
+from tests.memory_graph import EdgeTable, NodeTable, TypedMemoryGraph, random_typed_graph, typed_graphs
 from tests.reference_sampler import root_order, share
-from tests.typed_memory_graph import EdgeTable, NodeTable, TypedMemoryGraph, random_typed_graph, typed_graphs
 
 GRAPH = random_typed_graph()
 WRITES, WRITTEN, CITES, EMPLOYS, NOTHING = GRAPH.relations

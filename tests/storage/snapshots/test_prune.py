@@ -22,7 +22,7 @@ from graphmill.storage.snapshots.prune import prune
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
 from graphmill.storage.snapshots.snapshots import manifest_path, snapshot_numbers
 from tests.gs_server import gs_bucket
-from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
+from tests.listed_graph import NUM_PARTITIONS, check_mark, marked_graph
 from tests.s3_server import s3_bucket
 
 OVER = IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True)
@@ -53,12 +53,12 @@ def die_while_writing(url: str, mark: int, monkeypatch: pytest.MonkeyPatch) -> N
         patched.setattr("graphmill.storage.snapshots.snapshot_writer.remove_if_empty", lambda *_: None)
         patched.setattr(SnapshotWriter, "commit", lambda *_: die())
         with pytest.raises(Killed):
-            ingest(MarkedGraph(mark), url, OVER)
+            ingest(marked_graph(mark), url, OVER)
 
 
 def test_old_snapshots_go_with_their_files(url):
     for mark in range(4):
-        ingest(MarkedGraph(mark), url, OVER)
+        ingest(marked_graph(mark), url, OVER)
     pruned = prune(url, keep=2)
     assert (pruned.kept, pruned.removed, pruned.orphans, pruned.foreign) == ((3, 4), (1, 2), (), ())
     assert [check_mark(open_graph(url, number)) for number in (3, 4)] == [2, 3]
@@ -71,15 +71,15 @@ def test_old_snapshots_go_with_their_files(url):
 
 def test_young_snapshots_stay(url):
     for mark in range(3):
-        ingest(MarkedGraph(mark), url, OVER)
+        ingest(marked_graph(mark), url, OVER)
     assert prune(url, keep=1, older_than_s=3600).removed == ()
     assert prune(url, keep=1, older_than_s=3600, now=time.time() + 4000).removed == (1, 2)
 
 
 def test_an_old_file_that_a_kept_manifest_names_stays(url):
-    ingest(MarkedGraph(1), url, OVER)
+    ingest(marked_graph(1), url, OVER)
     encode(open_graph(url), EncodingOptions("rwse", 3))
-    ingest(MarkedGraph(1), url, OVER)
+    ingest(marked_graph(1), url, OVER)
     assert prune(url, keep=1, now=time.time() + LATER_S).removed == (1, 2)
     graph = open_graph(url)
     assert tuple(stored_encodings(graph)) == ("rwse-3",)
@@ -87,7 +87,7 @@ def test_an_old_file_that_a_kept_manifest_names_stays(url):
 
 
 def test_a_dead_writers_folder_goes_once_its_lease_is_over(url, monkeypatch):
-    ingest(MarkedGraph(1), url, OVER)
+    ingest(marked_graph(1), url, OVER)
     die_while_writing(url, 2, monkeypatch)
     early = prune(url, keep=1)
     assert (early.orphans, len(early.held), early.num_files) == ((), 1, 0)
@@ -100,8 +100,8 @@ def test_a_dead_writers_folder_goes_once_its_lease_is_over(url, monkeypatch):
 
 def test_what_others_put_into_the_folders_stays(tmp_path, monkeypatch):
     url = str(tmp_path / "graph")
-    ingest(MarkedGraph(1), url, OVER)
-    ingest(MarkedGraph(2), url, OVER)
+    ingest(marked_graph(1), url, OVER)
+    ingest(marked_graph(2), url, OVER)
     die_while_writing(url, 3, monkeypatch)
     folders = sorted(path.name for path in Path(url, "data").iterdir())
     mine = [f"data/{folder}/{name}" for folder in folders for name in ("notes.txt", "part-00000/my.csv")]
@@ -124,7 +124,7 @@ def test_what_others_put_into_the_folders_stays(tmp_path, monkeypatch):
 def test_a_file_with_a_name_like_ours_stays_where_we_did_not_write_it(tmp_path, monkeypatch):
     url = str(tmp_path / "graph")
     for mark in (1, 2):
-        ingest(MarkedGraph(mark), url, OVER)
+        ingest(marked_graph(mark), url, OVER)
     die_while_writing(url, 3, monkeypatch)
     folders = sorted(path.name for path in Path(url, "data").iterdir())
     names = ["part-00000/my_scores.arrow", "part-00000/encodings/mine.arrow", "scratch/thesis.tex"]
@@ -142,7 +142,7 @@ def test_a_file_with_a_name_like_ours_stays_where_we_did_not_write_it(tmp_path, 
 
 def test_prunes_at_the_same_time(url):
     for mark in range(6):
-        ingest(MarkedGraph(mark), url, OVER)
+        ingest(marked_graph(mark), url, OVER)
     with ThreadPoolExecutor(4) as pool:
         pruned = [future.result() for future in [pool.submit(prune, url, keep=2) for _ in range(4)]]
     assert {number for each in pruned for number in each.removed} == {1, 2, 3, 4}
@@ -152,7 +152,7 @@ def test_prunes_at_the_same_time(url):
 def test_claims_of_the_dead_go(tmp_path):
     url = str(tmp_path / "graph")
     for mark in range(3):
-        ingest(MarkedGraph(mark), url, OVER)
+        ingest(marked_graph(mark), url, OVER)
     for number in (2, 4):
         Path(url, "manifests", f"00000{number}.claim").touch()
     prune(url, keep=3)
@@ -161,7 +161,7 @@ def test_claims_of_the_dead_go(tmp_path):
 
 def test_empty_folders_and_late_pieces_without_a_journal_go(tmp_path):
     url = str(tmp_path / "graph")
-    ingest(MarkedGraph(1), url, OVER)
+    ingest(marked_graph(1), url, OVER)
     Path(url, "data", "000005-0123abcd", "part-00000").mkdir(parents=True)
     piece = Path(url, "pieces", "0123456789abcdef", f"chunk-0000001-{'0' * 64}.arrow")
     piece.parent.mkdir(parents=True)
@@ -175,7 +175,7 @@ def test_empty_folders_and_late_pieces_without_a_journal_go(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"format": "graphmill-journal", "pid": 1}'])
 def test_a_folder_whose_journal_is_not_ours_is_nobodys(tmp_path, content):
     url = str(tmp_path / "graph")
-    ingest(MarkedGraph(1), url, OVER)
+    ingest(marked_graph(1), url, OVER)
     folder = Path(url, "data", "000009-0123abcd", "part-00000")
     folder.mkdir(parents=True)
     (folder / "nodes.arrow").write_bytes(b"mine")
@@ -187,7 +187,7 @@ def test_a_folder_whose_journal_is_not_ours_is_nobodys(tmp_path, content):
 def test_where_a_manifest_cannot_be_read_nothing_is_removed(tmp_path):
     url = str(tmp_path / "graph")
     for mark in range(3):
-        ingest(MarkedGraph(mark), url, OVER)
+        ingest(marked_graph(mark), url, OVER)
     Path(manifest_path(url, 2)).write_text("{")
     before = sorted(Path(url).rglob("*"))
     with pytest.raises(FormatError, match=r"000002\.json"):
@@ -197,8 +197,8 @@ def test_where_a_manifest_cannot_be_read_nothing_is_removed(tmp_path):
 
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path):
     url = str(tmp_path / "graph")
-    ingest(MarkedGraph(1), url, OVER)
-    ingest(MarkedGraph(2), url, OVER)
+    ingest(marked_graph(1), url, OVER)
+    ingest(marked_graph(2), url, OVER)
     (tmp_path / "mine.arrow").write_bytes(b"mine")
     manifest = Path(manifest_path(url, 1))
     for outside in ("../mine.arrow", "data/000001-00000000/../../../mine.arrow", "/etc/hostname", "data/x/y", 3, None):
@@ -212,7 +212,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path):
 
 def test_a_writer_that_died_before_its_journal_leaves_a_folder_that_goes(tmp_path):
     url = str(tmp_path / "graph")
-    ingest(MarkedGraph(1), url, OVER)
+    ingest(marked_graph(1), url, OVER)
     empty, torn, other = (Path(url, "data", f"00000{index}-0123abcd") for index in (7, 8, 9))
     for folder in (empty, torn, other):
         folder.mkdir()
@@ -260,7 +260,7 @@ def test_whatever_happens_in_whatever_order(tmp_path):
 
         @rule(mark=st.integers(0, 3))
         def publish(self, mark: int) -> None:
-            self.alive[ingest(MarkedGraph(mark), self.url, OVER).snapshot] = mark
+            self.alive[ingest(marked_graph(mark), self.url, OVER).snapshot] = mark
 
         @rule(dim=st.integers(1, 3))
         def encode(self, dim: int) -> None:

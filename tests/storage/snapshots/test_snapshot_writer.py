@@ -30,7 +30,7 @@ from graphmill.storage.snapshots.snapshots import snapshot_numbers
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.conftest import REPOSITORY
 from tests.gs_server import gs_bucket
-from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
+from tests.listed_graph import NUM_PARTITIONS, check_mark, marked_graph
 from tests.s3_server import s3_bucket
 
 NEW, OVER = IngestOptions(num_partitions=NUM_PARTITIONS), IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True)
@@ -63,7 +63,7 @@ def _tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_each_publication_is_a_snapshot_of_its_own(url):
-    assert [ingest(MarkedGraph(mark), url, OVER).snapshot for mark in (1, 2, 3)] == [1, 2, 3]
+    assert [ingest(marked_graph(mark), url, OVER).snapshot for mark in (1, 2, 3)] == [1, 2, 3]
     assert check_mark(open_graph(url)) == 3
     assert [check_mark(open_graph(url, number)) for number in (1, 2, 3)] == [1, 2, 3]
     with pytest.raises(FormatError, match="expected snapshot 7, found 1, 2, 3"):
@@ -71,26 +71,26 @@ def test_each_publication_is_a_snapshot_of_its_own(url):
 
 
 def test_a_graph_stays_readable_over_the_publications_that_follow(url):
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     graph = open_graph(url)
     for mark in range(2, 6):
-        ingest(MarkedGraph(mark), url, OVER)
+        ingest(marked_graph(mark), url, OVER)
     assert check_mark(graph) == 1  # its files are mapped only now
 
 
 def test_without_overwrite_a_graph_is_refused_and_stays(url):
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     with pytest.raises(ConfigError, match="found a graph; pass --overwrite"):
-        ingest(MarkedGraph(2), url, NEW)
+        ingest(marked_graph(2), url, NEW)
     assert check_mark(open_graph(url)) == 1
 
 
 @pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
 def test_of_two_writers_the_second_gets_one_line_and_destroys_nothing(url, options):
     if options is OVER:
-        ingest(MarkedGraph(1), url, NEW)
+        ingest(marked_graph(1), url, NEW)
     with pytest.raises(ConflictError, match="another writer published snapshot") as refused:
-        ingest(MarkedGraph(3, meanwhile=lambda: ingest(MarkedGraph(2), url, options)), url, options)
+        ingest(marked_graph(3, meanwhile=lambda: ingest(marked_graph(2), url, options)), url, options)
     assert "\n" not in str(refused.value)
     filesystem, path = split_url(url)
     assert check_mark(open_graph(url)) == 2
@@ -104,7 +104,7 @@ def test_many_writers_at_once_make_one_snapshot_each_or_none(url):
     def write(mark: int) -> None:
         start.wait(timeout=30)
         try:
-            outcomes.append(ingest(MarkedGraph(mark), url, OVER).snapshot)
+            outcomes.append(ingest(marked_graph(mark), url, OVER).snapshot)
         except ConflictError:
             outcomes.append(0)
 
@@ -120,7 +120,7 @@ def test_many_writers_at_once_make_one_snapshot_each_or_none(url):
 
 
 def test_two_encodings_that_are_stored_at_once_are_both_kept(url):
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     first, second = open_graph(url), open_graph(url)
     encode(first, RWSE)
     encode(second, EncodingOptions("rwse", 4))  # opened before the first was published
@@ -130,7 +130,7 @@ def test_two_encodings_that_are_stored_at_once_are_both_kept(url):
 
 def test_two_encodings_that_are_stored_at_the_same_time_are_both_whole(url, monkeypatch):
     """The second is published while the first is about to be, which then takes the number after it."""
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     first, second = open_graph(url), open_graph(url)
     rebase = SnapshotWriter.rebase
 
@@ -147,25 +147,25 @@ def test_two_encodings_that_are_stored_at_the_same_time_are_both_whole(url, monk
 
 
 def test_an_encoding_is_not_put_on_another_graph(url):
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     before = open_graph(url)
-    ingest(MarkedGraph(2), url, OVER)
+    ingest(marked_graph(2), url, OVER)
     with pytest.raises(ConflictError, match="encode that one"):
         encode(before, RWSE)
     assert tuple(stored_encodings(open_graph(url))) == ()
 
 
 def test_the_same_content_again_keeps_the_encodings(url):
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     encode(open_graph(url), RWSE)
-    ingest(MarkedGraph(1), url, OVER)
+    ingest(marked_graph(1), url, OVER)
     graph = open_graph(url)
     assert graph.manifest.snapshot == 3
     assert tuple(stored_encodings(graph)) == ("rwse-3",)
     assert [len(partition.encodings["rwse-3"]) for partition in graph.partitions()] == [
         partition.num_nodes for partition in graph.partitions()
     ]
-    ingest(MarkedGraph(2), url, OVER)
+    ingest(marked_graph(2), url, OVER)
     assert tuple(stored_encodings(open_graph(url))) == ()
 
 
@@ -187,17 +187,17 @@ def test_a_folder_with_other_files_is_refused_and_every_byte_stays(tmp_path, fil
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(content)
     with pytest.raises(ConfigError, match="choose another url"):
-        ingest(MarkedGraph(1), str(target), options)
+        ingest(marked_graph(1), str(target), options)
     assert _tree(tmp_path) == {f"home/{name}": content for name, content in files.items()}
 
 
 @pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
 def test_other_files_beside_a_graph_are_left_on_every_store(url, options):
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     filesystem, path = split_url(url)
     filesystem.pipe_file(f"{path}/notes.txt", b"mine")
     with nullcontext() if options.overwrite else pytest.raises(ConfigError, match="found a graph; pass --overwrite"):
-        ingest(MarkedGraph(2), url, options)
+        ingest(marked_graph(2), url, options)
     assert filesystem.cat_file(f"{path}/notes.txt") == b"mine"
     assert check_mark(open_graph(url)) == 1 + options.overwrite
     assert prune(url, keep=1).foreign == ("notes.txt",)
@@ -206,12 +206,12 @@ def test_other_files_beside_a_graph_are_left_on_every_store(url, options):
 
 def test_other_files_inside_a_graphs_folders_are_left(tmp_path):
     url = str(tmp_path / "graph")
-    folder = ingest(MarkedGraph(1), url, NEW).files["part-00000/nodes.arrow"].path.rsplit("/", 2)[0]
+    folder = ingest(marked_graph(1), url, NEW).files["part-00000/nodes.arrow"].path.rsplit("/", 2)[0]
     mine = [f"{folder}/notes.txt", f"{folder}/part-00000/my.csv", "manifests/README", "data/backup/x.arrow"]
     for name in mine:
         Path(url, name).parent.mkdir(exist_ok=True)
         Path(url, name).write_bytes(name.encode())
-    ingest(MarkedGraph(2), url, OVER)
+    ingest(marked_graph(2), url, OVER)
     with pytest.raises(DataError):
         _fail(url)
     assert check_mark(open_graph(url)) == 2
@@ -222,7 +222,7 @@ def _fail(url: str) -> None:
     def stop() -> None:
         raise DataError("the source ends here")
 
-    ingest(MarkedGraph(9, meanwhile=stop), url, OVER)
+    ingest(marked_graph(9, meanwhile=stop), url, OVER)
 
 
 @pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
@@ -230,7 +230,7 @@ def test_a_manifest_that_is_not_ours_is_left(tmp_path, options):
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "000001.json").write_text("{}")
     with pytest.raises(FormatError, match="not a Graphmill graph"):
-        ingest(MarkedGraph(1), str(tmp_path), options)
+        ingest(marked_graph(1), str(tmp_path), options)
     assert _tree(tmp_path) == {"manifests/000001.json": b"{}"}
 
 
@@ -239,7 +239,7 @@ def test_a_writer_that_fails_takes_nothing_from_another_at_the_same_new_place(ur
         with pytest.raises(DataError):
             _fail(url)
 
-    assert ingest(MarkedGraph(1, meanwhile=fail), url, NEW).snapshot == 1
+    assert ingest(marked_graph(1, meanwhile=fail), url, NEW).snapshot == 1
     assert check_mark(open_graph(url)) == 1
 
 
@@ -254,7 +254,7 @@ def test_a_writer_that_began_first_and_fails_takes_nothing_from_another(tmp_path
             raise DataError("the source ends here")
 
         with pytest.raises(DataError):
-            ingest(MarkedGraph(9, meanwhile=stop), url, NEW)
+            ingest(marked_graph(9, meanwhile=stop), url, NEW)
         failed.set()
 
     def meanwhile() -> None:
@@ -265,7 +265,7 @@ def test_a_writer_that_began_first_and_fails_takes_nothing_from_another(tmp_path
     thread = threading.Thread(target=first)
     thread.start()
     assert began.wait(timeout=30)
-    assert ingest(MarkedGraph(1, meanwhile=meanwhile), url, NEW).snapshot == 1
+    assert ingest(marked_graph(1, meanwhile=meanwhile), url, NEW).snapshot == 1
     thread.join(timeout=30)
     assert check_mark(open_graph(url)) == 1
 
@@ -276,11 +276,11 @@ def test_a_graph_that_appears_as_a_writer_begins_is_not_published_over(url, monk
     def then_it_appears(*arguments, **options) -> None:
         look(*arguments, **options)
         monkeypatch.setattr(graphmill.storage.snapshots.snapshot_writer, "check_destination", look)
-        ingest(MarkedGraph(1), url, NEW)
+        ingest(marked_graph(1), url, NEW)
 
     monkeypatch.setattr(graphmill.storage.snapshots.snapshot_writer, "check_destination", then_it_appears)
     with pytest.raises(ConfigError, match="found a graph"):
-        ingest(MarkedGraph(2), url, NEW)
+        ingest(marked_graph(2), url, NEW)
     assert check_mark(open_graph(url)) == 1
 
 
@@ -289,7 +289,7 @@ def test_after_an_error_everything_is_as_before(url):
         _fail(url)
     filesystem, path = split_url(url)
     assert not filesystem.exists(path) or not filesystem.find(path)
-    ingest(MarkedGraph(1), url, NEW)
+    ingest(marked_graph(1), url, NEW)
     before = {name: filesystem.cat_file(name) for name in filesystem.find(path)}
     with pytest.raises(DataError):
         _fail(url)
@@ -307,12 +307,12 @@ def test_an_empty_folder_stays_after_an_error_and_new_parents_do_not(tmp_path):
 def test_a_link_to_a_folder_is_followed_and_one_to_nothing_refused(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "graph").symlink_to(tmp_path / "disk")
-    ingest(MarkedGraph(1), str(tmp_path / "graph"), NEW)
+    ingest(marked_graph(1), str(tmp_path / "graph"), NEW)
     assert (tmp_path / "graph").is_symlink()
     assert check_mark(open_graph(str(tmp_path / "disk"))) == 1
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="found a link; choose another url"):
-        ingest(MarkedGraph(1), str(tmp_path / "broken"), NEW)
+        ingest(marked_graph(1), str(tmp_path / "broken"), NEW)
     assert (tmp_path / "broken").is_symlink()
 
 
@@ -322,7 +322,7 @@ def test_a_graph_of_the_first_format_is_neither_read_nor_replaced(tmp_path):
         open_graph(str(tmp_path))
     for options in (NEW, OVER):
         with pytest.raises(ConfigError, match="format 1"):
-            ingest(MarkedGraph(1), str(tmp_path), options)
+            ingest(marked_graph(1), str(tmp_path), options)
     assert list(tmp_path.iterdir()) == [tmp_path / "manifest.json"]
 
 
@@ -356,7 +356,7 @@ def test_a_store_without_exclusive_creation_is_refused(store, monkeypatch):
     fsspec.register_implementation(store.protocol, store, clobber=True)
     monkeypatch.setattr("graphmill.storage.snapshots.conditional_put.MemoryFileSystem", type("None", (), {}))
     with pytest.raises(ConfigError, match="creates a file only where there is none") as refused:
-        ingest(MarkedGraph(1), f"{store.protocol}://graph", NEW)
+        ingest(marked_graph(1), f"{store.protocol}://graph", NEW)
     assert "\n" not in str(refused.value)
     assert not store().find("/")  # nothing is left of the attempt
 
@@ -371,7 +371,7 @@ def test_a_put_that_was_sent_twice_is_no_conflict(tmp_path, monkeypatch):
             create(self, path, value, mode=mode, **kwargs)
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", twice)
-    assert ingest(MarkedGraph(1), url, NEW).snapshot == 1
+    assert ingest(marked_graph(1), url, NEW).snapshot == 1
     assert check_mark(open_graph(url)) == 1
 
 
@@ -385,7 +385,7 @@ def test_where_the_answer_of_the_commit_is_lost_nothing_published_is_removed(tmp
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", lost)
     with pytest.raises(FormatError, match="timed out"):
-        ingest(MarkedGraph(1), url, NEW)
+        ingest(marked_graph(1), url, NEW)
     assert check_mark(open_graph(url)) == 1
 
 
@@ -395,17 +395,17 @@ def test_without_hard_links_a_claim_decides(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     url = str(tmp_path / "graph")
-    assert [ingest(MarkedGraph(mark), url, OVER).snapshot for mark in (1, 2)] == [1, 2]
+    assert [ingest(marked_graph(mark), url, OVER).snapshot for mark in (1, 2)] == [1, 2]
     with pytest.raises(ConflictError):
-        ingest(MarkedGraph(4, meanwhile=lambda: ingest(MarkedGraph(3), url, OVER)), url, OVER)
+        ingest(marked_graph(4, meanwhile=lambda: ingest(marked_graph(3), url, OVER)), url, OVER)
     (tmp_path / "graph" / "manifests" / "000004.claim").touch()  # of a writer that died before its manifest
-    assert ingest(MarkedGraph(5), url, OVER).snapshot == 5
+    assert ingest(marked_graph(5), url, OVER).snapshot == 5
     assert [check_mark(open_graph(url, number)) for number in (1, 2, 3, 5)] == [1, 2, 3, 5]
 
 
 def test_a_writer_whose_lease_is_over_publishes_nothing(tmp_path):
     url = str(tmp_path / "graph")
-    manifest = ingest(MarkedGraph(1), str(tmp_path / "other"), NEW)
+    manifest = ingest(marked_graph(1), str(tmp_path / "other"), NEW)
     with write_snapshot(url) as writer:
         next(Path(url, "data").iterdir()).joinpath(JOURNAL).unlink()  # as a prune would, had the lease been over
         with pytest.raises(ConflictError, match="lease"):
@@ -416,7 +416,7 @@ def test_a_writer_whose_lease_is_over_publishes_nothing(tmp_path):
 def test_a_lease_that_was_over_stays_over(tmp_path):
     """As after a process that was stopped: its thread wakes up, and must not make the lease anew."""
     url = str(tmp_path / "graph")
-    manifest = ingest(MarkedGraph(1), str(tmp_path / "other"), NEW)
+    manifest = ingest(marked_graph(1), str(tmp_path / "other"), NEW)
     for over in ("by the clock", "by its journal"):
         with write_snapshot(url, lease_s=0.4) as writer:
             journal = next(Path(url, "data").iterdir()) / JOURNAL
@@ -441,7 +441,7 @@ def test_the_lease_is_renewed_while_the_writer_lives(tmp_path):
 
 
 def test_a_path_is_the_same_whether_its_parts_are_there_or_not(tmp_path):
-    ingest(MarkedGraph(1), f"{tmp_path}/new/../graph", NEW)
+    ingest(marked_graph(1), f"{tmp_path}/new/../graph", NEW)
     assert check_mark(open_graph(f"{tmp_path}/new/../graph")) == check_mark(open_graph(f"{tmp_path}/graph/")) == 1
 
 
