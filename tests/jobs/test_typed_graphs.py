@@ -72,7 +72,7 @@ def test_a_damaged_file_ends_inspect_graph_with_one_line(folder: Path, tmp_path:
 def test_a_command_for_plain_graphs_refuses_it_in_one_line(folder: Path) -> None:
     done = run_job(encode.main, ["stored", "rwse"], folder)
     assert done.returncode == 1
-    assert "expected a graph of one type of nodes, found a typed one" in done.stderr
+    assert "expected a graph of one type of nodes, found a typed graph" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 

@@ -124,12 +124,6 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_weights_reach_the_graph(name: str, tmp_path: Path) -> None:
-    ingest(SOURCES[name](tmp_path), str(tmp_path / "graph"))
-    assert stored(open_graph(str(tmp_path / "graph"))) == EDGES
-
-
 def typed_arrays(_: Path) -> TypedSource:
     edges = array_edges("r", SRC, DST, edge_weight=WEIGHT)
     return TypedSource("t", {"a": array_nodes("a", NODES)}, {CITES: edges})
@@ -160,10 +154,10 @@ TYPED = {
 }
 
 
-@pytest.mark.parametrize("name", TYPED)
-def test_weights_reach_a_relation(name: str, tmp_path: Path) -> None:
-    ingest(TYPED[name](tmp_path), str(tmp_path / "graph"))
-    assert stored(open_graph(str(tmp_path / "graph")).relation(CITES)) == EDGES
+@pytest.mark.parametrize("name", SOURCES | TYPED)
+def test_weights_reach_the_graph(name: str, tmp_path: Path) -> None:
+    ingest((SOURCES | TYPED)[name](tmp_path), str(tmp_path / "graph"))
+    assert stored(open_graph(str(tmp_path / "graph"))) == EDGES
 
 
 def test_weights_of_nodes_are_no_weights_of_edges() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from graphmill.storage.format.source import TypedSource
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.files.npz_file import npz_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
@@ -109,23 +108,16 @@ def from_arrays(folder, source: str, kind: str):
 
 def stored(source, url: str):
     """(features, labels, splits by id, edges by id, names of classes) of what ingestion makes of it."""
-    options = IngestOptions(num_partitions=2, overwrite=True)
-    if isinstance(source, TypedSource):
-        ingest(source, url, options)
-        graph = (typed := open_graph(url)).nodes("n")
-        parts = [typed.relation(typed.relations[0]).partition(index) for index in range(2)]
-    else:
-        ingest(source, url, options)
-        graph = open_graph(url)
-        parts = list(graph.partitions())
-    ids = np.concatenate([graph.original_id(index) for index in range(2)])
+    ingest(source, url, IngestOptions(num_partitions=2, overwrite=True))
+    graph = open_graph(url)
+    held = list(graph.partitions())
+    ids = np.concatenate([part.original_id for part in held])
     order = np.argsort(ids)
-    held = [graph.partition(index) for index in range(2)]
     columns = [np.concatenate([getattr(part, name) for part in held])[order] for name in ("feature", "label")]
     columns.append(np.concatenate([part.split[0] for part in held])[order])
     edges = {
         (ids[u], v)
-        for part in parts
+        for part in held
         for u, v in zip(part.indices, np.repeat(part.original_id, np.diff(part.indptr)), strict=True)
     }
     return columns, {(int(u), int(v)) for u, v in edges}, graph.class_names
