@@ -254,6 +254,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=90.0, help="processor seconds of a run")
+    parser.add_argument("--only", nargs="*", default=[""], help="faults in files whose paths begin so")
+    parser.add_argument("--also", nargs="*", default=[], help="test files to run beside those that import the module")
     parser.add_argument("--out", type=Path, default=Path("runs/mutants"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -274,7 +276,7 @@ def main() -> None:
     try:
         tree = copied_checkout(folder)
         by_line: dict[tuple[str, int], list[Mutant]] = defaultdict(list)
-        for path in product:
+        for path in filter(lambda path: path.startswith(tuple(options.only)), product):
             for mutant in mutants_of(path, marker):
                 by_line[mutant.path, mutant.line].append(mutant)
         lines = sorted(by_line)
@@ -283,7 +285,7 @@ def main() -> None:
             mutant = draw.choice(by_line[line])
             results.append(decided.get(line) or {})
             if not results[-1]:
-                outcome, by = judge(mutant, tree, tests[mutant.path], marker, options.limit_s)
+                outcome, by = judge(mutant, tree, [*options.also, *tests[mutant.path]], marker, options.limit_s)
                 results[-1] = {**asdict(mutant), "outcome": outcome, "by": by}
                 kept.write_text(json.dumps(results, indent=1) + "\n")
                 print(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from graphmill.core.option_checks import Count, Share, Size, check_fields
+from graphmill.core.option_checks import Count, Positive, Share, Size, check_fields
 from graphmill.models.options.choices import Normalisation, Permutation
 from graphmill.models.options.local import READS_EDGES, LocalOptions, check_local
 
@@ -86,7 +86,7 @@ class GECOConfig:
     """"sum": the head reads the sum of all layers' outputs (jumping knowledge)."""
     recompute: bool = False
     """Keeps of a layer its input alone and computes the rest once more in the backward pass. Changes no number."""
-    filter_learning_rate: float | None = None
+    filter_learning_rate: Positive | None = None
     """Of the implicit filters in `graphmill.models.geco.param_groups`; none: the common rate."""
 
     @property

@@ -80,7 +80,7 @@ class PPGTConfig:
     """AdaRMSN (paper) | the same, but α = 1 and β = 0 at the start, which is the identity | RMSNorm with a factor per channel (studies)."""
     stem_init: Literal["kaiming", "normal"] = "kaiming"
     """Of the stem's FFNs."""
-    stem_memory: int = 1 << 29
+    stem_memory: Size = 1 << 29
     """Bytes the pair stem may keep for the backward pass; with more to keep it computes it again."""
     pair_memory: Size = PAIR_MEMORY
     """Bytes each layer's attention may keep likewise."""

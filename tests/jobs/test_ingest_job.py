@@ -161,41 +161,6 @@ def test_bad_input_is_one_line_and_exit_1(tmp_path, arguments, expected):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_url_that_does_not_exist(tmp_path):
-    done = _run("inspect_graph", tmp_path / "absent")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("flags", [["--partitioner", "fennel"], ["--partitions", "many"]])
-def test_wrong_flags_exit_2(tmp_path, flags):
-    assert _run("ingest", "synthetic", tmp_path / "graph", *flags).returncode == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("job", "words", "option"),
-    [
-        ("ingest", [], "--partitioner"),
-        ("ingest", ["embedded"], "--table.targets"),
-        ("inspect_graph", [], "--verify"),
-    ],
-)
-def test_help_loads_nothing_heavy(job, words, option):
-    code = (
-        f"import sys; sys.argv = {[job, *words, '--help']}\nimport runpy\n"
-        f"try:\n    runpy.run_path({str(ROOT / 'jobs' / f'{job}.py')!r}, run_name='__main__')\n"
-        "except SystemExit as ended:\n    print(ended.code, sorted({'torch', 'pyarrow', 'ray', 'numba', 'rdkit'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, cwd=ROOT, check=True
-    )
-    assert "usage: " in done.stdout
-    assert f"  {option} " in done.stdout
-    assert done.stdout.splitlines()[-1] == "0 []"
-
-
 @pytest.mark.parametrize(("signum", "status", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "")])
 def test_a_signal_leaves_nothing(tmp_path, signum, status, said):
     command = [sys.executable, str(ROOT / "jobs/ingest.py"), "synthetic", str(tmp_path / "graph")]

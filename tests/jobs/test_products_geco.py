@@ -16,7 +16,7 @@ import pytest
 
 from graphmill.cluster.prediction import prediction, prediction_actors
 from graphmill.cluster.prediction.prediction_actors import ActorCrew
-from graphmill.core.errors import ConfigError, GraphmillError, StageError
+from graphmill.core.errors import ConfigError, StageError
 from graphmill.jobs import predict, products_geco
 from graphmill.jobs.records.run_record import read_run
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
@@ -294,94 +294,3 @@ def is_predictor(process: psutil.Process) -> bool:
 
 def interrupt(*_):
     raise KeyboardInterrupt
-
-
-@pytest.fixture(scope="module")
-def stored_graph(workplace) -> Path:
-    ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), str(workplace / "graph"), IngestOptions(num_partitions=2))
-    return workplace / "graph"
-
-
-BAD_OPTIONS = [
-    (["--data", "nowhere/at/all"], "expected a graph"),
-    (["--data", "nosuch://bucket/graph"], "cannot open this kind of URL"),
-    (["--sampler", "neighbor", "--model.num_layers", "2"], "one entry per layer: 2 layers, got (15, 10, 5)"),
-    (["--sampler", "neighbor", "--sampler.fanouts", "3", "-2", "5"], "fanouts"),
-    (["--evaluation", "sampled"], "needs a sampler of roots"),
-    (["--sampler.num_chunks", "0"], "--sampler.num_chunks"),
-    (["--sampler.chunks_per_batch", "5"], "number of chunks (4), got 5; set --sampler.chunks_per_batch"),
-    (["--sampler.cut", "partitions", "--sampler.num_chunks", "7"], "expected the graph's 2 partitions or none, got 7"),
-    (["--sampler.batch_size", "0", "--sampler", "neighbor"], "--sampler.batch_size"),
-    (["--fit.epochs", "0"], "--fit.epochs"),
-    (["--fit.learning_rate", "-1"], "--fit.learning_rate"),
-    (["--fit.clip_norm", "0"], "--fit.clip_norm"),
-    (["--task.label_smoothing", "1"], "label_smoothing"),
-    (["--workers", "0"], "--workers"),
-    (["--model.width", "0"], "width"),
-    (["--model.dropout", "1.5"], "dropout"),
-    (["--model.order", "0"], "order"),
-    (["--loader.threads", "0"], "threads"),
-    (["--data.partitions", "0"], "--data.partitions"),
-    (["--data.nodes", "10"], "num_nodes"),
-    (["--data.split_set", "3"], "--data.split_set"),
-    (["--task.metric", "rocauc"], "2 classes"),
-    (["--run.resume", "no-such-run"], "config.json"),
-    (["--run.resume", "broken-run"], "expected JSON"),
-    (["--run.resume", "wrong-run"], "fit.epochs"),
-    (["--data", "ogbn-products"], "ogbn-products"),
-    (
-        ["--run.parallel", "graph", "--sampler.num_chunks", "2", "--fit.micro_batches", "2"],
-        "leave out --sampler, --fit.micro_batches",
-    ),
-    (["--workers", "640"], "expected a CPU per worker (640)"),
-    (["--run.parallel", "graph", "--workers.device", "gpu"], "the cluster has 0; set device to cpu"),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
-)
-def test_bad_options_are_one_line_before_anything_starts(
-    arguments, message, tmp_path, monkeypatch, stored_graph, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    for name, text in (("broken-run", "{"), ("wrong-run", '{"format": 2, "kind": "nodes", "fit": {"epochs": "abc"}}')):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(text)
-    needs_graph = not {"--data", "--data.nodes", "--data.partitions"} & set(arguments)
-    graph = ["--data", str(stored_graph)] if needs_graph else []
-    monkeypatch.setattr(sys, "argv", ["products_geco.py", *arguments, *graph])
-
-    def no_ray(*_: object) -> None:
-        raise AssertionError("Ray must not start for bad options")
-
-    monkeypatch.setattr("graphmill.jobs.run.subject_run.ray_session", no_ray)
-    # A job is a process of its own; this one may hold the Ray of other tests, and would join it.
-    monkeypatch.setattr("graphmill.jobs.machine.this_machine.joins_a_cluster", lambda _: False)
-    with pytest.raises((GraphmillError, SystemExit)) as caught:
-        products_geco.main()
-    text = capsys.readouterr().err if isinstance(caught.value, SystemExit) else str(caught.value)
-    assert message in text
-    assert text.strip().count("\n") == 0
-    assert not list(tmp_path.rglob("*.arrow"))
-    assert not (tmp_path / "runs").exists()
-
-
-def test_an_occupied_run_directory_is_refused(tmp_path, monkeypatch, stored_graph):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
-    monkeypatch.setattr(
-        sys, "argv", ["products_geco.py", "--data", str(stored_graph), "--run.dir", str(tmp_path / "run")]
-    )
-    with pytest.raises(GraphmillError, match=r"pass --run\.resume"):
-        products_geco.main()
-
-
-def test_a_wrong_flag_exits_with_2_and_help_needs_nothing_heavy(tmp_path):
-    wrong = start_job(["--no-such-flag"], tmp_path)
-    assert wrong.returncode == 2
-    assert "--no_such_flag" in wrong.stderr
-    probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import graphmill.jobs.products_geco as j; j.main()\nexcept SystemExit: pass\n"
-    probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
-    assert found.stdout.strip().splitlines()[-1] == "[]"

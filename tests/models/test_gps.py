@@ -56,21 +56,6 @@ def test_batch_norm_of_too_few_rows_uses_and_keeps_the_running_statistics(rows: 
     torch.testing.assert_close(trained, norm.eval()(x))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"local": "gin"}, "local: expected one of gated_gcn, gcn, none"),
-        ({"mlp": "deep"}, "mlp: expected one of plain, residual"),
-        ({"norm": "graph"}, "norm: expected one of"),
-        ({"dropout": 1.0}, "dropout: expected 0 or more and less than 1"),
-        ({"mlp_ratio": 0}, "mlp_ratio: expected at least 1"),
-    ],
-)
-def test_bad_options(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        GPSOptions(**options)
-
-
 def test_graphgym_readout() -> None:
     """GraphGPS's `default` head: hidden layers of the full width, each ReLU(W h + b) scaled to length 1."""
     readout = Readout(PrimphormerConfig(width=6, num_heads=2, out_dim=2, head_layers=2, head="graphgym")).double()

@@ -498,10 +498,6 @@ def test_gated_ppgt_is_its_formula():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LocalOptions("gin"), "block: expected one of lcb, gcn, sage, gat, gated-gcn, appnp, got 'gin'"),
-        (lambda: LocalOptions(join="parallel"), "join: expected one of serial, gate, top"),
-        (lambda: LocalOptions(dropout=1.0), "dropout: expected 0 or more and less than 1"),
-        (lambda: LocalOptions(top_layers=-1), "top_layers: expected at least 0"),
         (lambda: TokenGTConfig(local=LocalOptions("gcn", "top", top_layers=0)), "the graph's token hears nodes in"),
         (lambda: PPGTConfig(local=LocalOptions("gcn", "top", top_layers=0)), "set it to at least 1"),
         (lambda: GECOConfig(local=LocalOptions(residual="identity")), "set local.residual to none or linear"),

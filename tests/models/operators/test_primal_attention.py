@@ -217,18 +217,3 @@ def test_bfloat16_autocast_keeps_the_scores_in_single() -> None:
         out = layer(x, batch_of(2, 4))
     assert out.loss.dtype == torch.float32
     torch.testing.assert_close(out.x_nD.float(), layer(x, batch_of(2, 4)).x_nD, rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_virtual": 0}, "num_virtual: expected at least 1"),
-        ({"num_scores": 0}, "num_scores: expected at least 1"),
-        ({"pool": "max"}, "pool: expected one of mean, sum"),
-        ({"multiplier": "exp"}, "multiplier: expected one of"),
-        ({"dropout": 1.0}, "set dropout"),
-    ],
-)
-def test_bad_options(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        attention(**arguments)
