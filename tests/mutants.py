@@ -266,7 +266,7 @@ def main() -> None:
     product = [
         str(path.relative_to(REPOSITORY)) for folder in PRODUCT for path in sorted((REPOSITORY / folder).rglob("*.py"))
     ]
-    product = [path for path in [*product, "graphmill.py"] if not path.startswith(NOT_MUTATED)]
+    product = [path for path in product if not path.startswith(NOT_MUTATED)]
     tests = tests_by_module(product)
     draw = random.Random(options.seed)
     for name in LOADED_ONCE:
