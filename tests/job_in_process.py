@@ -2,14 +2,17 @@
 
 import contextlib
 import io
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs import train_nodes
+from graphmill.jobs.cli.exit_codes import run as run_main
 from graphmill.jobs.reporting.plot import Plot
 
 
@@ -39,7 +42,24 @@ def run_job(
         patch.setattr(Plot, "svg", lambda _: None)
         patch.setattr(sys, "argv", ["job.py", *arguments])
         with pytest.raises(SystemExit) as end:
-            run(main)
+            run_main(main)
     code = end.value.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(["job.py", *arguments], code, out.getvalue(), err.getvalue())
+
+
+def trained(url: str, run: Path, *words: object) -> tuple[dict[str, Any], list[float], str]:
+    """(summary, losses of the epochs, what was printed) of a run on the nodes of a graph."""
+    with one_thread():
+        said = output_of(train_nodes.main, "--data", url, *words, "--run.dir", run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["train_loss"] for line in lines if "train_loss" in line]
+    assert losses
+    return json.loads((run / "summary.json").read_text()), losses, said
+
+
+def output_of(main: Callable[[], int | None], *words: object, cwd: Path = Path(".")) -> str:
+    """What a job prints that ends well."""
+    done = run_job(main, [*map(str, words)], cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -15,7 +15,7 @@ from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs import predict, replay, report, train_nodes
 from graphmill.jobs.run.train import automatic_resume, config, train
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 from tests.s3_server import s3_bucket
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -58,8 +58,7 @@ def start(where: str, folder: Path, *words: str) -> subprocess.Popen[str]:
 @pytest.mark.timeout(1200)
 def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, workplace):
     epochs = ("--fit.epochs", "40")
-    done = run_job(train_nodes.main, [*WORDS, *epochs, "--run.dir", "undisturbed"], workplace)
-    assert done.returncode == 0, done.stderr
+    output_of(train_nodes.main, *WORDS, *epochs, "--run.dir", "undisturbed", cwd=workplace)
     undisturbed = RunStore(str(workplace / "undisturbed"))
     assert len(losses(undisturbed)) == 40
     for where in (f"{bucket}/runs/killed", str(workplace / "killed")):
@@ -74,8 +73,7 @@ def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, wor
             out, _ = job.communicate(timeout=60)
             assert "Traceback" not in out, out
             kills += 1
-        done = run_job(train_nodes.main, [*WORDS, *epochs, "--run.dir", where], workplace)
-        assert done.returncode == 0, done.stderr
+        output_of(train_nodes.main, *WORDS, *epochs, "--run.dir", where, cwd=workplace)
         assert losses(place) == losses(undisturbed)
         assert weights(place) == weights(undisturbed)
         assert [event["resumed"] for event in lines(place, "events.jsonl") if event["kind"] == "begin"][-1]
@@ -85,12 +83,10 @@ def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, wor
 @pytest.mark.long
 def test_a_run_on_s3_is_read_from_there(bucket, workplace):
     where = f"{bucket}/runs/read"
-    done = run_job(train_nodes.main, [*WORDS, "--fit.epochs", "3", "--run.dir", where], workplace)
-    assert done.returncode == 0, done.stderr
-    assert f"report     {where}/report.html" in done.stdout
-    done = run_job(predict.main, [where, f"{where}/predictions"], workplace)
-    assert done.returncode == 0, done.stderr
-    assert "as in the run's summary" in done.stdout
+    said = output_of(train_nodes.main, *WORDS, "--fit.epochs", "3", "--run.dir", where, cwd=workplace)
+    assert f"report     {where}/report.html" in said
+    printed = output_of(predict.main, where, f"{where}/predictions", cwd=workplace)
+    assert "as in the run's summary" in printed
     done = run_job(report.main, [where], workplace)
     assert (done.returncode, done.stdout) == (0, f"{where}/report.html\n")
     done = run_job(replay.main, [where, "--epoch", "2", "--batch", "0", "--loss"], workplace)
@@ -121,8 +117,7 @@ def test_a_run_on_s3_is_read_from_there(bucket, workplace):
     assert "what it holds is of another run (seed: 0 there, 5 here" in other.stderr
     place.store.remove(["summary.json"])
     told = losses(place)
-    done = run_job(train_nodes.main, [*again, "--run.dir", where], workplace)
-    assert done.returncode == 0, done.stderr
+    output_of(train_nodes.main, *again, "--run.dir", where, cwd=workplace)
     assert losses(place) == told
     assert place.read("summary.json") is not None
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphmill.core.errors import ConfigError
 from graphmill.jobs.bench import gpu as bench_gpu
 from graphmill.jobs.bench.gpu import GpuConfig, bench
 from graphmill.models.primitives.dropout import Dropout
@@ -59,8 +58,3 @@ def test_without_a_gpu_it_says_so_in_one_line_and_needs_no_ray(tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr == "error: device: cuda is not there, PyTorch sees 0; set --device cpu\n"
-
-
-def test_options_that_cannot_work_are_named():
-    with pytest.raises(ConfigError, match="--wait_steps"):
-        GpuConfig(wait_steps=0)

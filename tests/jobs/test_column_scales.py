@@ -24,7 +24,7 @@ from graphmill.storage.graph_sets.graph_set import open_graphs
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.statistics.graph_measures import measure_columns
-from tests.job_in_process import one_thread, run_job
+from tests.job_in_process import one_thread, output_of, run_job, trained
 from tests.predictions import predictions_of
 
 NODES, CLASSES, COLUMNS = 600, 4, 8
@@ -72,16 +72,6 @@ def graphs(tmp_path_factory) -> dict[str, str]:
     return {name: make(folder, name) for name in SCALES}
 
 
-def train(url: str, run: Path, *words, job=train_nodes) -> tuple[dict, list[float], str]:
-    """(summary, losses, what was printed)."""
-    with one_thread():
-        done = run_job(job.main, [*map(str, ["--data", url, *words, "--run.dir", run])])
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["train_loss"] for line in lines if "train_loss" in line]
-    return json.loads((run / "summary.json").read_text()), losses, done.stdout
-
-
 PATHS = {
     "whole": ["--model", "gcn", "--sampler", "random-partition", "--sampler.num_chunks", 1],
     "geco": ["--model", "geco", "--sampler", "random-partition", "--sampler.num_chunks", 2],
@@ -99,18 +89,18 @@ PATHS = {
 def test_every_path_reads_the_same_numbers_whatever_the_scale(graphs, tmp_path, path):
     words = [*PATHS[path], *SHORT, "--data.standardise", "yes"]
     words += ["--model.num_layers", 2] if path in ("whole", "sampled", "shard") else []
-    wanted, losses, _ = train(graphs["plain"], tmp_path / "plain", *words)
-    found, others, printed = train(graphs["all"], tmp_path / "all", *words)
+    wanted, losses, _ = trained(graphs["plain"], tmp_path / "plain", *words)
+    found, others, printed = trained(graphs["all"], tmp_path / "all", *words)
     assert others == pytest.approx(losses, rel=1e-4)
     assert found["scores"] == pytest.approx(wanted["scores"], abs=0.003)
     assert "chosen --data.standardise yes: 8 columns of features to mean 0 and deviation 1 (0: mean " in printed
-    assert train(graphs["plain"], tmp_path / "raw", *words, "--data.standardise", "no")[1] != losses
+    assert trained(graphs["plain"], tmp_path / "raw", *words, "--data.standardise", "no")[1] != losses
 
 
 def test_ordinary_scales_are_left_as_they_are(graphs, tmp_path):
     words = ["--model", "gcn", *SHORT]
-    summary, losses, printed = train(graphs["plain"], tmp_path / "auto", *words)
-    assert train(graphs["plain"], tmp_path / "no", *words, "--data.standardise", "no")[1] == losses
+    summary, losses, printed = trained(graphs["plain"], tmp_path / "auto", *words)
+    assert trained(graphs["plain"], tmp_path / "no", *words, "--data.standardise", "no")[1] == losses
     assert "standardise" not in printed
     assert "standardised_columns" not in summary
     resolved = json.loads((tmp_path / "auto" / "config.json").read_text())["resolved"]
@@ -121,16 +111,16 @@ def test_ordinary_scales_are_left_as_they_are(graphs, tmp_path):
 
 def test_baselines_see_what_the_model_sees(graphs, tmp_path):
     words = ["--model", "gcn", *SHORT]
-    found = {name: train(graphs[name], tmp_path / name, *words)[0]["baselines"] for name in ("plain", "all")}
+    found = {name: trained(graphs[name], tmp_path / name, *words)[0]["baselines"] for name in ("plain", "all")}
     assert found["all"]["features_only"] == pytest.approx(found["plain"]["features_only"], abs=0.02)
-    raw = train(graphs["all"], tmp_path / "raw", *words, "--data.standardise", "no")[0]["baselines"]
+    raw = trained(graphs["all"], tmp_path / "raw", *words, "--data.standardise", "no")[0]["baselines"]
     assert raw["features_only"]["test"] < found["plain"]["features_only"]["test"] - 0.1
 
 
 def test_numbers_of_training_travel_with_the_weights(graphs, tmp_path):
     """A graph of other training rows, whose own numbers are others, gets the same predictions; a resume goes on with the same numbers."""
     run, words = tmp_path / "run", ["--model", "gcn", *SHORT]
-    summary, _, printed = train(graphs["all"], run, *words)
+    summary, _, printed = trained(graphs["all"], run, *words)
     told = "3 columns of features to mean 0 and deviation 1 (0: mean "
     assert f"chosen --data.standardise yes: {told}" in printed
     assert summary["standardised_columns"] == 3
@@ -145,8 +135,7 @@ def test_numbers_of_training_travel_with_the_weights(graphs, tmp_path):
     tables = []
     for url, words in ((graphs["all"], []), (other, ["--other-graph"])):
         out = tmp_path / f"out {len(tables)}"
-        done = run_job(predict.main, [str(run), str(out), "--graph", url, *words])
-        assert done.returncode == 0, done.stderr
+        output_of(predict.main, str(run), str(out), "--graph", url, *words)
         tables.append(predictions_of(out).sort_by("id").drop_columns(["split"]))
     assert tables[0].equals(tables[1])
     with one_thread():
@@ -191,9 +180,9 @@ def test_each_type_of_nodes_has_its_own_columns(tmp_path):
         }
         ingest(TypedSource("typed", nodes, relations), str(tmp_path / name), IngestOptions(num_partitions=2))
         words = ["--model", "rsage", *SHORT, "--sampler.fanouts", 4, 3, "--data.standardise", "yes"]
-        losses[name] = train(str(tmp_path / name), tmp_path / f"run {name}", *words)[1]
+        losses[name] = trained(str(tmp_path / name), tmp_path / f"run {name}", *words)[1]
     assert losses["all"] == pytest.approx(losses["plain"], rel=1e-4)
-    summary, _, printed = train(str(tmp_path / "all"), tmp_path / "auto", *words[:-2])
+    summary, _, printed = trained(str(tmp_path / "all"), tmp_path / "auto", *words[:-2])
     assert re.search(r"4 columns of features to .* \(a 0: mean .*; a 1: mean .*; a 2: mean .*; …\)", printed)
     standard = json.loads((tmp_path / "auto" / "config.json").read_text())["resolved"]["inputs"]["standard"]
     assert standard[-1][:2] == ["b", 1]
@@ -251,7 +240,7 @@ TABLE = ["gcn", "sage", "gat", "geco", "primphormer"]
 @pytest.mark.parametrize("model", TABLE)
 def test_models_and_baselines_score_as_on_plain_columns(tmp_path, model):
     words = ["--model", model, *TRAINING, "--fit.epochs", 60]
-    found = {name: train(make(tmp_path, name, 2000), tmp_path / f"run {name}", *words)[0] for name in SCALES}
+    found = {name: trained(make(tmp_path, name, 2000), tmp_path / f"run {name}", *words)[0] for name in SCALES}
     tests = {name: one["scores"]["test"] for name, one in found.items()}
     print(model, tests, {name: one["baselines"] for name, one in found.items()})
     for name, one in found.items():

@@ -9,7 +9,7 @@ import pytest
 from graphmill.jobs import predict, train_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 from tests.runs import curve
 
 RUN = [
@@ -29,9 +29,8 @@ def test_a_run_reads_a_store_by_a_cache_and_the_next_run_finds_it(tmp_path: Path
         ("local", urls["local"], []),
         *((name, urls["store"], cache) for name in ("first", "second")),
     ):
-        done = run_job(train_nodes.main, [*RUN, "--data", url, *more, "--run.dir", name], tmp_path)
-        assert done.returncode == 0, done.stderr
-        said[name] = done.stdout
+        printed = output_of(train_nodes.main, *RUN, "--data", url, *more, "--run.dir", name, cwd=tmp_path)
+        said[name] = printed
     assert curve(tmp_path / "first") == curve(tmp_path / "local") == curve(tmp_path / "second")
     assert "copied there now" not in said["local"]
     assert "copied there now" in said["first"]
@@ -40,12 +39,10 @@ def test_a_run_reads_a_store_by_a_cache_and_the_next_run_finds_it(tmp_path: Path
     small = [*cache, "--servers.disk_cache_bytes", "1000", "--run.dir", "small"]
     cache[1] = small[1] = str(tmp_path / "other")
     left = ["--servers.range_reads", "yes", "--loader.cache_bytes", "1000000", "--run.dir", "left"]
-    done = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *left], tmp_path)
-    assert done.returncode == 0, done.stderr
+    output_of(train_nodes.main, *RUN, "--data", urls["store"], *left, cwd=tmp_path)
     assert curve(tmp_path / "left") == curve(tmp_path / "local")
     # A copy on a disk is mapped, whatever the run did.
-    done = run_job(predict.main, ["left", "predicted", "--graph", urls["local"]], tmp_path)
-    assert done.returncode == 0, done.stderr
+    output_of(predict.main, "left", "predicted", "--graph", urls["local"], cwd=tmp_path)
     refused = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *cache, *left], tmp_path)
     assert "no beside disk_cache_dir" in refused.stderr
     refused = run_job(train_nodes.main, [*RUN, "--data", urls["local"], *left[:2], "--run.dir", "mapped"], tmp_path)

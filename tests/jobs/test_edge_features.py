@@ -11,7 +11,7 @@ import pytest
 from graphmill.jobs import predict, train_nodes
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 
 NODES, DEGREE, CLASSES = 600, 5, 3
 SMALL = ["--model.num_layers", 1, "--model.width", 16, "--model.dropout", 0, "--fit.patience", "none"]
@@ -80,9 +80,8 @@ def test_a_model_that_reads_edges_wins(stored, reading, tmp_path, name):
 
 def test_predictions_are_those_of_the_scores(reading, tmp_path):
     run = reading("sage")
-    done = run_job(predict.main, [str(run), str(tmp_path / "out")])
-    assert done.returncode == 0, done.stderr
-    assert "as in the run's summary" in done.stdout
+    said = output_of(predict.main, str(run), str(tmp_path / "out"))
+    assert "as in the run's summary" in said
     rows = pq.read_table(tmp_path / "out").to_pandas()
     test = rows[rows["split"] == "test"]
     assert (test["prediction"] == test["target"]).mean() == pytest.approx(score_of(run))

@@ -1,6 +1,5 @@
 """Weights of edges in a run on nodes: two graphs that differ in their weights alone, which decide the classes in one of them."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job, trained
 from tests.runs import node_run
 
 NODES, EDGES = 600, 4500
@@ -56,12 +55,8 @@ def graphs(tmp_path_factory) -> dict[str, str]:
 
 def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
     """(test score, losses, what was printed)."""
-    done = run_job(train_nodes.main, [*map(str, ["--data", url, *SMALL, *words, "--run.dir", run])])
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["train_loss"] for line in lines if "train_loss" in line]
-    assert losses
-    return json.loads((run / "summary.json").read_text())["scores"]["test"], losses, done.stdout
+    summary, losses, said = trained(url, run, *SMALL, *words)
+    return summary["scores"]["test"], losses, said
 
 
 SAMPLERS = {
@@ -124,9 +119,8 @@ def test_draws_by_weight_stand_for_the_weights(graphs, tmp_path):
 
 def test_predictions_read_them(graphs, tmp_path):
     train(graphs["telling"], tmp_path / "run", "--model", "gcn", "--fit.epochs", 20)
-    done = run_job(predict.main, [str(tmp_path / "run"), str(tmp_path / "out")])
-    assert done.returncode == 0, done.stderr
-    assert "as in the run's summary" in done.stdout
+    said = output_of(predict.main, str(tmp_path / "run"), str(tmp_path / "out"))
+    assert "as in the run's summary" in said
     for name, problem in (("none", "the graph has no edge weights"), ("negative", "weights of at least 0")):
         done = run_job(
             predict.main, [str(tmp_path / "run"), str(tmp_path / name), "--graph", graphs[name], "--other-graph"]
@@ -216,9 +210,8 @@ def test_runs_on_links_and_their_predictions_name_it_too(tmp_path):
         done = run_job(train_links.main, [*map(str, [*words, *more, "--run.dir", tmp_path / name])])
         assert done.returncode == 0, done.stderr
         assert line in done.stdout
-        done = run_job(predict.main, [str(tmp_path / name), str(tmp_path / f"{name}-best"), "--workers", "1"])
-        assert done.returncode == 0, done.stderr
-        assert line in done.stdout
+        said = output_of(predict.main, str(tmp_path / name), str(tmp_path / f"{name}-best"), "--workers", "1")
+        assert line in said
 
 
 def test_stored_encodings_are_of_the_graph_without_weights(graphs, tmp_path):

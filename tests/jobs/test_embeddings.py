@@ -15,7 +15,7 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions
-from tests.job_in_process import one_thread, run_job
+from tests.job_in_process import one_thread, output_of, run_job
 from tests.runs import config_of, curve
 
 NUM_NODES = 240
@@ -103,15 +103,13 @@ def test_rows_stand_beside_features(tmp_path):
 def test_predictions_have_the_best_epochs_rows(graph, tmp_path):
     train(graph, tmp_path / "run", "--fit.epochs", "5", "--fit.schedule", "constant", "--evaluation", "sampled")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    done = run_job(predict.main, [str(tmp_path / "run"), str(tmp_path / "out"), "--workers", "1"])
-    assert done.returncode == 0, done.stderr
+    said = output_of(predict.main, str(tmp_path / "run"), str(tmp_path / "out"), "--workers", "1")
     for split in ("valid", "test"):
-        (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"{split} accuracy"))
+        (line,) = (line for line in said.splitlines() if line.startswith(f"{split} accuracy"))
         assert line.startswith(f"{split} accuracy {summary['scores'][split]!r} over")
         assert line.endswith("as in the run's summary")
-    told = run_job(replay.main, [str(tmp_path / "run"), "--epoch", "4", "--batch", "3", "--loss", "yes"])
-    assert told.returncode == 0, told.stderr
-    assert "norm of its gradient" in told.stdout
+    printed = output_of(replay.main, str(tmp_path / "run"), "--epoch", "4", "--batch", "3", "--loss", "yes")
+    assert "norm of its gradient" in printed
 
 
 @pytest.mark.long
@@ -140,8 +138,7 @@ def test_links_of_a_graph_without_features(tmp_path):
         "--run.dir",
         str(tmp_path / "run"),
     ]
-    done = run_job(train_links.main, [*said, "--workers.launcher", "process", "--run.defaults", "recipe"])
-    assert done.returncode == 0, done.stderr
+    output_of(train_links.main, *said, "--workers.launcher", "process", "--run.defaults", "recipe")
 
 
 def test_the_plan_counts_the_table(graph, tmp_path):

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphmill.jobs import export_index
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 
 faiss = pytest.importorskip("faiss")
 NUM_ROWS, WIDTH = 900, 12
@@ -36,9 +36,8 @@ def nearness(vectors: np.ndarray, metric: str) -> np.ndarray:
 @pytest.mark.parametrize("metric", ["dot", "cosine", "l2"])
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
 def test_it_finds_what_all_pairs_say(vectors, tmp_path, metric, kind) -> None:
-    done = run_job(export_index.main, ["states", "index", "--metric", metric, "--kind", kind], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert f"{NUM_ROWS} vectors of {WIDTH}" in done.stdout
+    said = output_of(export_index.main, "states", "index", "--metric", metric, "--kind", kind, cwd=tmp_path)
+    assert f"{NUM_ROWS} vectors of {WIDTH}" in said
     index = faiss.read_index(str(tmp_path / "index" / "index.faiss"))
     ids = pq.read_table(tmp_path / "index" / "ids.parquet")["id"].to_pylist()
     assert ids == [f"n{row}" for row in range(NUM_ROWS)]

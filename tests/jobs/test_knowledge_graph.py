@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from graphmill.jobs import ingest, predict, train_links, train_nodes
 from tests.disturbed_job import Outcome
-from tests.job_in_process import one_thread, run_job
+from tests.job_in_process import one_thread, output_of, run_job
 from tests.knowledge_graphs import NUM_GROUPS, RULES, triples, write_layout
 from tests.predictions import predictions_of
 
@@ -37,8 +37,7 @@ PROCESS = ["--workers", "1", "--workers.launcher", "process"]
 def workplace(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("knowledge")
     write_layout(folder / "small", triples())
-    done = run_job(ingest.main, ["triples:small", "graph", "--partitions", "2"], folder)
-    assert done.returncode == 0, done.stderr
+    output_of(ingest.main, "triples:small", "graph", "--partitions", "2", cwd=folder)
     return folder
 
 
@@ -74,8 +73,7 @@ def test_a_resumed_run_is_the_same(workplace, trained) -> None:
 def test_the_best_links_lead_by_their_relation(workplace, trained) -> None:
     for name in ("next to", "inverse of opposite"):
         out = name.replace(" ", "-")
-        done = run_job(predict.main, ["whole", out, "--top_k", "5", "--relation", name, "--workers", "1"], workplace)
-        assert done.returncode == 0, done.stderr
+        output_of(predict.main, "whole", out, "--top_k", "5", "--relation", name, "--workers", "1", cwd=workplace)
         table = predictions_of(workplace / out)
         rule = RULES[name.removeprefix("inverse of ")]
         right = [
@@ -89,8 +87,7 @@ def test_the_best_links_lead_by_their_relation(workplace, trained) -> None:
 def test_scores_and_best_links_are_those_of_a_loop(workplace, trained) -> None:
     """Filtered, from either end; by states that were computed for `predict --embeddings`."""
     words = ["whole", "states", "--relation", "next to", "--embeddings", "--workers", "1"]
-    done = run_job(predict.main, words, workplace)
-    assert done.returncode == 0, done.stderr
+    output_of(predict.main, *words, cwd=workplace)
     table = predictions_of(workplace / "states")
     place = {name: row for row, name in enumerate(table["id"].to_pylist())}
     state = torch.tensor(table["embedding"].to_pylist(), dtype=torch.float64)

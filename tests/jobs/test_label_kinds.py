@@ -20,7 +20,7 @@ from graphmill.samplers.access.router import local_router
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 from tests.runs import node_run
 
 NUM_NODES = 160
@@ -52,12 +52,6 @@ def _stored(kind, folder, **changes):
     return str(folder)
 
 
-def _run(job, *arguments):
-    done = run_job(job.main, [*map(str, arguments)])
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """Runs by kind: (graph, run, what was printed, summary, predictions)."""
@@ -67,8 +61,8 @@ def finished(tmp_path_factory):
         if kind not in made:
             folder = tmp_path_factory.mktemp(kind)
             graph, run = _stored(kind, folder / "graph"), folder / "run"
-            told = _run(train_nodes, "--data", graph, "--task", TASKS[kind], *SMALL, "--run.dir", run)
-            assert "as in the run's summary" in _run(predict, run, folder / "out")
+            told = output_of(train_nodes.main, "--data", graph, "--task", TASKS[kind], *SMALL, "--run.dir", run)
+            assert "as in the run's summary" in output_of(predict.main, run, folder / "out")
             summary = json.loads((run / "summary.json").read_text())
             made[kind] = graph, run, told, summary, pq.read_table(folder / "out").to_pandas()
         return made[kind]
@@ -99,7 +93,7 @@ def test_several_numbers(finished):
         assert all(np.isfinite(list(map(float, cells))))
         assert line.startswith(("model", "mean of the", "features only", "mae of "))
     assert len({len(line) for line in lines}) == 1
-    assert "3 real numbers each" in _run(inspect_graph, graph)
+    assert "3 real numbers each" in output_of(inspect_graph.main, graph)
 
 
 @pytest.mark.long
@@ -110,7 +104,7 @@ def test_one_number(finished):
     expected = mean_absolute_error(rows["target"][known], rows["prediction"][known])
     assert summary["scores"]["test"] == pytest.approx(expected, rel=1e-6)
     assert "fitting the baselines (mean, features only)" in told
-    again = _run(train_nodes, "--run.resume", run, "--fit.epochs", 5)
+    again = output_of(train_nodes.main, "--run.resume", run, "--fit.epochs", 5)
     assert json.loads((run / "summary.json").read_text())["epochs"] == 5, again
 
 
@@ -208,7 +202,7 @@ def test_what_does_not_fit_is_one_line(numbers, tmp_path):
 
 
 def test_a_plan_trains_nothing(numbers):
-    told = _run(train_nodes, "--data", numbers.url, "--task", "regression", *SMALL, "--plan")
+    told = output_of(train_nodes.main, "--data", numbers.url, "--task", "regression", *SMALL, "--plan")
     assert ("3 numbers a node" if numbers.manifest.label_kind == "values" else "a number a node") in told
 
 
@@ -216,7 +210,7 @@ def test_a_plan_trains_nothing(numbers):
 @pytest.mark.parametrize("sampler", ["neighbor --sampler.fanouts 4", "saint", "ppr"])
 def test_every_sampler(sampler, numbers, tmp_path):
     words = ["--task", "regression", *SMALL, "--sampler", *sampler.split(), "--run.dir", tmp_path / "run"]
-    _run(train_nodes, "--data", numbers.url, *words)
+    output_of(train_nodes.main, "--data", numbers.url, *words)
     scores = json.loads((tmp_path / "run" / "summary.json").read_text())["scores"]
     assert all(np.isfinite(list(scores.values())))
     assert torch.get_default_dtype() == torch.float32

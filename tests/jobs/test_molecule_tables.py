@@ -13,7 +13,7 @@ from graphmill.jobs import ingest, inspect_graph, predict, train_graphs
 from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of
 from tests.predictions import predictions_of
 
 pytest.importorskip("rdkit")
@@ -30,12 +30,6 @@ def smiles(count):
     return [f"C{pieces[n % 10]}{pieces[n // 10 % 10]}{pieces[n // 100]}" for n in range(count)]
 
 
-def job(main, *words, cwd):
-    done = run_job(main, [str(word) for word in words], cwd)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with a run on two targets, one in the millions."""
@@ -45,9 +39,9 @@ def trained(tmp_path_factory):
         for n, text in enumerate(smiles(300))
     ]
     (folder / "train.csv").write_text("\n".join(["code,smiles,small,big,note", *rows]) + "\n")
-    said = job(ingest.main, "smiles:train.csv", "train", "--table.targets", "small", "big", cwd=folder)
+    said = output_of(ingest.main, "smiles:train.csv", "train", "--table.targets", "small", "big", cwd=folder)
     assert "\ncolumns: targets small, big; id code; unused note\n" in said
-    said = job(train_graphs.main, "--data", "train", *RUN, cwd=folder)
+    said = output_of(train_graphs.main, "--data", "train", *RUN, cwd=folder)
     said = said[said.index("mae in deviations") :].splitlines()
     assert [re.split("  +", line)[0] for line in said[:10]] == [
         *(
@@ -76,11 +70,11 @@ def test_unseen_molecules_come_back_by_their_ids_and_in_no_split(trained, tmp_pa
     ]  # a row that is no molecule shifts nothing
     rows = [f"{own},{text}" for own, text in zip(ids, texts, strict=True)]
     (tmp_path / "new.csv").write_text("\n".join(["mol_id,smiles", *rows]) + "\n")
-    said = job(ingest.main, "smiles:new.csv", "new", "--chunk-rows", 7, "--shard-rows", 14, cwd=tmp_path)
+    said = output_of(ingest.main, "smiles:new.csv", "new", "--chunk-rows", 7, "--shard-rows", 14, cwd=tmp_path)
     assert "\ncolumns: targets none; id mol_id; unused none\n" in said
     assert "split: train 0, valid 0, test 0; targets: none" in said
     out = tmp_path / "out"
-    job(predict.main, trained / "run", out, "--graph", "new", "--other-graph", "--shard_rows", 15, cwd=tmp_path)
+    output_of(predict.main, trained / "run", out, "--graph", "new", "--other-graph", "--shard_rows", 15, cwd=tmp_path)
     table = predictions_of(out)
     del ids[11]
     assert table["id"].to_pylist() == [int(own) if type_ == pa.int64() else own for own in ids]
@@ -96,7 +90,7 @@ def test_a_table_is_predicted_as_it_is_and_no_row_of_it_was_trained_on(trained, 
     rows = [f"N{n},{text},{n / 7},{n}" for n, text in enumerate(smiles(30))]
     header = "name,smiles,small,big" if has_targets else "name,smiles,weight,volume"
     (tmp_path / "new.csv").write_text("\n".join([header, *rows, "bad,C1CC,1,2"]) + "\n")
-    said = job(predict.main, trained / "run", "out", "--graph", "new.csv", cwd=tmp_path)
+    said = output_of(predict.main, trained / "run", "out", "--graph", "new.csv", cwd=tmp_path)
     told = "targets small, big; id name; unused none" if has_targets else "targets none; id name; unused weight, volume"
     assert f"\ncolumns: {told}\nrejected: 1 rows, listed in " in said
     assert ("none mae" in said) == has_targets
@@ -105,8 +99,8 @@ def test_a_table_is_predicted_as_it_is_and_no_row_of_it_was_trained_on(trained, 
     assert table["split"].null_count == 30
     assert ("target_small" in table.column_names) == has_targets
     words = ["--table.targets", "small", "big"] if has_targets else ["--table.targets", "none"]
-    job(ingest.main, "smiles:new.csv", "new", *words, cwd=tmp_path)
-    job(predict.main, trained / "run", "stored", "--graph", "new", "--other-graph", cwd=tmp_path)
+    output_of(ingest.main, "smiles:new.csv", "new", *words, cwd=tmp_path)
+    output_of(predict.main, trained / "run", "stored", "--graph", "new", "--other-graph", cwd=tmp_path)
     assert predictions_of(tmp_path / "stored").equals(table)
 
 
@@ -114,7 +108,7 @@ def test_a_split_that_a_table_names_comes_back(trained, tmp_path):
     rows = [f"{text},{n},{n},{'test' if n % 2 else ''}" for n, text in enumerate(smiles(20))]
     (tmp_path / "new.csv").write_text("\n".join(["smiles,small,big,part", *rows]) + "\n")
     words = ["--graph", "new.csv", "--table.split_column", "part"]
-    job(predict.main, trained / "run", "out", *words, cwd=tmp_path)
+    output_of(predict.main, trained / "run", "out", *words, cwd=tmp_path)
     assert predictions_of(tmp_path / "out")["split"].to_pylist() == [None, "test"] * 10
 
 
@@ -127,8 +121,8 @@ def test_the_same_molecules_have_the_same_predictions_in_any_order(trained, tmp_
         folder.mkdir()
         lines = ["name,smiles", *(",".join(row) for row in order)]
         (folder / "new.csv").write_text("\n".join(lines) + "\n")
-        job(ingest.main, "smiles:new.csv", "new", cwd=folder)
-        job(predict.main, trained / "run", "out", "--graph", "new", "--other-graph", cwd=folder)
+        output_of(ingest.main, "smiles:new.csv", "new", cwd=folder)
+        output_of(predict.main, trained / "run", "out", "--graph", "new", "--other-graph", cwd=folder)
         rows = predictions_of(folder / "out").to_pylist()
         by_order.append({row["id"]: row["prediction_small"] for row in rows})
     assert by_order[0].keys() == by_order[1].keys() == {own for own, _ in named}
@@ -137,7 +131,7 @@ def test_the_same_molecules_have_the_same_predictions_in_any_order(trained, tmp_
 
 
 def test_inspect_graph_shows_a_set(trained):
-    said = job(inspect_graph.main, "train", "--verify", cwd=trained)
+    said = output_of(inspect_graph.main, "train", "--verify", cwd=trained)
     lines = dict(line.strip().split("  ", 1) for line in said.splitlines())
     graphs = open_graphs(str(trained / "train"))
     sizes = graphs.num_nodes
@@ -155,8 +149,8 @@ def test_inspect_graph_shows_a_set(trained):
 
 def test_inspect_graph_shows_a_set_without_targets(tmp_path):
     (tmp_path / "new.csv").write_text("smiles\nCC\nC1CC\n")
-    job(ingest.main, "smiles:new.csv", "new", cwd=tmp_path)
-    said = job(inspect_graph.main, "new", cwd=tmp_path)
+    output_of(ingest.main, "smiles:new.csv", "new", cwd=tmp_path)
+    said = output_of(inspect_graph.main, "new", cwd=tmp_path)
     lines = dict(line.strip().split("  ", 1) for line in said.splitlines())
     assert lines["split"] == "none 1"
     assert lines["rejected"] == "1 rows of the source"
@@ -170,7 +164,7 @@ def test_inspect_graph_shows_a_set_whose_nodes_are_labelled(tmp_path):
     )
     info = GraphSetInfo("toy", labelled="nodes", num_classes=2)
     write_graphs(str(tmp_path / "toy"), info, [shard_batch(one, "uint16")])
-    said = job(inspect_graph.main, "toy", cwd=tmp_path)
+    said = output_of(inspect_graph.main, "toy", cwd=tmp_path)
     lines = dict(line.strip().split("  ", 1) for line in said.splitlines())
     assert lines["labels"] == "of nodes, 2 classes"
     assert lines["features"] == "0 per node, 0 per edge"
@@ -198,6 +192,6 @@ def test_targets_are_scored_one_by_one_and_share_in_the_choice_of_the_epoch(trai
 
 
 def predict_own(folder):
-    said = job(predict.main, "run", "own", cwd=folder)
+    said = output_of(predict.main, "run", "own", cwd=folder)
     assert "as in the run's summary" in said
     return predictions_of(folder / "own")

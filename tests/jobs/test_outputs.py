@@ -25,7 +25,7 @@ from graphmill.jobs import (
 from graphmill.jobs.bench import results
 from graphmill.jobs.papers import brec
 from graphmill.storage.filesystem.outputs import whole_folder
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 from tests.jobs.test_convert_checkpoint import tokengt_state
 
 SYNTHETIC = ["synthetic", "--synthetic.num_nodes", "300", "--synthetic.mean_degree", "6", "--partitions", "2"]
@@ -221,11 +221,9 @@ def test_encode_and_prune_leave_what_stands_beside_a_graphs_files(home: Path) ->
     (home / "graph" / "README.md").write_text("mine")
     (home / "graph" / "data" / "backup").mkdir()
     (home / "graph" / "manifests" / "notes.txt").write_text("mine")
-    done = run_job(encode.main, ["graph", "laplacian", "--dim", "4"], home)
-    assert done.returncode == 0, done.stderr
-    done = run_job(prune.main, ["graph", "--keep", "1", "--older-than", "0"], home)
-    assert done.returncode == 0, done.stderr
-    assert "not ours, left where they are: README.md, manifests/notes.txt, data/backup" in done.stdout
+    output_of(encode.main, "graph", "laplacian", "--dim", "4", cwd=home)
+    said = output_of(prune.main, "graph", "--keep", "1", "--older-than", "0", cwd=home)
+    assert "not ours, left where they are: README.md, manifests/notes.txt, data/backup" in said
     assert (home / "graph" / "README.md").read_text() == "mine"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphmill.jobs import ingest, predict, train_nodes
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 from tests.predictions import predictions_of
 
 NODES = 120
@@ -29,12 +29,6 @@ SAMPLERS = {
 FILES = ["--edge-list.features", "x.npy"]
 
 
-def job(main, *words, cwd):
-    done = run_job(main, [str(word) for word in words], cwd)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Files of a graph whose edges are given once, and the same graph stored with and without labels and splits."""
@@ -46,8 +40,8 @@ def folder(tmp_path_factory):
     np.save(folder / "y.npy", label)
     learned = ["--edge-list.labels", "y.npy", "--split.shares", "0.5,0.25,0.25", "--split.by", "label"]
     both = ["--reverse-edges", "add", "--partitions", "2"]
-    job(ingest.main, "edges.csv", "graph", *FILES, *both, *learned, cwd=folder)
-    job(ingest.main, "edges.csv", "bare", *FILES, *both, cwd=folder)
+    output_of(ingest.main, "edges.csv", "graph", *FILES, *both, *learned, cwd=folder)
+    output_of(ingest.main, "edges.csv", "bare", *FILES, *both, cwd=folder)
     return folder
 
 
@@ -55,16 +49,16 @@ def folder(tmp_path_factory):
 def test_a_new_graph_needs_neither_labels_nor_splits(folder, sampler):
     run = f"run-{sampler}"
     words = ["--data", "graph", *SMALL, *SAMPLERS[sampler], "--run.dir", run]
-    job(train_nodes.main, *words, "--workers.launcher", "process", cwd=folder)
-    job(predict.main, run, f"{run}/own", cwd=folder)
+    output_of(train_nodes.main, *words, "--workers.launcher", "process", cwd=folder)
+    output_of(predict.main, run, f"{run}/own", cwd=folder)
     own = predictions_of(folder / run / "own")
     assert own["split"].to_pylist().count("valid") == 30
-    said = job(predict.main, run, f"{run}/bare", "--graph", "bare", "--other-graph", cwd=folder)
+    said = output_of(predict.main, run, f"{run}/bare", "--graph", "bare", "--other-graph", cwd=folder)
     assert f"{NODES} predictions in 1 file(s)" in said
     files = [run, f"{run}/file", "--graph", "edges.csv", *FILES]
-    said = job(predict.main, *files, "--reverse-edges", "add", cwd=folder)
+    said = output_of(predict.main, *files, "--reverse-edges", "add", cwd=folder)
     assert "edges:edges: 120 nodes" in said
-    assert "these predictions are complete" in job(predict.main, *files, "--reverse-edges", "add", cwd=folder)
+    assert "these predictions are complete" in output_of(predict.main, *files, "--reverse-edges", "add", cwd=folder)
     assert sorted(path.name for path in (folder / run / "file").iterdir()) == [
         *("_data", "_settings.json", "_summary.json", "part-00000.parquet")
     ]
@@ -90,17 +84,17 @@ def test_tables_are_read_as_those_of_the_run(folder):
         lines = [",".join(row[: len(header.split(","))]) for row in some]
         (folder / f"{name}_nodes.csv").write_text("\n".join([header, *lines]) + "\n")
     shares = ["--split.shares", 0.6, 0.2, 0.2]
-    job(ingest.main, "known.csv", "known", "--edge-list.nodes", "known_nodes.csv", *shares, cwd=folder)
+    output_of(ingest.main, "known.csv", "known", "--edge-list.nodes", "known_nodes.csv", *shares, cwd=folder)
     words = ["--data", "known", *SMALL, *SAMPLERS["whole"], "--run.dir", "run-words", "--workers.launcher", "process"]
-    job(train_nodes.main, *words, cwd=folder)
-    job(predict.main, "run-words", "new", "--graph", "new.csv", "--edge-list.nodes", "new_nodes.csv", cwd=folder)
+    output_of(train_nodes.main, *words, cwd=folder)
+    output_of(predict.main, "run-words", "new", "--graph", "new.csv", "--edge-list.nodes", "new_nodes.csv", cwd=folder)
     assert predictions_of(folder / "new")["id"].to_pylist() == [row[0] for row in few]
     own = [f"--edge-list.{name}" for name in ("nodes", "features-as")]
-    job(ingest.main, "known.csv", "again", own[0], "known_nodes.csv", own[1], "known", cwd=folder)
-    job(predict.main, "run-words", "out-again", "--graph", "again", "--other-graph", cwd=folder)
+    output_of(ingest.main, "known.csv", "again", own[0], "known_nodes.csv", own[1], "known", cwd=folder)
+    output_of(predict.main, "run-words", "out-again", "--graph", "again", "--other-graph", cwd=folder)
     (folder / "known_nodes.csv").write_text((folder / "known_nodes.csv").read_text().replace(",label", ",note"))
     given = ["--edge-list.nodes", "known_nodes.csv", "--edge-list.feature_columns", "colour", "size"]
-    job(predict.main, "run-words", "out-file", "--graph", "known.csv", *given, cwd=folder)
+    output_of(predict.main, "run-words", "out-file", "--graph", "known.csv", *given, cwd=folder)
     stored, file = (predictions_of(folder / name) for name in ("out-again", "out-file"))
     assert file["split"].null_count == 60
     np.testing.assert_allclose(*(np.stack(each["logits"].to_numpy()) for each in (file, stored)), atol=1e-5)
@@ -123,12 +117,12 @@ edges:
     (tmp_path / "authors.csv").write_text("author\n" + "".join(f"{i}\n" for i in range(9)))
     (tmp_path / "writes.csv").write_text("author,paper\n" + "".join(f"{i % 9},{10 * i}\n" for i in range(60)))
     shares = ["--split.shares", "0.6,0.2,0.2", "--split.by", "label"]
-    job(ingest.main, "learned.yaml", "learned", "--reverse-edges", "add", *shares, cwd=tmp_path)
-    job(ingest.main, "bare.yaml", "bare", "--reverse-edges", "add", cwd=tmp_path)
+    output_of(ingest.main, "learned.yaml", "learned", "--reverse-edges", "add", *shares, cwd=tmp_path)
+    output_of(ingest.main, "bare.yaml", "bare", "--reverse-edges", "add", cwd=tmp_path)
     words = ["--data", "learned", "--model", "rsage", "--model.width", 8, "--fit.epochs", 2, "--run.dir", "run"]
-    job(train_nodes.main, *words, "--workers.launcher", "process", cwd=tmp_path)
-    job(predict.main, "run", "out", "--graph", "bare", "--other-graph", cwd=tmp_path)
-    job(predict.main, "run", "own", cwd=tmp_path)
+    output_of(train_nodes.main, *words, "--workers.launcher", "process", cwd=tmp_path)
+    output_of(predict.main, "run", "out", "--graph", "bare", "--other-graph", cwd=tmp_path)
+    output_of(predict.main, "run", "own", cwd=tmp_path)
     assert predictions_of(tmp_path / "own")["split"].to_pylist().count("valid") == 12
     table = predictions_of(tmp_path / "out")
     assert table["id"].to_pylist() == [10 * i for i in range(60)]
@@ -137,7 +131,7 @@ edges:
 
 def test_what_does_not_fit_a_file_is_said_in_one_line(folder):
     run = "run-whole"
-    said = job(predict.main, run, "one-way", "--graph", "edges.csv", *FILES, cwd=folder)
+    said = output_of(predict.main, run, "one-way", "--graph", "edges.csv", *FILES, cwd=folder)
     assert "the run's graph has every edge's reverse, this one has not: --reverse-edges add stores them" in said
     (folder / "notes").mkdir(exist_ok=True)
     (folder / "notes" / "mine.txt").write_text("")

@@ -12,7 +12,7 @@ from graphmill.jobs.config.config import config_tree, read_config
 from graphmill.jobs.config.registry import PLACEHOLDERS
 from graphmill.jobs.convert_checkpoint import save_converted
 from graphmill.jobs.tasks.build_model import build_model
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 
 SIZES = ["--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2"]
 SMALL = ["--data.molecules", "60", "--model", "tokengt", *SIZES, "--fit.epochs", "1", "--fit.warmup_epochs", "0"]
@@ -54,8 +54,7 @@ def test_a_resumed_run_needs_the_first_one_no_more(first, tmp_path):
     copy.write_bytes((first / "first" / "best" / "model.safetensors").read_bytes())
     assert _train(first, tmp_path / "run", "--fit.start_from", copy).returncode == 0
     copy.unlink()
-    done = run_job(train_graphs.main, ["--run.resume", str(tmp_path / "run"), "--fit.epochs", "2"])
-    assert done.returncode == 0, done.stderr
+    output_of(train_graphs.main, "--run.resume", str(tmp_path / "run"), "--fit.epochs", "2")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["epochs"] == 2
 
 

@@ -13,7 +13,7 @@ from graphmill.jobs.config.registry import PLACEHOLDERS
 from graphmill.jobs.sweeps.design import ARM, SweepOptions, design_sweep
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.storage.importers.public.data_sets import DATA_SETS
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 from tests.raw_layouts import ogb_nodes, write_set
 
 STUDIES = sorted(str(path.relative_to(RECIPES)) for path in (RECIPES / "studies").glob("*.yaml"))
@@ -69,8 +69,7 @@ def _stored(recipe, tmp_path):
         pytest.importorskip("ogb")
         name, root = f"ogbn-{name}", "--ogb-root"
         ogb_nodes(name, tmp_path)
-    done = run_job(ingest.main, [name, str(stored), root, str(tmp_path)])
-    assert done.returncode == 0, done.stderr
+    output_of(ingest.main, name, str(stored), root, str(tmp_path))
     return stored
 
 
@@ -101,9 +100,8 @@ def test_a_study_is_swept(tmp_path):
     study = tmp_path / "two.yaml"
     study.write_text("recipe: grit/zinc.yaml\narms:\n  paper: {}\n  sparse attention: {model.sparse: yes}\n")
     own = ["--study", str(study), "--out", str(tmp_path / "out"), "--at_once", "1"]
-    done = run_job(sweep.main, [*own, "--", "--data", str(stored), *small, "--sampler.max_graphs", "12"])
-    assert done.returncode == 0, done.stderr
-    assert "arm=sparse attention" in done.stdout
+    said = output_of(sweep.main, *own, "--", "--data", str(stored), *small, "--sampler.max_graphs", "12")
+    assert "arm=sparse attention" in said
     configs = [json.loads((tmp_path / "out" / f"trial-00{i}" / "config.json").read_text()) for i in range(2)]
     assert [config["model"]["sparse"] for config in configs] == [False, True]
 

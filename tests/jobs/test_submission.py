@@ -16,7 +16,7 @@ from graphmill.jobs.config.predict_options import PredictConfig
 from graphmill.jobs.run import submission
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.molecules.ogb_import import import_ogb
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of
 from tests.predictions import predictions_of
 
 pytest.importorskip("ogb")
@@ -26,12 +26,6 @@ SMALL = ["--fit.epochs", 2, "--workers", 1, "--workers.launcher", "process"]
 @pytest.fixture(scope="module")
 def lsc():
     return import_ogb("ogb.lsc.pcqm4mv2").PCQM4Mv2Evaluator()
-
-
-def job(main, *words, cwd):
-    done = run_job(main, [str(word) for word in words], cwd)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +48,16 @@ def pcqm(tmp_path_factory):
         gzip.compress("\n".join(["idx,smiles,homolumogap", *rows]).encode())
     )
     torch.save(parts, folder / "ogb/pcqm4m-v2/split_dict.pt")
-    job(ingest.main, "pcqm4mv2", "set", "--root", "ogb", cwd=folder)
+    output_of(ingest.main, "pcqm4mv2", "set", "--root", "ogb", cwd=folder)
     words = ["--model", "grit", "--model.num_layers", 1, "--model.width", 16, *SMALL]
-    job(train_graphs.main, "--data", "set", *words, "--run.dir", "run", cwd=folder)
+    output_of(train_graphs.main, "--data", "set", *words, "--run.dir", "run", cwd=folder)
     training = [3 + len(texts[row]) % 5 for row in parts["train"].tolist() if row != rejected[0]]
     return folder, parts, rejected, np.float32(np.mean(training))
 
 
 def test_the_leaderboards_files_have_every_official_row_in_its_order(pcqm):
     folder, parts, rejected, mean = pcqm
-    said = job(predict.main, "run", "out", "--submission", "files", "--ogb-root", "ogb", cwd=folder)
+    said = output_of(predict.main, "run", "out", "--submission", "files", "--ogb-root", "ogb", cwd=folder)
     table = predictions_of(folder / "out").to_pydict()
     predicted = dict(zip(table["id"], table["prediction_homolumogap"], strict=True))
     for part in ("test-dev", "test-challenge"):
@@ -80,7 +74,7 @@ def test_the_leaderboards_files_have_every_official_row_in_its_order(pcqm):
     assert not {int(row) for row in rejected} & predicted.keys()
     # The predictions are a folder of Parquet as before, and the same command has the files to write alone.
     assert gm.predict(str(folder / "run"), str(folder / "out")).num_rows == 197
-    again = job(predict.main, "run", "out", "--submission", "files", "--ogb-root", "ogb", cwd=folder)
+    again = output_of(predict.main, "run", "out", "--submission", "files", "--ogb-root", "ogb", cwd=folder)
     assert "nothing to do" in again
     assert again.splitlines()[-2:] == lines
 
@@ -88,7 +82,7 @@ def test_the_leaderboards_files_have_every_official_row_in_its_order(pcqm):
 def test_a_part_alone_and_what_is_missing(pcqm, monkeypatch):
     folder, *_ = pcqm
     monkeypatch.chdir(folder)
-    said = job(
+    said = output_of(
         predict.main, "run", "dev", "--split", "test-dev", "--submission", "dev_files", "--ogb-root", "ogb", cwd=folder
     )
     assert [path.name for path in (folder / "dev_files").iterdir()] == ["y_pred_pcqm4m-v2_test-dev.npz"]

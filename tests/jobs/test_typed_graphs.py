@@ -7,7 +7,7 @@ import pytest
 from graphmill.jobs import encode, ingest, inspect_graph
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import open_graph
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 
 TABLES = """\
 nodes:
@@ -27,9 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "papers.csv").write_text("\n".join(["paper,venue,part,words,pages", *papers]) + "\n")
     (folder / "authors.csv").write_text("author,name\n" + "".join(f"{i},n{i}\n" for i in range(5)))
     (folder / "writes.csv").write_text("author,paper\n" + "".join(f"{i % 5},{10 * i}\n" for i in range(12)))
-    done = run_job(ingest.main, ["graph.yaml", "stored", "--partitions", "2", "--reverse-edges", "add"], folder)
-    assert done.returncode == 0, done.stderr
-    assert f"tables:{folder.name}: 17 nodes (paper 12, author 5), 24 edges (author--writes--paper 12" in done.stdout
+    said = output_of(ingest.main, "graph.yaml", "stored", "--partitions", "2", "--reverse-edges", "add", cwd=folder)
+    assert f"tables:{folder.name}: 17 nodes (paper 12, author 5), 24 edges (author--writes--paper 12" in said
     return folder
 
 
@@ -37,14 +36,12 @@ def test_a_folder_of_tables_is_ingested(folder: Path) -> None:
     graph = open_graph(str(folder / "stored"))
     assert graph.num_partitions == 2
     assert graph.relations == (Relation("author", "writes", "paper"), Relation("paper", "rev_writes", "author"))
-    done = run_job(ingest.main, [".", "again"], folder)
-    assert done.returncode == 0, done.stderr
+    output_of(ingest.main, ".", "again", cwd=folder)
     assert open_graph(str(folder / "again")).relations == graph.relations[:1]
 
 
 def test_inspect_graph_shows_types_and_relations(folder: Path) -> None:
-    done = run_job(inspect_graph.main, ["stored", "--verify"], folder)
-    assert done.returncode == 0, done.stderr
+    said = output_of(inspect_graph.main, "stored", "--verify", cwd=folder)
     for line in (
         "17 of 2 types",
         "24 of 2 relations",
@@ -54,7 +51,7 @@ def test_inspect_graph_shows_types_and_relations(folder: Path) -> None:
         "author--writes--paper  12 edges (0 duplicates)",
         "every checksum matches",
     ):
-        assert line in done.stdout
+        assert line in said
 
 
 def test_a_damaged_file_ends_inspect_graph_with_one_line(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from graphmill.jobs import ingest, predict, replay, train_links, train_nodes
 from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
 from graphmill.models.relational import RSAGE, OverTypes
 from graphmill.storage.graph import open_graph
-from tests.job_in_process import one_thread, run_job
+from tests.job_in_process import one_thread, output_of, run_job
 from tests.predictions import predictions_of
 from tests.runs import curve, node_run
 
@@ -35,8 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kind = f"synthetic-{source}" if source else "synthetic"
         cut = ["--partitions", "1"] if name == "one" else ["--partitions", "2", "--partitioner", "ldg"]
         words = [kind, name, *cut, *options]
-        done = run_job(ingest.main, words, folder)
-        assert done.returncode == 0, done.stderr
+        output_of(ingest.main, *words, cwd=folder)
     return folder
 
 
@@ -85,19 +84,17 @@ def test_partitions_change_no_digit(whole: Path, folder: Path) -> None:
 
 
 def test_replay_rebuilds_a_batch(whole: Path, folder: Path) -> None:
-    done = run_job(replay.main, [str(whole), "--batch", "1", "--loss", "--out", "batch.npz"], folder)
-    assert done.returncode == 0, done.stderr
+    said = output_of(replay.main, str(whole), "--batch", "1", "--loss", "--out", "batch.npz", cwd=folder)
     for line in ("paper.x  float32", "author--writes--paper.indices  int32", "loss  ", "micro-batch 1"):
-        assert line in done.stdout
+        assert line in said
     arrays = np.load(folder / "batch.npz")
     assert len(arrays["paper.x"]) == len(arrays["paper.node_id"]) == len(arrays["author--writes--paper.indptr"]) - 1
 
 
 def test_the_plan_draws_a_batch(folder: Path) -> None:
-    done = run_job(train_nodes.main, [*RSAGE_WORDS, "--plan"], folder)
-    assert done.returncode == 0, done.stderr
+    said = output_of(train_nodes.main, *RSAGE_WORDS, "--plan", cwd=folder)
     for line in ("of 4 types", "every split through its own roots", "RSAGE, ", "refused  nothing"):
-        assert line in done.stdout
+        assert line in said
 
 
 def test_fanouts_of_a_relation(folder: Path) -> None:
@@ -181,9 +178,8 @@ def test_models_of_one_subgraph_per_root(model: str, sampler: str, folder: Path)
     train(["--data", "one", *words, "--run.dir", parts, "--fit.epochs", "1"], folder)
     train(["--run.resume", parts, "--fit.epochs", "2"], folder)
     assert curve(folder / parts) == curve(folder / whole)
-    done = run_job(predict.main, [str(folder / whole), f"predicted-{whole}"], folder)
-    assert done.returncode == 0, done.stderr
-    assert "as in the run's summary" in done.stdout
+    said = output_of(predict.main, str(folder / whole), f"predicted-{whole}", cwd=folder)
+    assert "as in the run's summary" in said
 
 
 @pytest.mark.long
@@ -198,11 +194,9 @@ def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
     train(["--data", "one", *words, "--run.dir", f"one-{name}", "--fit.epochs", "1"], folder)
     train(["--run.resume", f"one-{name}", "--fit.epochs", "2"], folder)
     assert curve(folder / f"one-{name}") == curve(folder / f"two-{name}")
-    done = run_job(replay.main, [str(folder / f"two-{name}"), "--batch", "1", "--loss"], folder)
-    assert done.returncode == 0, done.stderr
-    assert "paper.subgraph  int64" in done.stdout
-    done = run_job(predict.main, [str(folder / f"two-{name}"), f"predictions-{name}"], folder)
-    assert done.returncode == 0, done.stderr
+    said = output_of(replay.main, str(folder / f"two-{name}"), "--batch", "1", "--loss", cwd=folder)
+    assert "paper.subgraph  int64" in said
+    output_of(predict.main, str(folder / f"two-{name}"), f"predictions-{name}", cwd=folder)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Weights of edges in a run on a typed graph: two relations that differ in their weights alone, which decide the classes."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from graphmill.jobs import inspect_graph, predict, train_nodes
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from tests.job_in_process import one_thread, run_job
+from tests.job_in_process import run_job, trained
 
 NODES, EDGES = 400, 3000
 CITES, WRITES = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
@@ -58,12 +57,8 @@ def graphs(tmp_path_factory) -> dict[str, str]:
 
 def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
     """(test score, losses, what was printed)."""
-    with one_thread():
-        done = run_job(train_nodes.main, [*map(str, ["--data", url, *SMALL, *words, "--run.dir", run])])
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    scores = json.loads((run / "summary.json").read_text())["scores"]
-    return scores["test"], [line["train_loss"] for line in lines if "train_loss" in line], done.stdout
+    summary, losses, said = trained(url, run, *SMALL, *words)
+    return summary["scores"]["test"], losses, said
 
 
 SETS = "1 further split set of paper"

@@ -413,12 +413,6 @@ def test_empty_batches_and_empty_graphs():
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_gradients_are_finite_with_padding():
-    model = build(TINY).train()
-    model(pack(GRAPHS)).sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -299,12 +299,6 @@ def test_memory_urls_cannot_be_served() -> None:
         pass
 
 
-@pytest.mark.parametrize("options", [{"work_threads": 0}, {"timeout_s": 0}, {"start_timeout_s": -1}])
-def test_options_that_cannot_work(options: dict) -> None:
-    with pytest.raises(ConfigError, match=r"expected (at least 1|more than 0)"):
-        ServerOptions(**options)
-
-
 def test_routers_need_an_owner_per_partition(graph: StoredGraph) -> None:
     with pytest.raises(ConfigError, match=r"expected one owner per partition \(2\), got 0"):
         Router(graph.manifest, [])

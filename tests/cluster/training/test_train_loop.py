@@ -584,19 +584,10 @@ def test_warm_up_may_be_counted_in_steps(reports):
     assert reporter.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"micro_batches": 0}, "--micro_batches"),
-        ({"ema_decay": 1.0}, "--ema_decay"),
-        ({"schedule": "steps"}, "--schedule"),
-        ({"power": 0.0}, "--power"),
-        ({"min_learning_rate": 1.0}, "--min_learning_rate"),
-        ({"warmup_steps": -1}, "--warmup_steps"),
-    ],
-)
-def test_options_that_cannot_work_name_their_flag(options, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("options", [{"ema_decay": 1.0}, {"min_learning_rate": 1.0}])
+def test_options_that_cannot_work_are_named(options):
+    (name,) = options
+    with pytest.raises(ConfigError, match=f"^{name}: expected .*; set {name}$"):
         TrainOptions(**options)
 
 

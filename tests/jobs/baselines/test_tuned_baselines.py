@@ -12,7 +12,7 @@ from graphmill.jobs.baselines.tuned_baselines import search, train_classic, trie
 from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 from graphmill.jobs.config.registry import PLACEHOLDERS
 from graphmill.jobs.resolve.resolve import Facts, resolve
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 from tests.runs import config_of
 
 WORDS = ("--data", "a graph", "--data.split_set", 3, "--fit.seed", 7, "--task.metric", "rocauc", "--workers", 1)
@@ -96,9 +96,8 @@ def test_it_is_trained_and_predicted_as_any_model(model, tmp_path):
     words = f"--model {model} --data.nodes 200 --fit.epochs 2 --workers.launcher process --run.dir run"
     done = run_job(train_nodes.main, words.split(), tmp_path)
     assert done.returncode == 0, done.stderr
-    done = run_job(predict.main, ["run", "predictions"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    scored = [line for line in done.stdout.splitlines() if line.startswith(("valid accuracy", "test accuracy"))]
+    said = output_of(predict.main, "run", "predictions", cwd=tmp_path)
+    scored = [line for line in said.splitlines() if line.startswith(("valid accuracy", "test accuracy"))]
     assert len(scored) == 2
     assert all(line.endswith("as in the run's summary") for line in scored)
 

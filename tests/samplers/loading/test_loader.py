@@ -308,15 +308,6 @@ def test_tensors_lie_over_the_arrays_and_features_become_float32() -> None:
     assert batch.split is None
 
 
-@pytest.mark.parametrize(
-    "options", [{"threads": 0}, {"prefetch": 0}, {"timeout_s": 0}, {"close_timeout_s": -1}, {"max_bytes": -1}]
-)
-def test_options_that_cannot_work(options: dict) -> None:
-    with pytest.raises(ConfigError) as refused:
-        LoaderOptions(**options)
-    assert "\n" not in str(refused.value)
-
-
 def test_batches_that_ranks_cannot_share() -> None:
     with pytest.raises(ConfigError, match="a number of batches that 3 ranks share evenly, got 20"):
         Loader(FakeSampler(20), num_ranks=3)

@@ -8,7 +8,7 @@ from graphmill.jobs import ingest as ingest_job
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.importers.memory.edge_means import EdgeMeans
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of, run_job
 
 SRC, DST = np.array([0, 1, 2, 2]), np.array([1, 2, 1, 0])
 FEATURE = np.array([[1.0, 2], [3, 4], [5, 6], [7, 8]], np.float32)
@@ -46,8 +46,7 @@ def test_the_option(tmp_path) -> None:
         "--node-features",
         "edge-means",
     ]
-    done = run_job(ingest_job.main, words, tmp_path)
-    assert done.returncode == 0, done.stderr
+    output_of(ingest_job.main, *words, cwd=tmp_path)
     np.testing.assert_allclose(open_graph(str(tmp_path / "graph")).partition(0).feature, [[7, 8], [3, 4], [3, 4]])
     done = run_job(ingest_job.main, [*words, "--overwrite", "--links.valid", "0.3"], tmp_path)
     assert (done.returncode, "expected no links held out" in done.stderr) == (1, True)

@@ -14,7 +14,7 @@ from graphmill.storage.importers.tables.typed_tables import typed_tables
 from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.splits.split_options import SplitOptions
-from tests.job_in_process import run_job
+from tests.job_in_process import output_of
 
 COLUMNS = {
     "user": ["u1", "u2", "u3", "u4"],
@@ -177,9 +177,8 @@ def test_ingestion_prints_the_roles(tmp_path) -> None:
         "--edge-list.id-column",
         "user",
     ]
-    done = run_job(ingest_job.main, words, tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    said = output_of(ingest_job.main, *words, cwd=tmp_path)
+    lines = [" ".join(line.split()) for line in said.splitlines()]
     assert "file column type role nulls became" in lines
     assert "nodes.parquet signup timestamp[ms] none not read" in lines
     assert "nodes.parquet user string id 4 nodes" in lines
