@@ -25,6 +25,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("batch") else "s")
 
 
+def size(num_bytes: float) -> str:
+    """Bytes in the largest unit that leaves a figure before the point."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:,.1f} {unit}"
+    return f"{num_bytes:,.0f} bytes"
+
+
 def changed_options(options: Any) -> str:
     """The options that are not their defaults, nor given by the data: `fanouts=(5, 5), seed=1`."""
     given = getattr(options, "GIVEN", ())

@@ -29,6 +29,7 @@ from typing import Any
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import UsageError, build, complain, merge, parse, read_words, to_tree
+from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.sweeps.design import (
     SweepDesign,
     SweepOptions,
@@ -108,7 +109,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     clock = ScalingClock(plan, out) if plan.measures_scaling else None
     ended: list[int] = []
     classic: list[Classic] = []
-    of_nodes = configs[0].kind == "nodes" and configs[0].links is None
+    of_nodes = find_kind(configs[0].kind).is_one_graph and configs[0].links is None
     baseline = replace(configs[0].baseline, models=(options.baseline or ()) if of_nodes and clock is None else ())
     if baseline.models and (reason := why_none(configs, baseline)):
         print(f"no baseline beside them: {reason}", flush=True)

@@ -48,10 +48,10 @@ def run_job(
     return subprocess.CompletedProcess(["job.py", *arguments], code, out.getvalue(), err.getvalue())
 
 
-def trained(url: str, run: Path, *words: object) -> tuple[dict[str, Any], list[float], str]:
-    """(summary, losses of the epochs, what was printed) of a run on the nodes of a graph."""
+def trained(url: str, run: Path, *words: object, job: Any = train_nodes) -> tuple[dict[str, Any], list[float], str]:
+    """(summary, losses of the epochs, what was printed) of a run."""
     with one_thread():
-        said = output_of(train_nodes.main, "--data", url, *words, "--run.dir", run)
+        said = output_of(job.main, "--data", url, *words, "--run.dir", run)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [line["train_loss"] for line in lines if "train_loss" in line]
     assert losses

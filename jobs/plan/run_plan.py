@@ -22,7 +22,7 @@ from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import GraphmillError
 from graphmill.core.parallel_map import num_cores
 from graphmill.core.process_memory import own_bytes
-from graphmill.core.summaries import counted
+from graphmill.core.summaries import counted, size
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.machine.memory_check import available_bytes
@@ -274,14 +274,6 @@ def _cluster(config: RunConfig) -> Resources | None:
         return None
     with ray_session(config.ray):
         return resources_now()
-
-
-def size(num_bytes: float) -> str:
-    """In the largest unit that leaves a figure before the point."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:,.1f} {unit}"
-    return f"{num_bytes:,.0f} bytes"
 
 
 def duration(seconds: float) -> str:

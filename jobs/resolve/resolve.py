@@ -19,7 +19,6 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
 from graphmill.jobs.config.config import FORMAT, RunConfig, config_tree, read_config
 from graphmill.jobs.config.defaults import GraphFacts, choose, has_recipe
-from graphmill.jobs.config.link_options import LinksOptions
 from graphmill.jobs.config.reader import Tree, build, shown, to_tree
 from graphmill.jobs.config.registry import Inputs, Kind, find_kind, model_config, origin, sharding, stored_encoding
 from graphmill.jobs.config.standard_columns import standard_choice
@@ -167,8 +166,10 @@ class ResolvedRun:
         how = self.config.evaluation
         if not self.kind.is_one_graph:
             return {split: how.batches(self._sampler(split, shuffle=False)) for split in SPLITS}
-        if self.config.links is not None:
-            return self._scored_links(self.config.links)
+        if (links := self.config.links) is not None:
+            is_full = how.how == "full"
+            around = self._on_whole_graph(1)["train"] if is_full else self._sampler("train", shuffle=False)
+            return dict(links.scored(around))
         if self.is_full_graph:
             return self._on_whole_graph(1, NUM_BLOCKS, "shard")
         if how.how == "sampled":
@@ -181,12 +182,6 @@ class ResolvedRun:
     ) -> dict[str, Any]:
         split_set = self.config.data.split_set
         return dict(full_evaluation(split_set, chunks, self._encodings, blocks, alone, self.edge_columns))
-
-    def _scored_links(self, links: LinksOptions) -> dict[str, Any]:
-        around = self._sampler("train", shuffle=False)
-        if self.config.evaluation.how == "full":
-            around = self._on_whole_graph(1)["train"]
-        return dict(links.scored(around))
 
     @property
     def edge_columns(self) -> tuple[EdgeColumn, ...]:

@@ -54,7 +54,7 @@ def run_subject(job: str, config: RunConfig) -> int:
         if (done := finished_summary(run_dir, resolved)) is not None:
             return end_finished(done, run_dir, config.run)
     copied_from = "" if origin is None else f", a copy of {origin}"
-    print(f"{subject.entry} {subject.text(config)}{copied_from}", flush=True)
+    print(f"{subject.entry} {subject.text}{copied_from}", flush=True)
     if unread := subject.unread(resolved):
         print(unread, flush=True)
     lacks = subject.lacks(resolved)
@@ -142,7 +142,7 @@ def _look(plan: "Plan", resolved: ResolvedRun, resources: Resources | None, run_
     if subject is None:
         subject_class(config).plan_unmade(plan, resolved, resources)
         return
-    plan.add(subject.entry, subject.plan_text(config))
+    plan.add(subject.entry, subject.text)
     with plan.refused():
         resolved = subject.resolve(config, resources)
         subject.check(resolved)

@@ -19,6 +19,7 @@ from graphmill.cluster.data.graph_set_data import (
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import size
 from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
 from graphmill.jobs.baselines.node_baselines import Baselines
 from graphmill.jobs.config.config import RunConfig
@@ -107,16 +108,8 @@ class Graphs(Subject):
     def unit(self, config: RunConfig) -> str:
         return predicted(self.manifest)
 
-    def text(self, config: RunConfig) -> str:
-        manifest, names = self.manifest, self.stored.target_names
-        told = f"target {', '.join(names[column] for column in self.columns(config))}"
-        counts = f"{manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
-        labelled = f"labelled {manifest.labelled}" if manifest.labelled else told
-        return f"{manifest.name}: {counts}, {labelled} at {self.url}"
-
-    def plan_text(self, config: RunConfig) -> str:
-        from graphmill.jobs.plan.run_plan import size
-
+    @property
+    def text(self) -> str:
         manifest = self.manifest
         targets = f"targets {', '.join(self.stored.target_names) or 'none'}"
         return (
@@ -247,7 +240,6 @@ class Graphs(Subject):
             subject=self,
             trained=trained,
             data=GraphData(store, columns, labels=isinstance(task, Classification)),
-            text=f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes at {store.url}",
             samplers=samplers,
             build_model=checked(run, store.url, replace(trained, inputs=inputs).build_model),
             task=task,

@@ -23,7 +23,7 @@ from graphmill.jobs.subjects.subject import Prediction, Served, checked
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions, TopLinkOptions
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_VALID, SPLITS
-from graphmill.storage.graph import StoredGraph, source_ids
+from graphmill.storage.graph import StoredGraph
 
 if TYPE_CHECKING:
     from graphmill.jobs.config.predict_options import PredictConfig
@@ -107,9 +107,8 @@ class Links(Nodes):
         )
         samplers = {UNSPLIT: TopLinkOptions(around, options.top_k, _relation(options.relation, manifest))}
         task = link_task(manifest, options_of(trained.config))
-        prediction = self.prediction(run, options, trained, build_model, task, samplers, _all_nodes)
-        counts = f"links from {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
-        return replace(prediction, text=f"graph {manifest.name}: {counts} at {graph.url}", source_ids=source_ids(graph))
+        parts = {"build_model": build_model, "task": task, "samplers": samplers, "members": _all_nodes}
+        return self.prediction(run, options, trained, **parts)
 
 
 def _all_nodes(served: Served) -> Callable[[str], np.ndarray]:

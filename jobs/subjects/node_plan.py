@@ -10,7 +10,7 @@ from graphmill.cluster.data.training_data import OpenNodes, StoredNodes
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Task
 from graphmill.core.errors import GraphmillError
-from graphmill.core.summaries import counted
+from graphmill.core.summaries import counted, size
 from graphmill.jobs.baselines.tuned_baselines import search
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import Setting, expected_facts, num_batches
@@ -19,12 +19,12 @@ from graphmill.jobs.data.prepare_graph import how_to_make, not_there_yet
 from graphmill.jobs.machine.memory_check import available_bytes
 from graphmill.jobs.plan.cost_model import Rates, all_reduce_bytes
 from graphmill.jobs.plan.needs import Needs, seen_needs
-from graphmill.jobs.plan.run_plan import Plan, duration, size
+from graphmill.jobs.plan.run_plan import Plan, duration
 from graphmill.jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add_untried, on_top, planned_bytes, shared
 from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
 from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.resolve.typed_facts import NodeGraph, describe, predicted_nodes
+from graphmill.jobs.resolve.typed_facts import NodeGraph, predicted_nodes
 from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
 from graphmill.jobs.tasks.node_task import graph_inputs
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
@@ -38,7 +38,7 @@ from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.feature_rows import FeatureRows
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
-from graphmill.storage.graph import StoredGraph, TypedGraph
+from graphmill.storage.graph import StoredGraph
 
 _GIGABIT = 1e9 / 8  # bytes a second
 _LINKS = (1, 10)  # Gb/s
@@ -61,19 +61,6 @@ def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) 
         _add_whole_graph(plan, graph, resolved, task)
     else:
         _add_sampled(plan, graph.whole(), resolved, task)
-
-
-def graph_text(graph: NodeGraph) -> str:
-    """A graph in a line of a plan."""
-    if isinstance(graph, TypedGraph):
-        return f"{describe(graph)}, {size(graph.manifest.num_bytes)}"
-    manifest, count = graph.manifest, graph.manifest.num_classes or "no"
-    labels = {"answers": f"{count} labels a node", "value": "a number a node", "values": f"{count} numbers a node"}
-    return (
-        f"{manifest.name} at {graph.url}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.feature_dim} features, "
-        f"{labels.get(str(manifest.label_kind), f'{count} classes')}, "
-        f"{manifest.num_partitions} partitions, {size(manifest.num_bytes)}"
-    )
 
 
 def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:

@@ -1,6 +1,6 @@
 """The nodes of one graph, plain or typed, as what a run is about."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from graphmill.cluster.options import ServerOptions
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Regression, Task
 from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import size
 from graphmill.jobs.baselines.node_baselines import Baselines, compute_baselines
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import graph_facts
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 class Nodes(Subject):
     """One graph, whose nodes have labels."""
 
-    graph: NodeGraph
+    stored: NodeGraph
     spreads: ClassVar[bool] = True
 
     @classmethod
@@ -89,19 +90,23 @@ class Nodes(Subject):
         plan_without_graph(plan, resolved, resources)
 
     @property
-    def stored(self) -> NodeGraph:
-        return self.graph
+    def graph(self) -> NodeGraph:
+        return self.stored
 
     def unit(self, config: RunConfig) -> str:
         return "nodes"
 
-    def text(self, config: RunConfig) -> str:
-        return describe(self.graph)
-
-    def plan_text(self, config: RunConfig) -> str:
-        from graphmill.jobs.subjects.node_plan import graph_text
-
-        return graph_text(self.graph)
+    @property
+    def text(self) -> str:
+        graph = self.graph
+        if isinstance(graph, TypedGraph):
+            return f"{describe(graph)}, {size(self.num_bytes)}"
+        manifest, count = graph.manifest, graph.manifest.num_classes or "no"
+        labels = {"answers": f"{count} labels a node", "value": "a number a node", "values": f"{count} numbers a node"}
+        return (
+            f"{manifest.name} at {graph.url}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.feature_dim} features, "
+            f"{labels.get(str(manifest.label_kind), f'{count} classes')}, {manifest.num_partitions} partitions, {size(self.num_bytes)}"
+        )
 
     def unread(self, resolved: ResolvedRun) -> str:
         return unread(self.graph.manifest, resolved.config, resolved.inputs)
@@ -146,7 +151,7 @@ class Nodes(Subject):
             graph = graph.features_by_range()
         if resolved.encoding is not None and isinstance(graph, StoredGraph):
             graph = store_encoding(graph, resolved.encoding)
-        return replace(self, graph=graph)
+        return replace(self, stored=graph)
 
     def check_memory(self, resolved: ResolvedRun) -> None:
         if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's worker looks at its memory itself
@@ -229,7 +234,7 @@ class Nodes(Subject):
         from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
 
         self.check_trained(run, trained)
-        config, graph, manifest = trained.config, self.graph, self.predicted(trained.config).manifest
+        config, manifest = trained.config, self.predicted(trained.config).manifest
         num_classes, has_targets = trained.inputs.out_dim, fits_labels(manifest, config.task)
         if has_targets and manifest.label_kind != "class" and (manifest.num_classes or 1) != num_classes:
             raise ConfigError(
@@ -273,11 +278,14 @@ class Nodes(Subject):
 
             return WholeGraphData(nodes, samplers[UNSPLIT], memory)
 
-        of_type = f"; {manifest.num_nodes:,} of the type {manifest.name}" if trained.is_typed else ""
-        return replace(
-            self.prediction(run, options, trained, build_model, task, samplers, members),
-            text=f"graph {describe(graph)}{of_type}",
-            source_ids=source_ids(self.predicted(config)),
+        return self.prediction(
+            run,
+            options,
+            trained,
+            build_model=build_model,
+            task=task,
+            samplers=samplers,
+            members=members,
             target_names=getattr(task, "names", ()) or ("",) * isinstance(task, Regression),
             has_targets=has_targets,
             shared=shared,
@@ -295,17 +303,8 @@ class Nodes(Subject):
                 f"{self.url}: expected the run's own graph, whose nodes its embeddings are of; leave out --graph"
             )
 
-    def prediction(
-        self,
-        run: "Run",
-        options: "PredictConfig",
-        trained: ResolvedRun,
-        build_model: Callable[[], Any],
-        task: Task,
-        samplers: Mapping[str, Any],
-        members: Callable[[Served], Members],
-    ) -> Prediction:
-        """What predictions of nodes and of links have in common."""
+    def prediction(self, run: "Run", options: "PredictConfig", trained: ResolvedRun, **parts: Any) -> Prediction:
+        """With what predictions of nodes and of links have in common beside `parts`."""
         graph, config, encoding = self.graph, trained.config, trained.encoding
         # The predicted graph need not lie where the run's did: files of a disk are mapped.
         by_range = config.servers.range_reads and not is_local(graph.filesystem)
@@ -326,13 +325,10 @@ class Nodes(Subject):
         return Prediction(
             subject=self,
             trained=replace(trained, config=replace(config, servers=servers)),
-            text=self.text(config),
-            samplers=samplers,
-            build_model=build_model,
-            task=task,
-            members=members,
             check_look=check_look,
             table=partial(SavedTable, best, width, config.fit.seed) if width else None,
+            source_ids=source_ids(self.predicted(config)),
+            **parts,
         )
 
     def inputs(self, trained: ResolvedRun) -> Inputs:

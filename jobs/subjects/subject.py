@@ -73,6 +73,9 @@ class Subject(Protocol):
     has_relations: ClassVar[bool] = False
     """Predictions may be asked for by relation."""
 
+    stored: Any
+    """It has `url`, `manifest` (`content_hash`, `snapshot`, `files`, `origin`) and, of one graph, `num_partitions` and `is_here`."""
+
     @classmethod
     def find(cls, config: RunConfig) -> Self | None:
         """The data where it is there; None where a run would make it first."""
@@ -94,11 +97,6 @@ class Subject(Protocol):
     def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
         """Adds what is known before the data is made."""
         raise NotImplementedError
-
-    @property
-    def stored(self) -> Any:
-        """What `url`, `manifest` (`content_hash`, `snapshot`, `files`; `origin` of a copy) and, of one graph, `num_partitions` and `is_here` are of."""
-        ...
 
     @property
     def url(self) -> str:
@@ -127,13 +125,10 @@ class Subject(Protocol):
         """What is predicted, in the plural."""
         ...
 
-    def text(self, config: RunConfig) -> str:
+    @property
+    def text(self) -> str:
         """The data in a line, after its name in messages."""
         ...
-
-    def plan_text(self, config: RunConfig) -> str:
-        """The same in a plan."""
-        return self.text(config)
 
     def unread(self, resolved: ResolvedRun) -> str:
         """What is stored and not read, in a line; empty: nothing."""
@@ -231,7 +226,6 @@ class Prediction:
     subject: Subject
     trained: ResolvedRun
     """Of servers that fit this data, where it has some."""
-    text: str  # one line for people
     samplers: Mapping[str, Any]  # options by split, the unsplit last
     build_model: Callable[[], torch.nn.Module]
     task: Task
@@ -254,6 +248,11 @@ class Prediction:
     def content_hash(self) -> str:
         """Of the data."""
         return str(self.subject.manifest.content_hash)
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"{self.subject.entry} {self.subject.text}"
 
     @property
     def is_sharded(self) -> bool:
@@ -289,7 +288,11 @@ class Prediction:
 
 def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
     """Raises ConfigError where the run's model does not fit the data, or that is another one than the run's."""
-    trained = read_trained(run, options.allow_import)
+    advice = "give a finished run's directory"
+    try:
+        trained = read_resolved(saved_tree(str(run.path), advice, allow_import=options.allow_import))
+    except UsageError as error:
+        raise FormatError(f"{run.path}/config.json: {error}") from None
     place, snapshot = options.graph or run.data_url, None if options.graph else run.snapshot
     subject = subject_class(trained.config).at(place, snapshot, options)
     about = subject.unit(trained.config)
@@ -304,14 +307,6 @@ def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
             "--other-graph to predict it all the same"
         )
     return subject.predict(run, options, trained)
-
-
-def read_trained(run: "Run", allow_import: bool) -> ResolvedRun:
-    """The run as its directory holds it."""
-    try:
-        return read_resolved(saved_tree(str(run.path), "give a finished run's directory", allow_import=allow_import))
-    except UsageError as error:
-        raise FormatError(f"{run.path}/config.json: {error}") from None
 
 
 def checked(run: "Run", url: str, build: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:

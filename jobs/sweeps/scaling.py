@@ -17,6 +17,7 @@ import psutil
 
 from graphmill.cluster.runs.run_directory import RunDirectory
 from graphmill.jobs.config.config import RunConfig
+from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.data.prepare_graph import prepare_graph
 from graphmill.jobs.reporting.record_lines import append_record, load_records
 from graphmill.jobs.reporting.scaling_report import write_report
@@ -46,7 +47,7 @@ class ScalingClock:
     def keep(self, slot: Slot, record: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Adds the record of a trial that has ended, of a run on the nodes of one graph."""
         config = self._plan.config(values, slot.seed)
-        if config.kind != "nodes":
+        if not find_kind(config.kind).is_one_graph:
             return
         point = {
             "settings": _settings(config, slot, values),

@@ -8,7 +8,7 @@ from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOption
 from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Task
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.registry import Component, Inputs
-from graphmill.jobs.tasks.node_task import balanced, number_task
+from graphmill.jobs.tasks.node_task import balanced, number_task, positive_balance
 from graphmill.models.options.features import Features
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
@@ -125,13 +125,12 @@ def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOpti
         raise ConfigError(
             f"{url}: target {names[column]}: expected 0, 1 or nothing, got {target[other[:, column], column][0]:g}; set --task regression"
         )
-    positive, negative = np.count_nonzero(target == 1, axis=0), np.count_nonzero(target == 0, axis=0)
-    weight = np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1), 1.0)
+    weight = positive_balance(np.count_nonzero(target == 1, axis=0), np.count_nonzero(~np.isnan(target), axis=0))
     return BinaryClassification(
         num_tasks=target.shape[1],
         metric=fit.metric,
         label_smoothing=fit.label_smoothing,
-        positive_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
+        positive_weight=weight if fit.class_weights == "balanced" else None,
         names=tuple(names) if len(names) > 1 else (),
     )
 
@@ -139,14 +138,19 @@ def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOpti
 def _nodes_task(store: StoredGraphs, fit: NodesOptions) -> Task:
     label, num_classes = store.node_labels("train"), store.manifest.num_classes or 0
     count = np.bincount(label[label >= 0], minlength=num_classes)
+    return _classification(count, store.class_names, fit)
+
+
+def _classification(count: np.ndarray, names: tuple[str, ...], fit: NodesOptions | ClassesOptions) -> Classification:
+    """Of so many training targets by class."""
     return Classification(
-        num_classes=num_classes,
+        num_classes=len(count),
         metric=fit.metric,
         label_smoothing=fit.label_smoothing,
         class_weight=balanced(count) if fit.class_weights == "balanced" else None,
         batch_weights=fit.class_weights == "batch",
-        one_logit=fit.one_logit,
-        class_names=store.class_names,
+        one_logit=getattr(fit, "one_logit", False),
+        class_names=names,
     )
 
 
@@ -159,10 +163,4 @@ def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOpti
     if (known < 0).any() or (known != np.floor(known)).any():
         raise ConfigError(f"{url}: target {names[0]}: expected classes 0, 1, 2 …, got others; set --task regression")
     count = np.bincount(known.astype(np.int64), minlength=max(2, len(classes)))
-    return Classification(
-        num_classes=len(count),
-        metric=fit.metric,
-        label_smoothing=fit.label_smoothing,
-        class_weight=balanced(count) if fit.class_weights == "balanced" else None,
-        class_names=classes,
-    )
+    return _classification(count, classes, fit)

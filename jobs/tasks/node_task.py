@@ -73,12 +73,14 @@ def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[floa
 
 
 def positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
-    """Labelled training nodes without the label / nodes with it, by label; 1 for a label that all have, or none."""
-    count, labelled = (
-        _training_counts(manifest, split_set),
-        manifest.measured.splits[split_set].num_labelled[SPLIT_TRAIN],
-    )
-    weight = np.where((count > 0) & (count < labelled), (labelled - count) / np.maximum(count, 1), 1.0)
+    """`positive_balance` of the training nodes, by label."""
+    labelled = manifest.measured.splits[split_set].num_labelled[SPLIT_TRAIN]
+    return positive_balance(_training_counts(manifest, split_set), labelled)
+
+
+def positive_balance(count: np.ndarray, known: np.ndarray | int) -> tuple[float, ...]:
+    """Training targets that are 0 / those that are 1, by label, of `known` targets; 1 for a label that all have, or none."""
+    weight = np.where((count > 0) & (count < known), (known - count) / np.maximum(count, 1), 1.0)
     return tuple(weight.tolist())
 
 

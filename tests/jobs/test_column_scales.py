@@ -277,16 +277,16 @@ def test_columns_of_sets_are_standardised(tmp_path):
         assert [own.mean for own in columns] == pytest.approx(x.astype(float).mean(0).tolist(), rel=1e-12)
         assert [own.deviation for own in columns] == pytest.approx(x.astype(float).std(0).tolist(), rel=1e-9)
     yes = {
-        name: train(url, tmp_path / name, *SET, "--data.standardise", "yes", job=train_graphs)
+        name: trained(url, tmp_path / name, *SET, "--data.standardise", "yes", job=train_graphs)
         for name, url in urls.items()
     }
     assert yes["all"][1] == pytest.approx(yes["plain"][1], rel=1e-4)
     baselines = {name: one[0]["baselines"]["composition"] for name, one in yes.items()}
     assert baselines["all"] == pytest.approx(baselines["plain"], rel=1e-3)
-    summary, losses, printed = train(urls["all"], tmp_path / "auto", *SET, job=train_graphs)
+    summary, losses, printed = trained(urls["all"], tmp_path / "auto", *SET, job=train_graphs)
     assert re.search(r"chosen --data.standardise yes: 3 columns .* \(0: mean .*; 1: mean .*; edge 1: mean ", printed)
     assert summary["standardised_columns"] == 3
-    raw = train(urls["all"], tmp_path / "no", *SET, "--data.standardise", "no", job=train_graphs)[1]
+    raw = trained(urls["all"], tmp_path / "no", *SET, "--data.standardise", "no", job=train_graphs)[1]
     assert raw != losses
     other, tables = write_set(tmp_path, "all", 20, 1), []
     assert open_graphs(other).manifest.measured.node_columns != measured.node_columns
@@ -302,8 +302,8 @@ def test_columns_of_sets_are_standardised(tmp_path):
 
 def test_sets_of_ordinary_scales_are_left_as_they_are(tmp_path):
     url = write_set(tmp_path, "plain")
-    summary, losses, printed = train(url, tmp_path / "auto", *SET, job=train_graphs)
-    assert train(url, tmp_path / "no", *SET, "--data.standardise", "no", job=train_graphs)[1] == losses
+    summary, losses, printed = trained(url, tmp_path / "auto", *SET, job=train_graphs)
+    assert trained(url, tmp_path / "no", *SET, "--data.standardise", "no", job=train_graphs)[1] == losses
     assert "standardise" not in printed
     assert "standardised_columns" not in summary
 

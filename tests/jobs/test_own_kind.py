@@ -213,7 +213,8 @@ PACKAGE = '''
         def unit(self, config):
             return "edges"
 
-        def text(self, config):
+        @property
+        def text(self):
             return f"of {len(self.edges.arrays['value'])} edges with a number at {self.path}"
 
         def resolve(self, config, resources):
@@ -253,7 +254,6 @@ PACKAGE = '''
                 subject=self,
                 trained=trained,
                 data=StoredEdges(self.path),
-                text=f"edges at {self.path}",
                 samplers=samplers,
                 build_model=checked(run, self.path, trained.build_model),
                 task=task,

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from graphmill.cluster.ray.placement import Resources
+from graphmill.core.summaries import size
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.machine.memory_check import growth_bytes
-from graphmill.jobs.plan.run_plan import duration, size
+from graphmill.jobs.plan.run_plan import duration
 from graphmill.storage.format.encoding_names import EncodingOptions
 from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
