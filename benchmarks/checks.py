@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -141,7 +142,7 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     from graphmill.cluster.runs.run_store import RunStore
     from graphmill.cluster.serving.partition_server import connect
     from graphmill.cluster.training.checkpoint_writer import CheckpointWriter
-    from graphmill.cluster.training.ray_train import RayTrainSession
+    from graphmill.cluster.training.ray_train import register
     from graphmill.cluster.training.train_loop import Worker
 
     config: Config = given["config"]
@@ -150,10 +151,9 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     rank, world_size = context.get_world_rank(), context.get_world_size()
     checkpoints = Checkpoints(RunStore(context.get_storage().experiment_fs_path))
     reporter = Recorder(given["files"])
-    session = RayTrainSession(rank, world_size, get_device(), "", checkpoints, reporter, config.epochs)
-    writer = CheckpointWriter(checkpoints, rank, None, session.register)
+    writer = CheckpointWriter(checkpoints, rank, None, partial(register, checkpoints, config.epochs))
     spec = _spec(config, given["servers"], given["manifest"])
-    workers = {name: Worker(spec, reporter, rank, world_size, session.device, writer) for name in LOOPS}
+    workers = {name: Worker(spec, reporter, rank, world_size, get_device(), writer) for name in LOOPS}
     for name in UNSAFE:
         workers[name].data = OpenNodes(connect(given["servers"]))
     ddp = {name: DistributedDataParallel(workers[name].model) for name in UNSAFE}

@@ -102,11 +102,6 @@ def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {f"{index}.{name}": value for index, values in states for name, value in values.items()}
 
 
-def file_names() -> tuple[str, ...]:
-    """Of a checkpoint; some may not be there."""
-    return (*(f"{file}.safetensors" for file in ("model", "average", "best", "optimizer")), "config.json", "state.json")
-
-
 def write_files(directory: Path, snapshot: Snapshot) -> None:
     """Writes a checkpoint's files to an empty folder, synced. Raises OSError where that fails, StageError where a table's files are missing."""
     state = snapshot.state
@@ -201,17 +196,13 @@ def verify_checkpoint(directory: Path) -> None:
 
 def load_state(directory: Path) -> TrainState:
     """The checkpoint's state. Raises FormatError where it is missing, broken or of another version."""
-    return _checked_state(_state_body(directory), str(directory / "state.json"))
+    return parse_state(_state_text(directory), str(directory / "state.json"))
 
 
 def parse_state(content: bytes, path: str) -> TrainState:
     """The state that the content of a state.json says. Raises FormatError where it is broken or of another version."""
-    return _checked_state(_parse_body(content, path), path)
-
-
-def _checked_state(body: Mapping[str, Any], path: str) -> TrainState:
     try:
-        return TypeAdapter(TrainState).validate_python(body)
+        return TypeAdapter(TrainState).validate_python(_parse_body(content, path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(name) for name in first["loc"])
@@ -219,9 +210,13 @@ def _checked_state(body: Mapping[str, Any], path: str) -> TrainState:
 
 
 def _state_body(directory: Path) -> dict[str, Any]:
+    return _parse_body(_state_text(directory), str(directory / "state.json"))
+
+
+def _state_text(directory: Path) -> bytes:
     path = directory / "state.json"
     try:
-        return _parse_body(read_small(path), str(path))
+        return read_small(path)
     except FileNotFoundError:
         raise FormatError(
             f"{path}: expected a checkpoint, found none; was the run stopped before its first one?"

@@ -16,7 +16,6 @@ from graphmill.cluster.checkpoints.checkpoint import (
     OURS,
     Snapshot,
     TrainState,
-    file_names,
     load_state,
     parse_state,
     verify_checkpoint,
@@ -110,7 +109,8 @@ class Checkpoints:
     @contextmanager
     def opened(self, name: str) -> Iterator[Path]:
         """A folder on this host with its files. Raises FormatError where one is not as it was saved, or cannot be brought here."""
-        with self.store.child(name).at_hand(*file_names()) as folder:
+        own = [file for file in self.store.names(name) if OURS.fullmatch(file)]
+        with self.store.child(name).at_hand(*own) as folder:
             verify_checkpoint(folder)
             load_state(folder)
             yield folder

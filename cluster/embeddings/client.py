@@ -8,6 +8,7 @@ worker's part. `docs/decisions/0073` has the protocol.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -281,6 +282,12 @@ class TableClient:
             with link.lock:
                 link.look()
 
+    def watch(self, ended: threading.Event) -> None:
+        """Looks again and again until then: this worker may wait for another one that waits for an owner."""
+        while not ended.wait(_LOOK_S):
+            with suppress(GraphmillError):  # the worker's own next request meets it, too
+                self.look()
+
     def _keep(self, link: OwnerLink, number: int, request: PushRows | MarkTable) -> None:
         if not self._keeps_log:
             return
@@ -301,23 +308,3 @@ def next_attempt(owners: Sequence[AsksOwner]) -> int:
     """A number above that of every attempt that an owner knows, and of those that had begun before now by this clock."""
     known = [owner.submit(ReadRows(1 << 62, FIRST_LIFE, 0, False, np.empty(0, np.int64))).result() for owner in owners]
     return max([int(1000 * time.time())] + [reply.attempt + 1 for reply in known if isinstance(reply, TableStatus)])
-
-
-class Watch:
-    """Looks at the owners from a thread, until `stop`: this worker may wait for another one that waits for an owner."""
-
-    def __init__(self, client: TableClient) -> None:
-        self._client, self._ending = client, threading.Event()
-        self.error: GraphmillError | None = None
-        self._thread = threading.Thread(target=self._run, name="graphmill-table", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ending.set()
-
-    def _run(self) -> None:
-        while not self._ending.wait(_LOOK_S):
-            try:
-                self._client.look()
-            except GraphmillError as error:  # the worker's own next request meets it, too
-                self.error = error

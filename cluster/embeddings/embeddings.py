@@ -5,6 +5,7 @@ the gradients of its micro-batches along the tree of `graphmill.cluster.reductio
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphmill.cluster.embeddings.client import AsksOwner, OwnerHere, SavedAt, TableClient, Watch, next_attempt
+from graphmill.cluster.embeddings.client import AsksOwner, OwnerHere, SavedAt, TableClient, next_attempt
 from graphmill.cluster.embeddings.owner import TableOwner
 from graphmill.cluster.embeddings.rows import SparseRows, TableConfig, add_rows
 from graphmill.cluster.metrics.class_scores import gather_objects
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, EmbeddingOptions
 from graphmill.cluster.reduction.position_tree import Seat, leaf
+from graphmill.core.daemon_threads import beside
 
 # Shorter than the wait of a worker for the others, which wait for the one that waits for an owner.
 _DEADLINE_S = COLLECTIVE_TIMEOUT_S - 60.0
@@ -66,7 +68,7 @@ class Embeddings:
         config = spec.config(seat.num_positions)
         self._owners, self._config = spec.owners.open(config), config
         self._client: TableClient | None = None
-        self._watch: Watch | None = None
+        self._ending = ExitStack()
         self._leaves: list[tuple[np.ndarray, Tensor]] = []  # of the step's batches: ids, and their rows
 
     def begin(self, base: SavedAt) -> None:
@@ -76,11 +78,10 @@ class Embeddings:
         self._client = TableClient(self._owners, self._config, attempt, base, _DEADLINE_S, keeps_log=may_die)
         self._attempt = attempt
         if may_die:
-            self._watch = Watch(self._client)
+            self._ending.enter_context(beside(self._client.watch, "table", end_s=0))
 
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
+        self._ending.close()
 
     @property
     def client(self) -> TableClient:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from graphmill.core.errors import GraphmillError
+from graphmill.core.errors import DamageError, GraphmillError
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Failed:
     owner: str  # whose stage: "rank 1", "Ray Train's controller"
     cause: GraphmillError
     is_final: bool = True  # another attempt would fail in the same way
+
+    @classmethod
+    def of(cls, error: GraphmillError, owner: str) -> "Failed":
+        """What a worker raised on purpose, which may know its stage and owner better."""
+        return cls(error.stage or "training", error.owner or owner, error, is_final=isinstance(error, DamageError))
 
     def error(self, given_up: str | None = None) -> GraphmillError:
         """What the user is shown: one line with stage, owner, cause and, where attempts were counted, why none is left."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from graphmill.cluster.process.graceful_stop import interrupt_main
 from graphmill.cluster.runs.records import AttemptRecords, Record, RecordReader
+from graphmill.core.daemon_threads import beside
 from graphmill.core.errors import StageError
 
 _END_S = 20.0  # longest wait at the end for what is not recorded yet
@@ -24,33 +25,25 @@ def followed(
 
     Asks the workers to stop once `stopping` is set. An error in `consume` ends the body, by `end_now`, and is raised as StageError.
     """
-    reader, ended, failures = RecordReader(reports), threading.Event(), list[Exception]()
+    reader = RecordReader(reports)
 
-    def follow() -> None:
+    def follow(ended: threading.Event) -> None:
         is_asked = is_last = False
-        try:
-            while not is_last:
-                is_last = ended.wait(reports.look_s)
-                if stopping is not None and stopping.is_set() and not is_asked:
-                    reports.ask_to_stop()
-                    is_asked = True
-                for record in reader.fresh():
-                    consume(record)
-        except Exception as error:  # noqa: BLE001  whatever it is, the main thread must hear of it
-            failures.append(error)
-            if not ended.is_set():
-                # Training without a record is worth nothing: what waits in the main thread ends as by Ctrl-C, and the error is shown.
-                end_now()
+        while not is_last:
+            is_last = ended.wait(reports.look_s)
+            if stopping is not None and stopping.is_set() and not is_asked:
+                reports.ask_to_stop()
+                is_asked = True
+            for record in reader.fresh():
+                consume(record)
 
-    thread = threading.Thread(target=follow, name="graphmill-records", daemon=True)
-    thread.start()
+    # Training without a record is worth nothing: after an error what waits in the main thread ends as by Ctrl-C, and the error is shown.
     try:
-        yield
+        with beside(follow, "records", _END_S, end_now) as following:
+            yield
     finally:
-        ended.set()
-        thread.join(timeout=_END_S)
-        if failures:
-            raise StageError(f"{type(failures[0]).__name__}: {failures[0]}").at("recording metrics") from failures[0]
-        if not thread.is_alive():
+        if following.done():
+            if error := following.exception():
+                raise StageError(f"{type(error).__name__}: {error}").at("recording metrics") from error
             settle()
             reports.remove()

@@ -16,6 +16,7 @@ baselines/         runs of classic models beside this one, trained before it, wh
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,14 @@ def check_free(run: Path | RunStore) -> None:
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
     return [name for name in names_there(filesystem, path) if name not in (BASELINES, HOLDERS)]
+
+
+def log_failure(run: RunStore, text: str) -> Path:
+    """Adds the text to the run's failure.log, which is returned; a full disk is the driver's to tell."""
+    log = run.folder / "failure.log"
+    with suppress(OSError), log.open("a") as stream:
+        stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
+    return log
 
 
 def make_folder(place: RunStore) -> None:

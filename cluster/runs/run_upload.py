@@ -7,12 +7,13 @@ store but `sync`, which the driver calls where what it has written must outlive 
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from graphmill.cluster.runs.run_directory import RunDirectory
 from graphmill.cluster.runs.run_store import FILES, RunStore
+from graphmill.core.daemon_threads import beside
 from graphmill.core.errors import ConflictError, DeadlineError, FormatError
 
 TENSORBOARD = "tensorboard"
@@ -35,73 +36,62 @@ def copied(run: RunDirectory) -> Iterator[None]:
     copy.sync()  # from here on the run is there, for whoever begins it again
     run.settle = copy.sync
     try:
-        with copy.following(run.place.leave_working_folder):
+        with beside(copy.follow, "copy", run.place.deadline_s):
             yield
     except BaseException:  # its own error comes first
-        run.place.leave_working_folder()  # whatever the last copy ends with
         try:
-            RunCopy(run, replace(run.place, deadline_s=_LAST_S)).sync()
+            RunCopy(run, replace(run.place, deadline_s=_LAST_S)).finish()
         except (ConflictError, DeadlineError, FormatError) as error:
-            print(f"{error}; what the run has recorded since is in {run.path}", file=sys.stderr)
-        else:
-            run.place.remove_working_folder()
+            print(error, file=sys.stderr)
         raise
-    run.place.leave_working_folder()
-    try:
-        copy.sync()
-    except (ConflictError, DeadlineError, FormatError) as error:
-        raise type(error)(f"{error}; what the run has recorded since is in {run.path}") from error
-    run.place.remove_working_folder()
+    copy.finish()
 
 
 class RunCopy:
     """One run's."""
 
     def __init__(self, run: RunDirectory, store: RunStore) -> None:
-        self._run, self._folder, self._hold = store, run.path, run.hold
+        self._store, self._run, self._folder = store, run, run.path
         self._lock = threading.Lock()
         self._sent: dict[str, tuple[int, int]] = {}
-        self._ended = threading.Event()
-        self._complained = False
 
     def sync(self) -> None:
         """Returns when the store has all that was written before. Raises DeadlineError or FormatError where it cannot be reached, ConflictError
         where another driver has taken the run over."""
         with self._lock:
-            if self._hold is not None:
-                self._hold.check(self._run)
+            if self._run.hold is not None:
+                self._run.hold.check(self._store)
             for name in self._names():
                 path = self._folder / name
                 status = path.stat()
                 stamp = (status.st_size, status.st_mtime_ns)
                 if self._sent.get(name) != stamp:
-                    self._run.write(name, path.read_bytes())
+                    self._store.write(name, path.read_bytes())
                     self._sent[name] = stamp
 
-    @contextmanager
-    def following(self, on_trouble: Callable[[], None]) -> Iterator[None]:
-        """Copies from a thread while the context is open. `on_trouble` is called when the store does not take something for the first time."""
-        thread = threading.Thread(target=self._follow, args=(on_trouble,), name="graphmill-copy", daemon=True)
-        thread.start()
+    def finish(self) -> None:
+        """`sync` for the last time; the working folder stays, and is told, where that fails."""
+        self._run.place.leave_working_folder()
         try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join(timeout=self._run.deadline_s)
+            self.sync()
+        except (ConflictError, DeadlineError, FormatError) as error:
+            raise type(error)(f"{error}; what the run has recorded since is in {self._folder}") from error
+        self._run.place.remove_working_folder()
 
-    def _follow(self, on_trouble: Callable[[], None]) -> None:
-        pause = _PERIOD_S
-        while not self._ended.wait(pause):
+    def follow(self, ended: threading.Event) -> None:
+        """Copies until then. The working folder is the user's once the store does not take something."""
+        pause, complained = _PERIOD_S, False
+        while not ended.wait(pause):
             began = time.monotonic()
             try:
                 self.sync()
             except ConflictError:  # the holder ends the run
                 return
             except (DeadlineError, FormatError, OSError) as error:
-                if not self._complained:
-                    on_trouble()
+                if not complained:
+                    self._run.place.leave_working_folder()
                     print(f"\n{' '.join(str(error).split())}; the run goes on", file=sys.stderr)
-                    self._complained = True
+                    complained = True
             pause = max(_PERIOD_S, (time.monotonic() - began) / _SHARE)
 
     def _names(self) -> list[str]:

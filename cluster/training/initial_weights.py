@@ -1,6 +1,7 @@
 """The weights that a run begins with where they are another's: a finished run's best ones, or a converted checkpoint's (fine-tuning)."""
 
-import fsspec
+import os
+
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -34,10 +35,10 @@ def load_start(model: torch.nn.Module, path: str) -> None:
 
 
 def _read(path: str) -> dict[str, torch.Tensor]:
-    names = ("",) if path.endswith(".safetensors") else (f"{BEST}/{_FILE}", _FILE)
-    place = RunStore(path)
-    for name in names:
-        content = place.read(name) if name else _file(path)
+    run, names = path, [f"{BEST}/{_FILE}", _FILE]
+    if path.endswith(".safetensors"):
+        run, *names = os.path.split(path)
+    for content in map(RunStore(run).read, names):
         if content is None:
             continue
         try:
@@ -47,11 +48,3 @@ def _read(path: str) -> dict[str, torch.Tensor]:
     raise ConfigError(
         f"start_from: expected a finished run, a folder with {_FILE}, or such a file at {path}, found none; set --fit.start_from"
     )
-
-
-def _file(path: str) -> bytes | None:
-    try:
-        with fsspec.open(path, "rb") as stream:
-            return stream.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None

@@ -7,8 +7,7 @@ import socket
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -17,24 +16,20 @@ from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints, checkpoi
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
 from graphmill.cluster.process.outcome import Failed, Outcome
 from graphmill.cluster.runs.records import AttemptRecords, Record, Recorder
+from graphmill.cluster.runs.run_directory import log_failure
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.train_loop import train_worker
+from graphmill.cluster.training.train_session import TrainSession
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
-from graphmill.core.errors import DamageError, GraphmillError, StageError
+from graphmill.core.errors import GraphmillError, StageError
 
 
-class ProcessSession:
-    """The one rank's."""
+class CheckpointThread:
+    """Writes the one rank's checkpoints, one after the other."""
 
-    rank, world_size = 0, 1
-
-    def __init__(
-        self, device: torch.device, checkpoints: Checkpoints, reporter: Recorder, keep_checkpoints: int
-    ) -> None:
-        self.device, self.checkpoints, self.reporter = device, checkpoints, reporter
-        self.host = socket.gethostname()
-        self._keep = keep_checkpoints
+    def __init__(self, checkpoints: Checkpoints, keep_checkpoints: int) -> None:
+        self._checkpoints, self._keep = checkpoints, keep_checkpoints
         self._written: Future[None] | None = None
 
     def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
@@ -44,7 +39,7 @@ class ProcessSession:
 
         def run() -> None:
             write()
-            self.checkpoints.sweep(self._keep)
+            self._checkpoints.sweep(self._keep)
 
         self._written = begin(run, "checkpoint")
 
@@ -57,7 +52,7 @@ class ProcessSession:
             written.result(COLLECTIVE_TIMEOUT_S)
         except TimeoutError:
             raise StageError(
-                f"{self.checkpoints.url}: a checkpoint is not written after {COLLECTIVE_TIMEOUT_S} s"
+                f"{self._checkpoints.url}: a checkpoint is not written after {COLLECTIVE_TIMEOUT_S} s"
             ) from None
 
 
@@ -79,18 +74,18 @@ class ProcessLauncher:
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         """What the loop returns; for what it raises, the failure that the worker of a cluster would have had."""
         device = torch.device("cuda", 0) if self.workers.device == "gpu" else torch.device("cpu")
-        reporter = Recorder(reports)
-        session = ProcessSession(device, checkpoints_of(self._run), reporter, self.workers.keep_checkpoints)
+        checkpoints, reporter = checkpoints_of(self._run), Recorder(reports)
+        thread = CheckpointThread(checkpoints, self.workers.keep_checkpoints)
+        session = TrainSession(0, 1, device, socket.gethostname(), checkpoints, reporter, thread.register)
         try:
             try:
                 return train_worker(spec, session)
             finally:
-                session.settle()
+                thread.settle()
                 reporter.close()
         except GraphmillError as error:
             self._log(error)
-            stage, owner, is_final = error.stage or "training", error.owner or "rank 0", isinstance(error, DamageError)
-            return Failed(stage, owner, error.with_traceback(None), is_final)
+            return Failed.of(error.with_traceback(None), "rank 0")
         except Exception as error:  # noqa: BLE001  whatever it is, another attempt may get further, as that of another process
             log = self._log(error)
             last = (str(error).strip().splitlines() or [repr(error)])[-1]
@@ -98,9 +93,4 @@ class ProcessLauncher:
             return Failed("training", "rank 0", StageError(text), is_final=False)
 
     def _log(self, error: Exception) -> Path:
-        log = self._run.folder / "failure.log"
-        with suppress(OSError), log.open("a") as stream:  # a full disk, which the driver tells
-            stream.write(
-                f"{datetime.now(UTC).isoformat(timespec='seconds')} {''.join(traceback.format_exception(error))}\n"
-            )
-        return log
+        return log_failure(self._run, "".join(traceback.format_exception(error)))

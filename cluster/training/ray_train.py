@@ -2,9 +2,9 @@
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,11 +27,13 @@ from graphmill.cluster.ray.placement import place, wait_for_room
 from graphmill.cluster.ray.process_group import MeetingConfig
 from graphmill.cluster.ray.session import environment_defaults
 from graphmill.cluster.runs.records import AttemptRecords, Record, Recorder
+from graphmill.cluster.runs.run_directory import log_failure
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.train_loop import train_worker
+from graphmill.cluster.training.train_session import TrainSession
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
-from graphmill.core.errors import DamageError, GraphmillError, StageError
+from graphmill.core.errors import GraphmillError, StageError
 
 _RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
 _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
@@ -47,54 +49,40 @@ _SHORTEST_POLL_S = 0.1
 _ray_train: Any = ray.train
 
 
-@dataclass(frozen=True)
-class RayTrainSession:
-    """A worker's."""
+def register(
+    checkpoints: Checkpoints, keep_checkpoints: int, epoch: int, name: str, write: Callable[[], None] | None
+) -> None:
+    """A session's `register`, a collective call, which does not wait for `write`: Ray's thread calls it, and registers the checkpoint when that is done."""
+    options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
+    if write is not None:
 
-    rank: int
-    world_size: int
-    device: torch.device
-    host: str
-    checkpoints: Checkpoints
-    reporter: Recorder
-    keep_checkpoints: int
+        def upload(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
+            write()
+            checkpoints.sweep(keep_checkpoints)
+            return checkpoint
 
-    def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
-        """A collective call, which does not wait for `write`: Ray's thread calls it, and registers the checkpoint when that is done."""
-        options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
-        if write is not None:
-
-            def upload(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
-                write()
-                self.checkpoints.sweep(self.keep_checkpoints)
-                return checkpoint
-
-            options |= {
-                "checkpoint": self._rays(name),
-                "checkpoint_upload_fn": upload,
-                "delete_local_checkpoint_after_upload": False,
-            }
-        ray.train.report({"epoch": epoch}, checkpoint_dir_name=name, **options)
-
-    def _rays(self, name: str) -> ray.train.Checkpoint:
         storage = ray.train.get_context().get_storage()
-        return ray.train.Checkpoint(f"{storage.experiment_fs_path}/{name}", storage.storage_filesystem)
+        options |= {
+            "checkpoint": ray.train.Checkpoint(f"{storage.experiment_fs_path}/{name}", storage.storage_filesystem),
+            "checkpoint_upload_fn": upload,
+            "delete_local_checkpoint_after_upload": False,
+        }
+    ray.train.report({"epoch": epoch}, checkpoint_dir_name=name, **options)
 
 
 def _worker(config: dict[str, Any]) -> Outcome:
     """Entry point of a Ray Train worker; `config` holds the TrainSpec, the run's URL and the attempt's records."""
     context = ray.train.get_context()
     torch.set_num_threads(config["threads"])
-    rank = context.get_world_rank()
-    reporter = Recorder(config["reports"])
-    session = RayTrainSession(
-        rank,
+    checkpoints, reporter = checkpoints_of(RunStore(config["run"])), Recorder(config["reports"])
+    session = TrainSession(
+        context.get_world_rank(),
         context.get_world_size(),
         get_device(),
         f"{socket.gethostname()} ({get_node_ip_address()})",
-        checkpoints_of(RunStore(config["run"])),
+        checkpoints,
         reporter,
-        config["keep_checkpoints"],
+        partial(register, checkpoints, config["keep_checkpoints"]),
     )
     try:
         return train_worker(config["spec"], session)
@@ -142,7 +130,6 @@ class RayTrainLauncher:
         return begin(lambda: self._attempt(spec, reports), "attempt").result()
 
     def _attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        log = self._run.folder / "failure.log"
         # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
         self._run.remove([f"{TRAIN}/{name}" for name in _RAYS_LISTS])
         wait_for_room(self.workers, self._say, self._lost)
@@ -162,9 +149,7 @@ class RayTrainLauncher:
             with environment_defaults(polled | (_ELASTIC_ENVIRONMENT if is_elastic else {})):
                 return cast(Outcome, trainer.fit().return_value)
         except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
-            with suppress(OSError), log.open("a") as stream:  # a full disk, which the driver tells
-                stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
-            failed, full = _failure(error, log), self._full_disks()
+            failed, full = _failure(error, log_failure(self._run, str(error))), self._full_disks()
             return replace(failed, cause=type(failed.cause)(f"{full}; {failed.cause}")) if full else failed
 
 
@@ -214,12 +199,7 @@ def _failure(error: Exception, log: Path) -> Failed:
     failures = dict(getattr(error, "worker_failures", {}) or {})
     for rank, failure in sorted(failures.items()):
         if isinstance(failure, GraphmillError):
-            return Failed(
-                failure.stage or "training",
-                failure.owner or f"rank {rank}",
-                failure,
-                is_final=isinstance(failure, DamageError),
-            )
+            return Failed.of(failure, f"rank {rank}")
     controller = getattr(error, "controller_failure", None)
     rank, first = next(iter(sorted(failures.items())), (None, controller or error))
     lines = str(first).strip().splitlines()

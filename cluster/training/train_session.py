@@ -8,6 +8,7 @@ The loop is the same, and so are its numbers and the files that it leaves.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -21,39 +22,19 @@ from graphmill.cluster.training.train_spec import TrainSpec
 Register = Callable[[int, str, Callable[[], None] | None], None]
 
 
-class TrainSession(Protocol):
+@dataclass(frozen=True)
+class TrainSession:
     """One rank's."""
 
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def host(self) -> str:
-        """That it runs on, for people."""
-        ...
-
-    @property
-    def checkpoints(self) -> Checkpoints:
-        """The run's."""
-        ...
-
-    @property
-    def reporter(self) -> Recorder:
-        """Through which the driver is told, and asks to stop."""
-        ...
-
-    def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
-        """A checkpoint of this name among them, by which training goes on at this epoch: every rank says it.
-
-        `write` is rank 0's; it is called in a thread. What it raises ends the attempt.
-        """
-        ...
+    rank: int
+    world_size: int
+    device: torch.device
+    host: str  # that it runs on, for people
+    checkpoints: Checkpoints
+    reporter: Recorder
+    register: Register
+    """A checkpoint of this name is among them, by which training goes on at this epoch: every rank says it. The function is rank 0's and writes the
+    checkpoint; it is called in a thread. What it raises ends the attempt."""
 
 
 class Launcher(Protocol):

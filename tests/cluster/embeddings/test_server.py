@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import ray
 
-from graphmill.cluster.embeddings.client import AsksOwner, SavedAt, TableClient, Watch, next_attempt
+from graphmill.cluster.embeddings.client import AsksOwner, SavedAt, TableClient, next_attempt
 from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.embeddings.owner import TableOwner
 from graphmill.cluster.embeddings.rows import TableConfig, add_rows
@@ -20,6 +21,7 @@ from graphmill.cluster.options import EmbeddingOptions, ServerOptions
 from graphmill.cluster.reduction.position_tree import Seat, leaf
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import RemoteOwner
+from graphmill.core.daemon_threads import beside
 from tests.cluster.table_simulation import Course, rate
 from tests.waiting import wait_until
 
@@ -52,7 +54,8 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
 
     def work(rank: int) -> None:
         client = TableClient(open_owners(), course.config, attempt, SavedAt(0, ""), 60.0, keeps_log=True)
-        watch, seat = Watch(client), Seat(rank, NUM_RANKS, course.config.num_positions)
+        seat, ending = Seat(rank, NUM_RANKS, course.config.num_positions), ExitStack()
+        ending.enter_context(beside(client.watch, "table", end_s=0))
         try:
             for step in range(course.num_steps):
                 if course.is_best(step):
@@ -67,7 +70,7 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
             errors.append(error)
             barrier.abort()
         finally:
-            watch.stop()
+            ending.close()
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(NUM_RANKS)]
     for thread in threads:
