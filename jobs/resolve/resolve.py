@@ -174,14 +174,15 @@ class ResolvedRun:
             return self._on_whole_graph(1, NUM_BLOCKS, "shard")
         if how.how == "sampled":
             return {split: self._sampler(split, shuffle=False) for split in SPLITS}
-        blocks = NUM_BLOCKS if sharding(self._model_options) == "rows" else None
+        blocks = NUM_BLOCKS if sharding(self._model_options) == "rows" and not self.inputs.node_dims else None
         return self._on_whole_graph(how.chunks, blocks)
 
     def _on_whole_graph(
         self, chunks: int, blocks: int | None = None, alone: Literal["batch", "shard"] = "batch"
     ) -> dict[str, Any]:
         split_set = self.config.data.split_set
-        return dict(full_evaluation(split_set, chunks, self._encodings, blocks, alone, self.edge_columns))
+        options = full_evaluation(split_set, chunks, self._encodings, blocks, alone, self.edge_columns)
+        return {split: given(each, root_type=self.config.node_type) for split, each in options.items()}
 
     @property
     def edge_columns(self) -> tuple[EdgeColumn, ...]:

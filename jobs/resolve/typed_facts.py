@@ -51,11 +51,12 @@ def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
 
 def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inputs:
     """What the graph, its predicted type `nodes` and the relational layers decide of a model."""
+    ages = getattr(config.sampler.options, "recency_dim", 0)  # beside the features of every node
     return Inputs(
         node=Features(dim=config.relational.width),
         out_dim=nodes.num_classes or 1,
         task="node",
-        node_dims=tuple((name, row.feature_dim) for name, row in manifest.node_types.items()),
+        node_dims=tuple((name, row.feature_dim + ages) for name, row in manifest.node_types.items()),
         relations=tuple((each.source, each.name, each.target) for each in manifest.edge_types),
     )
 
@@ -104,18 +105,16 @@ def _for_types(config: RunConfig) -> str | None:
 
 def _for_one_type(config: RunConfig) -> str | None:
     """What of these options a typed graph cannot have."""
-    row, evaluation = config.model.row("model", config.kind), config.evaluation
+    row = config.model.row("model", config.kind)
     if config.links is not None:
         return "expected a plain graph, for links of relations are not trained on, got a typed one; set --task classification"
     if config.run.parallel == "graph":
         return "--run.parallel graph: expected a plain graph, got a typed one; leave it out"
     if not (hasattr(config.sampler.options, "root_type") or config.sampler.is_foreign):
         return (
-            f"expected a sampler of typed graphs, got {config.sampler.name}; set --sampler neighbor --evaluation sampled "
-            "(--model rsage has both by default), or --sampler typed-node2subgraph or ppr"
+            f"expected a sampler of typed graphs, got {config.sampler.name}; set --sampler neighbor, random-partition, typed-node2subgraph "
+            "or ppr"
         )
-    if evaluation.how == "full":
-        return "expected scores through the sampler, for a typed graph is not scored as one batch; set --evaluation sampled"
     if config.baseline.models:
         return f"--baseline: expected a plain graph, got a typed one and {' '.join(config.baseline.models)}; leave out --baseline"
     if row is not None and row.takes_types and config.relational != RelationalConfig():

@@ -12,6 +12,7 @@ import numpy as np
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.router import Router, ascending_nodes
 from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.batches.typed_batch import TypedNodes
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.source import SPLIT_TRAIN
@@ -95,13 +96,13 @@ class Roots:
         lists = [self._router.list_split(self._split_set, code) for code in self._codes]
         return lists[0] if len(lists) == 1 else ascending_nodes(lists)
 
-    def among(self, batch: MiniBatch) -> np.ndarray:
-        """bool [n]: which of a batch's nodes are roots."""
+    def among(self, batch: MiniBatch | TypedNodes[np.ndarray]) -> np.ndarray:
+        """bool [n]: which of a batch's nodes, of a typed batch those of the roots' type, are roots."""
         if self._given is not None:
             given = self._given.original_id
             return given[np.minimum(np.searchsorted(given, batch.node_id), len(given) - 1)] == batch.node_id
         if self._codes is None:
-            return np.ones(batch.num_nodes, bool)
+            return np.ones(len(batch.node_id), bool)
         assert batch.split is not None
         return np.isin(batch.split, self._codes)
 

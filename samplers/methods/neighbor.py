@@ -35,6 +35,7 @@ from graphmill.samplers.kernels.relabel import PositionMaps, Relabeler
 from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeList, NodeRows, join_columns
 from graphmill.samplers.vocabulary.options import NeighborOptions
 from graphmill.samplers.vocabulary.requirements import (
+    EdgeUse,
     check_splits,
     edge_uses,
     encodings_by_type,
@@ -136,8 +137,22 @@ class NeighborSampler:
     def _pending(self, grown: "_Growth", epoch: int, batch: int) -> PendingBatch:
         """A batch without its rows; of a plain graph as a MiniBatch, else as a TypedBatch."""
         nodes, routers = grown.nodes(), self._router.nodes
-        edges = self._induced(nodes) if self.options.edges == "induced" else grown.edges()
-        drawn = _Drawn(epoch, batch, self.root_type, self.options, nodes, edges, self._columns)
+        edges = grown.edges()
+        if self.options.edges == "induced":
+            edges = _induced_edges(self._router, {name: found.node for name, found in nodes.items()}, self._uses)
+        num_roots, options = nodes[self.root_type].layer_sizes[0], self.options
+        drawn = _Drawn(
+            epoch,
+            batch,
+            self.root_type,
+            np.arange(num_roots),
+            len(options.fanouts),
+            options.encodings,
+            nodes,
+            edges,
+            recency=(options.recency_dim, options.recency_unit) if options.recency_dim and options.features else None,
+            tells_time="time" in options.edge_columns,
+        )
         wanted = tuple((routers[name], found.node, self._columns[name]) for name, found in nodes.items())
         complete = drawn.minibatch if isinstance(self._router, Router) else drawn.typed_batch
         return PendingBatch(wanted, complete, drawn.num_bytes)
@@ -206,23 +221,6 @@ class NeighborSampler:
         if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
             batch = batch // self._num_ranks // options.batch_dependency
         return epoch, batch, 0 if options.layer_dependency else hop
-
-    def _induced(self, nodes: "Mapping[str, _Nodes]") -> "dict[Relation, _Edges]":
-        """All edges among the nodes found, of every relation."""
-        questions = []
-        for relation, router in self._router.edges.items():
-            source, target, columns = (
-                nodes[relation.source].node,
-                nodes[relation.target].node,
-                self._uses[relation].columns,
-            )
-            if relation.source == relation.target:
-                questions.append(router.among_question(target, columns))
-            else:
-                ends = np.array([0, len(target)]), source, np.array([0, len(source)])
-                questions.append(router.induced_question(target, *ends, columns))
-        answers = zip(self._router.edges, ask(questions), strict=True)
-        return {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in answers}
 
 
 def _names_of(relation: Relation, options: NeighborOptions) -> tuple[int, ...]:
@@ -337,10 +335,13 @@ class _Drawn:
     epoch: int
     batch: int
     root_type: str
-    options: NeighborOptions
+    root_index: np.ndarray
+    num_hops: int
+    encodings: tuple[str, ...]
     nodes: Mapping[str, _Nodes]
     edges: Mapping[Relation, _Edges]
-    columns: Mapping[str, Columns]
+    recency: tuple[int, float] | None = None  # how many cosines of ages stand beside the features, and the unit of ages
+    tells_time: bool = True  # False: edges have times for recency alone
 
     @property
     def num_bytes(self) -> int:
@@ -348,17 +349,13 @@ class _Drawn:
         arrays += [array for each in self.edges.values() for array in (each.count, each.source, *each.columns.values())]
         return sum(array.nbytes for array in arrays if array is not None)
 
-    @property
-    def _root_index(self) -> np.ndarray:
-        return np.arange(self.nodes[self.root_type].layer_sizes[0])
-
     def minibatch(self, rows: NodeRows) -> MiniBatch:
         ((name, nodes),), (edges,) = self.nodes.items(), self.edges.values()
-        rows, encodings = self._placed(name, rows), self.options.encodings
+        rows = self._placed(name, rows)
         columns = {"hop": nodes.hop, "root_time": nodes.root_time, **self._told(edges)}
         indptr = edges.indptr(len(rows.original_id))
         return build_minibatch(
-            self.epoch, self.batch, rows, indptr, edges.source, self._root_index, encodings, **columns
+            self.epoch, self.batch, rows, indptr, edges.source, self.root_index, self.encodings, **columns
         )
 
     def typed_batch(self, *rows_of: NodeRows) -> TypedBatch[np.ndarray]:
@@ -381,28 +378,28 @@ class _Drawn:
         return TypedBatch(
             epoch=self.epoch,
             index=self.batch,
-            num_hops=len(self.options.fanouts),
+            num_hops=self.num_hops,
             root_type=self.root_type,
-            root_index=self._root_index,
+            root_index=self.root_index,
             nodes=nodes_of,
             edges=edges_of,
-            encoding_names=self.options.encodings,
+            encoding_names=self.encodings,
         )
 
     def _told(self, edges: _Edges) -> dict[str, np.ndarray | None]:
         """The columns of edges that were asked for: not the times that recency alone takes."""
-        return edges.columns if "time" in self.options.edge_columns else {**edges.columns, "edge_time": None}
+        return edges.columns if self.tells_time else {**edges.columns, "edge_time": None}
 
     def _placed(self, name: str, rows: NodeRows) -> NodeRows:
         """The rows of each copy, with what recency puts beside their features."""
-        nodes, options = self.nodes[name], self.options
+        nodes = self.nodes[name]
         if nodes.place is None:
             return rows
         placed = {column: None if own is None else own[nodes.place] for column, own in vars(rows).items()}
-        if options.recency_dim and options.features:
+        if self.recency is not None:
             assert nodes.root_time is not None
             age = ages_of_copies(nodes.root_time, *self._reached(name))
-            beside = encode_ages(age, options.recency_dim, options.recency_unit)
+            beside = encode_ages(age, *self.recency)
             feature = placed["feature"]
             placed["feature"] = beside if feature is None else np.concatenate([feature, beside], axis=1)
         return NodeRows(**placed)  # type: ignore[arg-type]  # permanent ids are always there
@@ -434,6 +431,40 @@ def draw_induced(
 
     kept = (node, indptr, edges.neighbor, *told.values())
     return PendingBatch(((router, node, columns),), complete, sum(array.nbytes for array in kept))
+
+
+def draw_typed_induced(
+    router: TypedRouter,
+    epoch: int,
+    batch: int,
+    node: Mapping[str, np.ndarray],
+    options: Any,
+    uses: Mapping[Relation, EdgeUse],
+    root_type: str,
+) -> PendingBatch:
+    """The typed batch of these nodes and of all edges among them, without roots; `options` name the split set and encodings."""
+    edges, encodings = _induced_edges(router, node, uses), encodings_by_type(router, options.encodings)
+    columns = {name: Columns.of(each, options.split_set, encodings[name]) for name, each in router.nodes.items()}
+    nodes = {name: _Nodes(own, [len(own)]) for name, own in node.items()}
+    drawn = _Drawn(epoch, batch, root_type, np.empty(0, np.int64), 0, options.encodings, nodes, edges)
+    wanted = tuple((router.nodes[name], own, columns[name]) for name, own in node.items())
+    return PendingBatch(wanted, drawn.typed_batch, drawn.num_bytes)
+
+
+def _induced_edges(
+    router: Router | TypedRouter, node: Mapping[str, np.ndarray], uses: Mapping[Relation, EdgeUse]
+) -> dict[Relation, _Edges]:
+    """All edges among these nodes, of every relation."""
+    questions = []
+    for relation, each in router.edges.items():
+        source, target, columns = node[relation.source], node[relation.target], uses[relation].columns
+        if relation.source == relation.target:
+            questions.append(each.among_question(target, columns))
+        else:
+            ends = np.array([0, len(target)]), source, np.array([0, len(source)])
+            questions.append(each.induced_question(target, *ends, columns))
+    answers = zip(router.edges, ask(questions), strict=True)
+    return {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in answers}
 
 
 def build_minibatch(

@@ -16,6 +16,8 @@ partition that d' of the edges begin in, of its N. Given that v is in it, anothe
 so Σ coefficient · message estimates the sum over all in-edges without bias and, divided by the degree, the mean: of a random cut exactly; within partitions as if
 the edges that begin in others were like those that do not.
 
+In a typed graph a chunk is one of the nodes of every type, by the same hash of their permanent ids, and the roots are nodes of one type.
+
 A batch may hold no root: a training loop then skips the loss (a mean over none is NaN), but under DDP still steps, for other ranks wait.
 """
 
@@ -23,22 +25,24 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
 from graphmill.samplers.drawing.roots import Roots
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
-from graphmill.samplers.methods.neighbor import draw_induced
+from graphmill.samplers.methods.neighbor import draw_induced, draw_typed_induced
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from graphmill.samplers.vocabulary.rank_shares import chunk_share, even_split, num_chunk_batches
-from graphmill.samplers.vocabulary.requirements import check_graph
+from graphmill.samplers.vocabulary.requirements import check_splits, edge_uses, type_of_roots
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.manifest import Manifest
 
@@ -53,21 +57,31 @@ class RandomPartitionSampler:
     router, sample = own_router, sample_drawn
 
     def __init__(
-        self, router: Router, options: RandomPartitionOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+        self,
+        router: Router | TypedRouter,
+        options: RandomPartitionOptions,
+        num_ranks: int = 1,
+        roots: np.ndarray | None = None,
     ) -> None:
+        """Raises ConfigError where the graph lacks what the options name, or cannot be cut as they say."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
-        self._num_chunks = count_chunks(options, router.manifest)
+        self._root_type = type_of_roots(router, options.root_type)
+        self._of_roots = router.nodes[self._root_type]
+        self._num_chunks = count_chunks(options, self._of_roots.manifest)
         self._num_groups = -(-self._num_chunks // options.chunks_per_batch)
-        check_graph(router.manifest, options.split_set, edge_columns=options.edge_columns)
-        self._roots = Roots(router, options.split_set, options.root_splits, roots)
+        check_splits(router, self._root_type, options.split_set)
+        self._uses = edge_uses(router, edge_columns=options.edge_columns)
+        if options.corrected and isinstance(router, TypedRouter):
+            raise ConfigError("corrected: expected a plain graph, got a typed one; leave out --sampler.corrected")
+        self._roots = Roots(self._of_roots, options.split_set, options.root_splits, roots)
 
     @property
     def content_hash(self) -> str:
-        if self.options.cut == "random":
-            return self._roots.content_hash
-        # Its chunks are the stored partitions, or parts of them.
-        hashes = f"{self._roots.content_hash} {self._router.manifest.content_hash}"
-        return hashlib.sha256(hashes.encode()).hexdigest()
+        of_parts = [] if isinstance(self._router, Router) else [self._router.content_hash]
+        if self.options.cut != "random":  # its chunks are the stored partitions, or parts of them
+            of_parts += [each.manifest.content_hash for each in self._router.nodes.values()]
+        hashes = " ".join([self._roots.content_hash, *of_parts])
+        return hashlib.sha256(hashes.encode()).hexdigest() if of_parts else hashes
 
     @property
     def num_batches(self) -> int:
@@ -86,7 +100,7 @@ class RandomPartitionSampler:
         drawn = []
         for batch, one in zip(batches, roots, strict=True):
             with stage("sample"):
-                nodes = self._draw_induced(epoch, batch, self._group_nodes(epoch, 0))
+                nodes = self._draw_induced(epoch, batch, 0)
             drawn.append(nodes.then(partial(_with_roots, one.original_id)))
         return drawn
 
@@ -94,22 +108,26 @@ class RandomPartitionSampler:
         check_batch(batch, self.num_batches)
         share = chunk_share(batch, self._num_groups, self._num_ranks)  # over groups of chunks
 
-        def choose_roots(minibatch: MiniBatch) -> MiniBatch:
-            roots = np.flatnonzero(self._roots.among(minibatch))
+        def choose_roots(minibatch: Any) -> Any:
+            among = minibatch if isinstance(minibatch, MiniBatch) else minibatch.roots
+            roots = np.flatnonzero(self._roots.among(among))
             start, stop = even_split(len(roots), share.parts, share.part)
             return replace(minibatch, root_index=roots[start:stop])
 
         with stage("sample"):
-            node = self._group_nodes(epoch, share.chunk)
-            drawn = self._draw_induced(epoch, batch, node).then(choose_roots)
-            return drawn.then(self._estimate(node, share.chunk)) if self.options.corrected else drawn
+            drawn = self._draw_induced(epoch, batch, share.chunk).then(choose_roots)
+            return drawn.then(self._estimate(drawn.node, share.chunk)) if self.options.corrected else drawn
 
-    def _draw_induced(self, epoch: int, batch: int, node: np.ndarray) -> PendingBatch:
-        return draw_induced(self._router, epoch, batch, node, self.options, self.options.edge_columns)
+    def _draw_induced(self, epoch: int, batch: int, group: int) -> PendingBatch:
+        nodes = {name: self._group_nodes(router, epoch, group) for name, router in self._router.nodes.items()}
+        if isinstance(self._router, Router):
+            (node,) = nodes.values()
+            return draw_induced(self._router, epoch, batch, node, self.options, self.options.edge_columns)
+        return draw_typed_induced(self._router, epoch, batch, nodes, self.options, self._uses, self._root_type)
 
     def _estimate(self, node: np.ndarray, group: int) -> Callable[[MiniBatch], MiniBatch]:
         """What gives the minibatch of these nodes the coefficients of the module's docstring; their degrees are asked for here."""
-        router, offsets = self._router, self._router.manifest.partition_offsets
+        router, offsets = self._of_roots, self._of_roots.manifest.partition_offsets
         if self.options.cut == "random":
             lists = router.list_neighbors(node, max_degree=np.zeros(len(node), np.int64))
             num_nodes, seen = router.manifest.num_nodes, lists.degree
@@ -123,7 +141,7 @@ class RandomPartitionSampler:
 
     def _part(self, chunk: int) -> tuple[int, int]:
         """(partition, number of the part of it) that a chunk of a cut within partitions is."""
-        num_partitions, num_ranks = self._router.manifest.num_partitions, self._num_ranks
+        num_partitions, num_ranks = self._of_roots.manifest.num_partitions, self._num_ranks
         step, rank = divmod(chunk, num_ranks)
         several, odd = divmod(num_ranks, num_partitions)
         if several and not odd:  # neighboring ranks share a partition
@@ -131,9 +149,9 @@ class RandomPartitionSampler:
         part, partition = divmod(chunk, num_partitions)
         return partition, part
 
-    def _group_nodes(self, epoch: int, group: int) -> np.ndarray:
-        """Nodes of the chunks of this group of the epoch's cut, ascending in permanent id."""
-        options, router = self.options, self._router
+    def _group_nodes(self, router: Router, epoch: int, group: int) -> np.ndarray:
+        """Nodes of a type in the chunks of this group of the epoch's cut, ascending in permanent id."""
+        options = self.options
         key = stream_key(options.seed, Purpose.CHUNKS, epoch if options.shuffle else 0)
         if options.cut == "within":
             partition, part = self._part(group)

@@ -198,7 +198,7 @@ DEFAULT_CHUNKS = 4
 class RandomPartitionOptions:
     """How the graph is cut."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_splits", "shuffle", "encodings")
+    GIVEN: ClassVar = ("seed", "split_set", "root_splits", "shuffle", "encodings", "root_type")
     num_chunks: int | None = None
     """None: 4 of a random cut, else the graph's partitions. Within these: equally many of each."""
     seed: int = 0
@@ -217,6 +217,8 @@ class RandomPartitionOptions:
     """Of all nodes at random; the stored partitions; or of each stored partition at random ("within"): a batch is read from one partition alone."""
     corrected: bool = False
     """Neighbors in the batch count for those that are not: sums and means over in-edges estimate the whole graph's (uniform vertex sampling, arXiv:2604.02651)."""
+    root_type: str | None = field(default=None, repr=False)
+    """Of a typed graph, the roots' type; none: the only type that has labels."""
 
     def __post_init__(self) -> None:
         check_fields(self, num_chunks=1)

@@ -143,6 +143,9 @@ def test_r_sage_has_layers_of_its_own(folder: Path) -> None:
     assert isinstance(run.build_model().model, RSAGE)
     assert "relational" not in run.architecture
     assert run.inputs.node_dims == (("author", 0), ("field_of_study", 0), ("institution", 0), ("paper", 8))
+    ages = ["--sampler.time", "until", "--sampler.as_of", "5", "--sampler.recency_dim", "3"]
+    run = node_run(open_graph(str(folder / "two")), "--model", "rsage", *ages)
+    assert run.inputs.node_dims == (("author", 3), ("field_of_study", 3), ("institution", 3), ("paper", 11))
 
 
 SUBGRAPHS = {
@@ -199,12 +202,43 @@ def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
     output_of(predict.main, str(folder / f"two-{name}"), f"predictions-{name}", cwd=folder)
 
 
+def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> None:
+    """One pass over all types and relations; plan and predictions too."""
+    base = ["--data", "two", "--model", "rsage", "--model.width", "16", *PROCESS, "--run.defaults", "recipe"]
+    words = [*base, "--sampler", "neighbor", "--sampler.fanouts", "-1", "-1", "--fit.epochs", "2"]
+    predicted = []
+    for how in ("full", "sampled"):
+        train([*words, "--evaluation", how, "--fit.checkpoint_every", "1", "--run.dir", how], folder)
+        done = run_job(predict.main, [how, f"predictions-{how}"], folder)
+        assert done.returncode == 0, done.stderr
+        predicted.append(predictions_of(folder / f"predictions-{how}").sort_by("id"))
+    assert curve(folder / "full") == curve(folder / "sampled")
+    assert predicted[0]["prediction"].equals(predicted[1]["prediction"])
+    done = run_job(train_nodes.main, [*words, "--evaluation", "full", "--plan"], folder)
+    assert done.returncode == 0, done.stderr
+    assert "one pass over the whole graph as one batch" in done.stdout
+
+
+def test_an_epoch_over_chunks_of_all_types(folder: Path) -> None:
+    words = ["--data", "two", "--model", "rsage", "--model.width", "16", *PROCESS, "--run.defaults", "recipe"]
+    chunks = [
+        "--sampler",
+        "random-partition",
+        "--sampler.num_chunks",
+        "2",
+        "--evaluation",
+        "full",
+        "--evaluation.chunks",
+        "2",
+    ]
+    train([*words, *chunks, "--fit.epochs", "1", "--run.dir", "chunks"], folder)
+    assert np.isfinite(curve(folder / "chunks", "train_loss")[0][0])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "set --sampler neighbor --evaluation sampled (--model rsage has both by default)"),
-        ("--model sage --sampler typed-neighbor", "a typed graph is not scored as one batch; set --evaluation sampled"),
-        ("--model rsage --evaluation full", "set --evaluation sampled"),
+        ("--model rsage --sampler saint", "set --sampler neighbor, random-partition, typed-node2subgraph or typed-ppr"),
         ("--model rsage --task.node_type book", "expected a type, one of author, field_of_study, institution, paper"),
         ("--model rsage --task.node_type author", "expected nodes with a class each"),
         ("--model rsage --task binary", "set --task classification"),
