@@ -153,7 +153,7 @@ def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "NeighborSample
             (folder / "complete").touch()
         return {
             "folder": str(folder),
-            "num_nodes": {node_type: graph.num_nodes(node_type) for node_type in graph.node_types},
+            "num_nodes": {node_type: graph.nodes(node_type).num_nodes for node_type in graph.node_types},
             "relations": [list(relation) for relation in graph.relations],
             "features": list(graph.node_types),
             "root_type": "paper",
