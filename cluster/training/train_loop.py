@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,8 +31,6 @@ from graphmill.cluster.checkpoints.checkpoint import (
 )
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.batch_cache import BatchCache
-from graphmill.cluster.embeddings.client import SavedAt
-from graphmill.cluster.embeddings.embeddings import Embeddings
 from graphmill.cluster.metrics.class_scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from graphmill.cluster.metrics.straggler import PeerWait, StragglerWatch
 from graphmill.cluster.process.outcome import Failed, Finished, Outcome, Stopped, located
@@ -61,6 +59,9 @@ from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.loading.loader import STAGE_SECONDS, Loader
 from graphmill.samplers.loading.scheduled_rows import SharedRows
 from graphmill.samplers.vocabulary.options import LoaderOptions
+
+if TYPE_CHECKING:
+    from graphmill.cluster.embeddings.embeddings import Embeddings
 
 RANK_SECONDS = ("train_s", "wait_s", "peers_s", "cpu_s", "train_cpu_s", "eval_s", *STAGE_SECONDS)
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
@@ -152,7 +153,11 @@ class Worker:
         _take_first_ranks(self.model)
         decay = spec.options.ema_decay
         self.average = build_average(self.model, decay) if decay is not None else None
-        self.embeddings = None if spec.table is None else Embeddings(spec.table, self.seat, device)
+        self.embeddings: Embeddings | None = None
+        if spec.table is not None:
+            from graphmill.cluster.embeddings import embeddings
+
+            self.embeddings = embeddings.Embeddings(spec.table, self.seat, device)
         self.gradients = GradientTree(self.model, self.seat)
         self.buffers = BufferMean(self.model, self.seat, device)
         algorithm = torch.optim.Adam if spec.options.optimizer == "adam" else torch.optim.AdamW
@@ -665,6 +670,8 @@ class Worker:
         if self.rank == 0:  # what an attempt before this one has left
             for left in checkpoints.store.folder.glob(".table-[0-9]*-[0-9]*"):
                 shutil.rmtree(left, ignore_errors=True)
+        from graphmill.cluster.embeddings.client import SavedAt
+
         self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
 
     def _begin_with(self, path: str) -> None:

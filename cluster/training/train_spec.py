@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from graphmill.cluster.data.training_data import TrainingData
-from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.tasks import Task
 from graphmill.samplers.vocabulary.options import LoaderOptions
+
+if TYPE_CHECKING:
+    from graphmill.cluster.embeddings.embeddings import TableSpec
 
 
 @dataclass(frozen=True)
@@ -28,4 +30,4 @@ class TrainSpec:
     loader: LoaderOptions
     is_estimate: bool = False  # scores leave a part of the graph out, and are recorded under names that say so
     keep_best: bool = True  # of the weights the best validated; else the last epoch's
-    table: TableSpec | None = None  # of trainable rows of nodes
+    table: "TableSpec | None" = None  # of trainable rows of nodes

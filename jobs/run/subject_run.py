@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphmill.cluster.embeddings.embeddings import OwnersHere
 from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.ray.placement import Resources, cluster_resources
 from graphmill.cluster.ray.session import ray_session
@@ -121,12 +120,11 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
         renew, table = served.renewed, subject.table(resolved)
         renewed = None if renew is None else (lambda wait_s, say: subject.shared(renew(wait_s, say), resolved))
         launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, served.full_disks)
-        with (
-            nullcontext(OwnersHere())
-            if table is None
-            else served_owners(table, resolved.micro_batches, servers) as owners
-        ):
-            yield Ready(subject, resolved, launcher, served, None if table is None else replace(table, owners=owners))
+        if table is None:
+            yield Ready(subject, resolved, launcher, served, None)
+            return
+        with served_owners(table, resolved.micro_batches, servers) as owners:
+            yield Ready(subject, resolved, launcher, served, replace(table, owners=owners))
 
 
 def plan_subject(job: str, config: RunConfig) -> int:

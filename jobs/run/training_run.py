@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphmill.cluster.checkpoints.checkpoint import TrainState, check_continues
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, run_disk_full
-from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.runs.records import Record
 from graphmill.cluster.runs.run_directory import RunDirectory, make_folder, write_atomic
 from graphmill.cluster.runs.run_lease import held
@@ -40,6 +39,9 @@ from graphmill.jobs.reporting.run_report import run_page
 from graphmill.jobs.resolve.resolve import ResolvedRun, step_warnings
 from graphmill.jobs.subjects.subject import Served, Subject
 from graphmill.samplers.access.traffic import COLUMNS
+
+if TYPE_CHECKING:
+    from graphmill.cluster.embeddings.embeddings import TableSpec
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
 _LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
@@ -223,7 +225,7 @@ class Ready:
     resolved: ResolvedRun
     launcher: Launcher
     served: Served
-    table: TableSpec | None
+    table: "TableSpec | None"
 
 
 def train_and_score(

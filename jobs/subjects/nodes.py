@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from graphmill.cluster.checkpoints.checkpoint import DATA
 from graphmill.cluster.checkpoints.checkpoint_store import BEST
 from graphmill.cluster.data.training_data import OpenNodes, StoredNodes, TrainingData
-from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.embeddings.rows import SavedTable
 from graphmill.cluster.options import ServerOptions
 from graphmill.cluster.ray.placement import Resources
@@ -57,6 +56,7 @@ from graphmill.storage.format.source import SPLIT_NAMES
 from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, TypedGraph, open_graph, source_ids
 
 if TYPE_CHECKING:
+    from graphmill.cluster.embeddings.embeddings import TableSpec
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.plan.run_plan import Plan
     from graphmill.jobs.records.run_record import Run
@@ -200,10 +200,12 @@ class Nodes(Subject):
         memory = shard_memory(self.predicted(resolved.config).manifest, resolved)
         return WholeGraphData(data, resolved.training, memory)
 
-    def table(self, resolved: ResolvedRun) -> TableSpec | None:
+    def table(self, resolved: ResolvedRun) -> "TableSpec | None":
         options = resolved.config.embeddings
         if not options.width or isinstance(self.graph, TypedGraph):
             return None
+        from graphmill.cluster.embeddings.embeddings import TableSpec
+
         return TableSpec(options, self.graph.manifest.num_nodes, resolved.config.fit.seed)
 
     def rivals(self, config: RunConfig) -> str:

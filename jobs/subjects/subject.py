@@ -14,7 +14,6 @@ import torch
 
 from graphmill.cluster.checkpoints.checkpoint import parse_weights
 from graphmill.cluster.data.training_data import TrainingData
-from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.embeddings.rows import SavedTable
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
@@ -28,6 +27,7 @@ from graphmill.samplers.methods.registry import load
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 if TYPE_CHECKING:
+    from graphmill.cluster.embeddings.embeddings import TableSpec
     from graphmill.jobs.baselines.node_baselines import Baselines
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.plan.run_plan import Plan
@@ -183,7 +183,7 @@ class Subject(Protocol):
         """Of a run whose one batch is all of it, each worker's share."""
         return data
 
-    def table(self, resolved: ResolvedRun) -> TableSpec | None:
+    def table(self, resolved: ResolvedRun) -> "TableSpec | None":
         """The table of the embeddings that are trained; None: the run has none."""
         return None
 
