@@ -22,13 +22,9 @@ from graphmill.models.encodings.random_walk import random_walk_diagonal
 from graphmill.models.ends.features import FeatureEncoder, NodeInput
 from graphmill.models.ends.heads import FullWidthMLP, HalvingMLP, UnitReLU, read_out
 from graphmill.models.ends.stable_expressive import StableExpressive
-from graphmill.models.options.geco_graphs import GECOGraphsConfig
-from graphmill.models.options.gps import PositionOptions, reads_edges
-from graphmill.models.options.primphormer import PrimphormerConfig
+from graphmill.models.options.gps import HybridConfig, PositionOptions
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
-
-HybridConfig = PrimphormerConfig | GECOGraphsConfig
 
 
 class PositionEncoder(nn.Module):
@@ -100,7 +96,7 @@ class Stem(nn.Module):
     def __init__(self, config: HybridConfig) -> None:
         super().__init__()
         width, own = config.width, config.width - config.position.channels
-        edges = reads_edges(config)
+        edges = config.reads_edges
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
         self.node = None if config.node.empty else FeatureEncoder(config.node, own)
         self.node_constant = nn.Parameter(torch.randn(own)) if config.node.empty else None

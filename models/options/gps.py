@@ -1,12 +1,12 @@
-"""Options of the GPS hybrid layer and of its position encodings (arXiv:2205.12454); the modules are in `graphmill.models.gps` and `graphmill.models.ends.node_and_edge_ends`."""
+"""Options of the GPS hybrid layer and of its position encodings (arXiv:2205.12454), and what models of such layers have in common; the modules are in `graphmill.models.gps` and `graphmill.models.ends.node_and_edge_ends`."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Count, Share, check_fields
-from graphmill.models.options.choices import Local
-from graphmill.models.options.features import check_numeric
-from graphmill.models.options.local import READS_EDGES, check_joins
+from graphmill.models.options.choices import Head, Local, Pool, Task
+from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.local import READS_EDGES, LocalOptions, check_joins
 
 
 @dataclass(frozen=True)
@@ -76,34 +76,64 @@ class PositionOptions:
         return self.kind == "stable_laplacian"
 
 
-def reads_edges(config: Any) -> bool:
-    """Whether a PrimphormerConfig's or GECOGraphsConfig's model has states of edges: GatedGCN always, a trained local block of features that there are."""
-    if config.local.is_paper:
-        return config.layer.local == "gated_gcn"
-    return config.local.block in READS_EDGES and not config.edge.empty
+@dataclass(frozen=True)
+class HybridConfig:
+    """What Primphormer and GECO over many graphs have in common: encoders, hybrid layers, local blocks, a head. Raises ValueError on values that cannot work."""
 
+    node: Features = field(default_factory=Features)
+    edge: Features = field(default_factory=Features)
+    """Read by GatedGCN, or a trained local block that reads them."""
+    out_dim: Count = 1
+    task: Task = "graph"
+    width: Count = 64
+    """Channels of a node's state."""
+    num_layers: Count = 4
+    """Layers."""
+    layer: GPSOptions = field(default_factory=GPSOptions)
+    """The hybrid layer. GECO's with local none is its own, and of these reads only dropout and activation."""
+    position: PositionOptions = field(default_factory=PositionOptions)
+    pool: Pool = "mean"
+    """How the states of a graph's nodes become one."""
+    head: Head = "halving"
+    """"graphgym": as GraphGPS's `default` head."""
+    head_layers: Count = 3
+    """Linear layers of the head."""
+    head_dropout: Share = 0.0
+    """Dropout between the head's layers."""
+    input_dropout: Share = 0.0
+    """On numeric features."""
+    local: LocalOptions = field(default_factory=LocalOptions)
+    """gate: every layer is L(H) + g ⊙ Global(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
+    scale_rows: bool = False
+    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
-def check_hybrid(config: Any) -> None:
-    """Checks that PrimphormerConfig and GECOGraphsConfig share: encoders and head, and a local block that fits them and the features."""
-    check_fields(config)
-    if config.width <= config.position.channels:
-        raise ValueError(
-            f"the encoding leaves no channel for the features: width {config.width}, encoding {config.position.channels}; "
-            "set a smaller position dim"
-        )
-    local = config.layer.local
-    if not (config.edge.empty or reads_edges(config)):
-        raise ValueError(
-            f"edge features need layer.local gated_gcn, or a local block that reads them ({', '.join(READS_EDGES)}) with join gate or top, "
-            f"got {local} and {config.local.block} with join {config.local.join}; set one of them, or edge to Features()"
-        )
-    if local != "gated_gcn" and config.position.gates:
-        raise ValueError(
-            "a stable_laplacian encoding gates GatedGCN's edges; set layer.local to gated_gcn, or another kind"
-        )
-    check_numeric(config, "input_dropout", "scale_rows")
-    check_joins(config)
-    if not config.local.is_paper and local != "none":
-        raise ValueError(
-            f"the local block is {config.local.block}, got another in the layer, {local}; set layer.local to none"
-        )
+    @property
+    def reads_edges(self) -> bool:
+        """Whether the model has states of edges: GatedGCN always, a trained local block of features that there are."""
+        if self.local.is_paper:
+            return self.layer.local == "gated_gcn"
+        return self.local.block in READS_EDGES and not self.edge.empty
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.width <= self.position.channels:
+            raise ValueError(
+                f"the encoding leaves no channel for the features: width {self.width}, encoding {self.position.channels}; "
+                "set a smaller position dim"
+            )
+        local = self.layer.local
+        if not (self.edge.empty or self.reads_edges):
+            raise ValueError(
+                f"edge features need layer.local gated_gcn, or a local block that reads them ({', '.join(READS_EDGES)}) with join gate or top, "
+                f"got {local} and {self.local.block} with join {self.local.join}; set one of them, or edge to Features()"
+            )
+        if local != "gated_gcn" and self.position.gates:
+            raise ValueError(
+                "a stable_laplacian encoding gates GatedGCN's edges; set layer.local to gated_gcn, or another kind"
+            )
+        check_numeric(self, "input_dropout", "scale_rows")
+        check_joins(self)
+        if not self.local.is_paper and local != "none":
+            raise ValueError(
+                f"the local block is {self.local.block}, got another in the layer, {local}; set layer.local to none"
+            )

@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Amount, Count, Share, check_fields
-from graphmill.models.options.choices import Head, Pool, Task
-from graphmill.models.options.features import Features
-from graphmill.models.options.gps import GPSOptions, PositionOptions, check_hybrid
-from graphmill.models.options.local import LocalOptions, check_heads
+from graphmill.models.options.gps import HybridConfig
+from graphmill.models.options.local import check_heads
 
 
 @dataclass(frozen=True)
@@ -40,42 +38,17 @@ class PrimalOptions:
 
 
 @dataclass(frozen=True)
-class PrimphormerConfig:
+class PrimphormerConfig(HybridConfig):
     """Every option of Primphormer; raises ValueError on values that cannot work. `layer.local="none"` is the pure model."""
 
     GIVEN: ClassVar = ("node", "edge", "out_dim", "task")
-    node: Features = field(default_factory=Features)
-    edge: Features = field(default_factory=Features)
-    """Read by GatedGCN, or a trained local block that reads them."""
-    out_dim: Count = 1
-    task: Task = "graph"
-    width: Count = 64
-    """Channels of a node's state."""
-    num_layers: Count = 4
-    """Layers."""
     num_heads: Count = 4
     """Attention heads; each has width / num_heads channels."""
     attention: Literal["primal", "softmax", "performer", "none"] = "primal"
     """The paper's | what its table 4 compares it with: all pairs of a graph's nodes, FAVOR+, or message passing alone. `primal.dropout` is softmax's too."""
     primal: PrimalOptions = field(default_factory=PrimalOptions)
-    layer: GPSOptions = field(default_factory=GPSOptions)
-    position: PositionOptions = field(default_factory=PositionOptions)
     eta: Amount = 0.1
     """Η."""
-    pool: Pool = "mean"
-    """How the states of a graph's nodes become one."""
-    head: Head = "halving"
-    """"graphgym": as GraphGPS's `default` head."""
-    head_layers: Count = 3
-    """Linear layers of the head."""
-    head_dropout: Share = 0.0
-    """Dropout between the head's layers."""
-    input_dropout: Share = 0.0
-    """On numeric features."""
-    local: LocalOptions = field(default_factory=LocalOptions)
-    """gate: every layer is L(H) + g ⊙ Prim(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
-    scale_rows: bool = False
-    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
     @property
     def reads_weights(self) -> bool:
@@ -83,7 +56,7 @@ class PrimphormerConfig:
         return self.layer.local != "none" or not self.local.is_paper
 
     def __post_init__(self) -> None:
-        check_hybrid(self)
+        super().__post_init__()
         check_heads(self)
         if self.attention == "none" and (self.layer.local == "none" or not self.local.is_paper):
             raise ValueError(
