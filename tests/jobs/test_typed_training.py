@@ -238,7 +238,10 @@ def test_an_epoch_over_chunks_of_all_types(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--model rsage --sampler saint", "set --sampler neighbor, random-partition, typed-node2subgraph or typed-ppr"),
+        (
+            "--model rsage --sampler saint --evaluation full",
+            "set --sampler neighbor, random-partition, typed-node2subgraph or typed-ppr",
+        ),
         ("--model rsage --task.node_type book", "expected a type, one of author, field_of_study, institution, paper"),
         ("--model rsage --task.node_type author", "expected nodes with a class each"),
         ("--model rsage --task binary", "set --task classification"),
