@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from graphmill.samplers.access.router import Router
+from graphmill.core.offsets import pointers
+from graphmill.samplers.access.router import EDGE_COLUMNS, Router, ask
+from graphmill.samplers.access.router import Columns as FetchedColumns
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, TypedNodes
-from graphmill.samplers.vocabulary.messages import NodeRows
+from graphmill.samplers.drawing.pending_batch import PendingBatch
+from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows, WalkDirection
+from graphmill.samplers.vocabulary.requirements import check_splits, edge_uses, encodings_by_type, type_of_roots
 from graphmill.storage.format.source import Relation
 
 Batch = MiniBatch | TypedBatch[np.ndarray]
@@ -67,3 +71,63 @@ def build_batch(
 def _typed_nodes(rows: NodeRows, columns: Any) -> TypedNodes[np.ndarray]:
     node_id, split, encoding = rows.original_id, rows.split, rows.encoding
     return TypedNodes(node_id=node_id, split=split, x=rows.feature, y=rows.label, encoding=encoding, **columns)
+
+
+def edges_among(
+    router: Router | TypedRouter, node: Mapping[str, np.ndarray], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
+) -> dict[Relation, NeighborLists]:
+    """All edges among these distinct nodes by type, of every relation, with one request per owner: lists of the target's nodes, as positions among the
+    source's."""
+    questions = []
+    for relation, each in router.edges.items():
+        source, target = node[relation.source], node[relation.target]
+        if relation.source == relation.target:
+            questions.append(each.among_question(target, columns[relation]))
+        else:
+            ends = np.array([0, len(target)]), source, np.array([0, len(source)])
+            questions.append(each.induced_question(target, *ends, columns[relation]))
+    return dict(zip(router.edges, ask(questions), strict=True))
+
+
+class InducedBatches:
+    """Batches of given nodes and of all edges among them, of every relation, without roots; `options` name the columns."""
+
+    def __init__(self, router: Router | TypedRouter, options: Any, direction: WalkDirection = "in") -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
+        self._router, self._encodings = router, options.encodings
+        self.root_type = type_of_roots(router, getattr(options, "root_type", None))
+        check_splits(router, self.root_type, options.split_set)
+        uses = edge_uses(router, direction, edge_columns=options.edge_columns, induced=True)
+        self._edge_columns = {relation: use.columns for relation, use in uses.items()}
+        encodings = encodings_by_type(router, options.encodings)
+        self._columns = {
+            name: FetchedColumns.of(each, options.split_set, encodings[name]) for name, each in router.nodes.items()
+        }
+
+    def draw(self, epoch: int, batch: int, node: Mapping[str, np.ndarray]) -> PendingBatch:
+        """The batch of these nodes by type, before their rows are fetched."""
+        router, is_typed = self._router, isinstance(self._router, TypedRouter)
+        edges = {name: edges_of(lists) for name, lists in edges_among(router, node, self._edge_columns).items()}
+
+        def complete(*rows_of: NodeRows) -> Batch:
+            hops = [{"hop": np.zeros(len(rows.original_id), np.int16)} if is_typed else {} for rows in rows_of]
+            nodes = dict(zip(node, zip(rows_of, hops, strict=True), strict=True))
+            no_roots = np.empty(0, np.int64)
+            return build_batch(router, epoch, batch, nodes, edges, no_roots, self.root_type, 0, self._encodings)
+
+        wanted = tuple((each, node[name], self._columns[name]) for name, each in router.nodes.items())
+        kept = [
+            *node.values(),
+            *(array for indptr, source, more in edges.values() for array in (indptr, source, *more.values())),
+        ]
+        return PendingBatch(wanted, complete, sum(array.nbytes for array in kept if array is not None))
+
+
+def edges_of(lists: NeighborLists) -> tuple[np.ndarray, np.ndarray, Columns]:
+    """(indptr, positions of sources, columns) of these lists."""
+    return pointers(lists.count), lists.neighbor, {name: getattr(lists, name) for name in EDGE_COLUMNS}
+
+
+def root_table(batch: Any) -> Any:
+    """What has the nodes among which a batch's roots are: a minibatch itself."""
+    return batch.roots if isinstance(batch, TypedBatch) else batch

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.drawing.protocol import check_batch
 from graphmill.samplers.drawing.roots import Roots
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
@@ -18,12 +19,16 @@ from graphmill.samplers.vocabulary.requirements import NO_GROUPS
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 
+def hash_of_data(router: Router | TypedRouter, of_roots: str) -> str:
+    """Of the graph and the roots: of a plain graph the roots' hash says both."""
+    if isinstance(router, Router):
+        return of_roots
+    return hashlib.sha256(f"{router.content_hash} {of_roots}".encode()).hexdigest()
+
+
 def _plan_hash(sampler: Any) -> str:
     """Of the graph, of a typed one all types and relations, and, where they are given, of the roots."""
-    of_roots = sampler._root_batches.content_hash
-    if isinstance(sampler.router, Router):
-        return of_roots
-    return hashlib.sha256(f"{sampler.router.content_hash} {of_roots}".encode()).hexdigest()
+    return hash_of_data(sampler.router, sampler._root_batches.content_hash)
 
 
 def _plan_length(sampler: Any) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.router import EDGE_COLUMNS, Router, ask
 from graphmill.samplers.access.typed_router import TypedRouter
-from graphmill.samplers.drawing.build_batch import Columns, EdgesOf, NodesOf
+from graphmill.samplers.drawing.build_batch import EdgesOf, NodesOf, edges_of
 from graphmill.samplers.drawing.union_graph import NodeNumbers
 from graphmill.samplers.kernels.lists import all_positions
 from graphmill.samplers.kernels.relabel import Relabeler
@@ -66,8 +66,8 @@ def induced_edges(
     questions = []
     for relation, each in router.edges.items():
         source, target = parts[relation.source].sets, parts[relation.target].sets
-        node, graph_ptr = (None, None) if source is target else (source.node, source.graph_ptr)
-        questions.append(each.induced_question(target.node, target.graph_ptr, node, graph_ptr, columns[relation]))
+        node, ptr = (None, None) if source is target else (source.node, source.graph_ptr)
+        questions.append(each.induced_question(target.node, target.graph_ptr, node, ptr, columns[relation]))
     return dict(zip(router.edges, ask(questions), strict=True))
 
 
@@ -78,7 +78,7 @@ def one_after_another(
     ((name, part),), sets = parts.items(), next(iter(parts.values())).sets
     # A batch by scores has no hops.
     columns = {"graph_ptr": sets.graph_ptr, "hop": sets.hop if sets.score is None else None, "score": sets.score}
-    edges = {relation: _edges(one) for relation, one in lists.items()}
+    edges = {relation: edges_of(one) for relation, one in lists.items()}
     return {name: (rows[name].take(part.row), columns)}, edges, sets.graph_ptr[:-1].copy()
 
 
@@ -98,14 +98,10 @@ def by_hop(
         }
         nodes[name] = rows[name].take(part.row[at]), columns
     edges = {
-        relation: _edges(_reordered(one, order[relation.target], order[relation.source]))
+        relation: edges_of(_reordered(one, order[relation.target], order[relation.source]))
         for relation, one in lists.items()
     }
     return nodes, edges, np.arange(len(sets.graph_ptr) - 1)
-
-
-def _edges(lists: NeighborLists) -> tuple[np.ndarray, np.ndarray, Columns]:
-    return pointers(lists.count), lists.neighbor, {name: getattr(lists, name) for name in EDGE_COLUMNS}
 
 
 def _reordered(lists: NeighborLists, target: np.ndarray, source: np.ndarray) -> NeighborLists:

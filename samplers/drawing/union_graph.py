@@ -27,6 +27,7 @@ class Sizes:
     """Of the graph that a search sees."""
 
     num_nodes: int
+    num_partitions: int = 1
 
     @property
     def index_dtype(self) -> str:

@@ -8,55 +8,62 @@ from dataclasses import replace
 
 import numpy as np
 
+from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.router import EDGE_COLUMNS, Router
+from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import MiniBatch, ShardOf
+from graphmill.samplers.drawing.build_batch import Batch, InducedBatches, root_table
 from graphmill.samplers.drawing.pending_batch import with_rows
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
+from graphmill.samplers.drawing.root_batches import hash_of_data
 from graphmill.samplers.drawing.roots import Roots
-from graphmill.samplers.methods.neighbor import draw_induced
 from graphmill.samplers.vocabulary.messages import NeighborLists, NodeRows, join_columns
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 from graphmill.samplers.vocabulary.rank_shares import shard_bounds
-from graphmill.samplers.vocabulary.requirements import check_graph
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 _ROWS = 1 << 16  # of a request: bounds what is under way
 
 
 class FullGraphSampler:
-    """A batch for each rank; their roots are the nodes of some splits."""
+    """A batch for each rank; their roots are the nodes of some splits, of a typed graph those of one type."""
 
     __repr__, __len__ = sampler_repr, sampler_len
 
-    def __init__(self, router: Router, options: FullGraphOptions, num_ranks: int = 1) -> None:
+    def __init__(self, router: Router | TypedRouter, options: FullGraphOptions, num_ranks: int = 1) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
-        check_graph(router.manifest, options.split_set, edge_columns=options.edge_columns)
-        self._roots = Roots(router, options.split_set, options.root_splits)
+        self._induced = InducedBatches(router, options)
+        self._roots = Roots(router.nodes[self._induced.root_type], options.split_set, options.root_splits)
         self._shards = num_ranks > 1 or options.alone == "shard"
+        if self._shards and not isinstance(router, Router):
+            raise ConfigError(f"full graph: expected one rank for a typed graph, which has no shards, got {num_ranks}")
 
     @property
     def content_hash(self) -> str:
         """A shard depends on the stored order of the nodes too."""
-        return self._router.manifest.content_hash if self._shards else self._roots.content_hash
+        if self._shards and isinstance(self._router, Router):
+            return self._router.manifest.content_hash
+        return hash_of_data(self._router, self._roots.content_hash)
 
     @property
     def num_batches(self) -> int:
         return self._num_ranks
 
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
+    def sample(self, epoch: int, batch: int) -> Batch:
         check_batch(batch, self.num_batches)
-        if self._shards:
-            minibatch = self._shard(epoch, batch)
+        if self._shards and isinstance(self._router, Router):
+            whole: Batch = self._shard(self._router, epoch, batch)
         else:
-            nodes = self._router.list_chunk(key=0, chunk=0, num_chunks=1).node
-            drawn = draw_induced(self._router, epoch, batch, nodes, self.options, self.options.edge_columns)
-            minibatch = with_rows(drawn)
-        return replace(minibatch, root_index=np.flatnonzero(self._roots.among(minibatch)))
+            routers = self._router.nodes
+            node = {name: each.list_chunk(key=0, chunk=0, num_chunks=1).node for name, each in routers.items()}
+            whole = with_rows(self._induced.draw(epoch, batch, node))
+        return replace(whole, root_index=np.flatnonzero(self._roots.among(root_table(whole))))
 
-    def _shard(self, epoch: int, rank: int) -> MiniBatch:
+    def _shard(self, router: Router, epoch: int, rank: int) -> MiniBatch:
         """Without roots."""
-        router, options, manifest = self._router, self.options, self._router.manifest
+        options, manifest = self.options, router.manifest
         bounds = shard_bounds(manifest.num_nodes, self._num_ranks, manifest.partition_offsets, options.num_blocks)
         start, stop = bounds[rank], bounds[rank + 1]
         split_set = options.split_set if manifest.num_split_sets else None

@@ -14,7 +14,6 @@ relations, their order and the partitions change no draw. LABOR's coins are thos
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,20 +21,18 @@ import numpy as np
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Question, Router, ask
 from graphmill.samplers.access.typed_router import TypedRouter
-from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.batches.recency import ages_of_copies, encode_ages
-from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, TypedNodes
-from graphmill.samplers.drawing.pending_batch import PendingBatch, sample_drawn, with_rows
+from graphmill.samplers.drawing.build_batch import Batch, build_batch, edges_among
+from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn, with_rows
 from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
-from graphmill.samplers.drawing.root_batches import RootBatches, plan_length
+from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan_length
 from graphmill.samplers.drawing.roots import find_roots
 from graphmill.samplers.drawing.timed_copies import NodeCopies
 from graphmill.samplers.kernels.random_streams import Purpose, stream_key
 from graphmill.samplers.kernels.relabel import PositionMaps, Relabeler
-from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeList, NodeRows, join_columns
+from graphmill.samplers.vocabulary.messages import NeighborLists, NodeList, NodeRows, join_columns
 from graphmill.samplers.vocabulary.options import NeighborOptions
 from graphmill.samplers.vocabulary.requirements import (
-    EdgeUse,
     check_splits,
     edge_uses,
     encodings_by_type,
@@ -54,7 +51,8 @@ class NeighborSampler:
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
-    sample, num_batches = sample_drawn, plan_length
+    router, content_hash, num_batches = own_router, plan_hash, plan_length
+    sample = sample_drawn
 
     def __init__(
         self,
@@ -89,19 +87,6 @@ class NeighborSampler:
         is_plain = has_one_relation(router)
         self._names = {each: () if is_plain else _names_of(each, options) for each in router.edges}
         self._root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots, root_time)
-
-    @property
-    def router(self) -> Any:
-        """The graph's: a Router, or a TypedRouter."""
-        return self._router
-
-    @cached_property
-    def content_hash(self) -> str:
-        """Of the whole graph and, where they are given, of the roots."""
-        of_roots = self._root_batches.content_hash
-        if isinstance(self._router, Router):
-            return of_roots
-        return hashlib.sha256(f"{self._router.content_hash} {of_roots}".encode()).hexdigest()
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
         """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
@@ -139,9 +124,12 @@ class NeighborSampler:
         nodes, routers = grown.nodes(), self._router.nodes
         edges = grown.edges()
         if self.options.edges == "induced":
-            edges = _induced_edges(self._router, {name: found.node for name, found in nodes.items()}, self._uses)
+            of_types = {name: found.node for name, found in nodes.items()}
+            among = edges_among(self._router, of_types, {relation: use.columns for relation, use in self._uses.items()})
+            edges = {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in among.items()}
         num_roots, options = nodes[self.root_type].layer_sizes[0], self.options
         drawn = _Drawn(
+            self._router,
             epoch,
             batch,
             self.root_type,
@@ -154,8 +142,7 @@ class NeighborSampler:
             tells_time="time" in options.edge_columns,
         )
         wanted = tuple((routers[name], found.node, self._columns[name]) for name, found in nodes.items())
-        complete = drawn.minibatch if isinstance(self._router, Router) else drawn.typed_batch
-        return PendingBatch(wanted, complete, drawn.num_bytes)
+        return PendingBatch(wanted, drawn.complete, drawn.num_bytes)
 
     def _expand(self, roots: Sequence[NodeList], draw_epoch: int, batches: Sequence[int]) -> "list[_Growth]":
         """Draws hop after hop, for all batches at once."""
@@ -332,6 +319,7 @@ class _Edges:
 class _Drawn:
     """A batch before its rows, and how it takes them."""
 
+    router: Router | TypedRouter
     epoch: int
     batch: int
     root_type: str
@@ -349,42 +337,16 @@ class _Drawn:
         arrays += [array for each in self.edges.values() for array in (each.count, each.source, *each.columns.values())]
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def minibatch(self, rows: NodeRows) -> MiniBatch:
-        ((name, nodes),), (edges,) = self.nodes.items(), self.edges.values()
-        rows = self._placed(name, rows)
-        columns = {"hop": nodes.hop, "root_time": nodes.root_time, **self._told(edges)}
-        indptr = edges.indptr(len(rows.original_id))
-        return build_minibatch(
-            self.epoch, self.batch, rows, indptr, edges.source, self.root_index, self.encodings, **columns
-        )
-
-    def typed_batch(self, *rows_of: NodeRows) -> TypedBatch[np.ndarray]:
-        nodes_of = {}
-        for (name, nodes), of_type in zip(self.nodes.items(), rows_of, strict=True):
-            rows = self._placed(name, of_type)
-            nodes_of[name] = TypedNodes(
-                node_id=rows.original_id,
-                hop=nodes.hop,
-                split=rows.split,
-                x=rows.feature,
-                y=rows.label,
-                root_time=nodes.root_time,
-                encoding=rows.encoding,
-            )
-        edges_of = {
-            relation: TypedEdges(edges.indptr(len(nodes_of[relation.target])), edges.source, **self._told(edges))
-            for relation, edges in self.edges.items()
-        }
-        return TypedBatch(
-            epoch=self.epoch,
-            index=self.batch,
-            num_hops=self.num_hops,
-            root_type=self.root_type,
-            root_index=self.root_index,
-            nodes=nodes_of,
-            edges=edges_of,
-            encoding_names=self.encodings,
-        )
+    def complete(self, *rows_of: NodeRows) -> Batch:
+        """The batch, from the rows of each type's nodes."""
+        nodes, edges = {}, {}
+        for (name, own), of_type in zip(self.nodes.items(), rows_of, strict=True):
+            nodes[name] = self._placed(name, of_type), {"hop": own.hop, "root_time": own.root_time}
+        for relation, one in self.edges.items():
+            length = len(nodes[relation.target][0].original_id)
+            edges[relation] = one.indptr(length), one.source, self._told(one)
+        told = self.root_index, self.root_type, self.num_hops, self.encodings
+        return build_batch(self.router, self.epoch, self.batch, nodes, edges, *told)
 
     def _told(self, edges: _Edges) -> dict[str, np.ndarray | None]:
         """The columns of edges that were asked for: not the times that recency alone takes."""
@@ -395,14 +357,13 @@ class _Drawn:
         nodes = self.nodes[name]
         if nodes.place is None:
             return rows
-        placed = {column: None if own is None else own[nodes.place] for column, own in vars(rows).items()}
-        if self.recency is not None:
-            assert nodes.root_time is not None
-            age = ages_of_copies(nodes.root_time, *self._reached(name))
-            beside = encode_ages(age, *self.recency)
-            feature = placed["feature"]
-            placed["feature"] = beside if feature is None else np.concatenate([feature, beside], axis=1)
-        return NodeRows(**placed)  # type: ignore[arg-type]  # permanent ids are always there
+        placed = rows.take(nodes.place)
+        if self.recency is None:
+            return placed
+        assert nodes.root_time is not None
+        beside = encode_ages(ages_of_copies(nodes.root_time, *self._reached(name)), *self.recency)
+        feature = placed.feature
+        return replace(placed, feature=beside if feature is None else np.concatenate([feature, beside], axis=1))
 
     def _reached(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """(source, time) of the edges with times by which the batch reaches the nodes of a type."""
@@ -416,79 +377,3 @@ class _Drawn:
         none = (np.empty(0, np.int32), np.empty(0, np.int64))
         sources, times = zip(none, *timed, strict=True)
         return np.concatenate(sources), np.concatenate(times)
-
-
-def draw_induced(
-    router: Router, epoch: int, batch: int, node: np.ndarray, options: Any, edge_columns: tuple[EdgeColumn, ...] = ()
-) -> PendingBatch:
-    """The minibatch of these nodes and of all edges among them, without roots; `options` name the split set and encodings."""
-    edges, no_roots = router.induced_edges(node, edge_columns), np.empty(0, np.int64)
-    told = {name: column for name in EDGE_COLUMNS if (column := getattr(edges, name)) is not None}
-    columns, indptr = Columns.of(router, options.split_set, options.encodings), pointers(edges.count)
-
-    def complete(rows: NodeRows) -> MiniBatch:
-        return build_minibatch(epoch, batch, rows, indptr, edges.neighbor, no_roots, options.encodings, **told)
-
-    kept = (node, indptr, edges.neighbor, *told.values())
-    return PendingBatch(((router, node, columns),), complete, sum(array.nbytes for array in kept))
-
-
-def draw_typed_induced(
-    router: TypedRouter,
-    epoch: int,
-    batch: int,
-    node: Mapping[str, np.ndarray],
-    options: Any,
-    uses: Mapping[Relation, EdgeUse],
-    root_type: str,
-) -> PendingBatch:
-    """The typed batch of these nodes and of all edges among them, without roots; `options` name the split set and encodings."""
-    edges, encodings = _induced_edges(router, node, uses), encodings_by_type(router, options.encodings)
-    columns = {name: Columns.of(each, options.split_set, encodings[name]) for name, each in router.nodes.items()}
-    nodes = {name: _Nodes(own, [len(own)]) for name, own in node.items()}
-    drawn = _Drawn(epoch, batch, root_type, np.empty(0, np.int64), 0, options.encodings, nodes, edges)
-    wanted = tuple((router.nodes[name], own, columns[name]) for name, own in node.items())
-    return PendingBatch(wanted, drawn.typed_batch, drawn.num_bytes)
-
-
-def _induced_edges(
-    router: Router | TypedRouter, node: Mapping[str, np.ndarray], uses: Mapping[Relation, EdgeUse]
-) -> dict[Relation, _Edges]:
-    """All edges among these nodes, of every relation."""
-    questions = []
-    for relation, each in router.edges.items():
-        source, target, columns = node[relation.source], node[relation.target], uses[relation].columns
-        if relation.source == relation.target:
-            questions.append(each.among_question(target, columns))
-        else:
-            ends = np.array([0, len(target)]), source, np.array([0, len(source)])
-            questions.append(each.induced_question(target, *ends, columns))
-    answers = zip(router.edges, ask(questions), strict=True)
-    return {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in answers}
-
-
-def build_minibatch(
-    epoch: int,
-    batch: int,
-    rows: NodeRows,
-    indptr: np.ndarray,
-    source: np.ndarray,
-    root_index: np.ndarray,
-    encodings: tuple[str, ...] = (),
-    **columns: Any,
-) -> MiniBatch:
-    """The minibatch of these rows and lists of in-edges; `columns` are further fields."""
-    return MiniBatch(
-        epoch=epoch,
-        index=batch,
-        node_id=rows.original_id,
-        indptr=indptr,
-        indices=source.astype(np.int32, copy=False),
-        root_index=root_index,
-        feature=rows.feature,
-        label=rows.label,
-        split=rows.split,
-        encoding=rows.encoding,
-        encoding_names=encodings,
-        **columns,
-    )

@@ -16,8 +16,6 @@ partition that d' of the edges begin in, of its N. Given that v is in it, anothe
 so Σ coefficient · message estimates the sum over all in-edges without bias and, divided by the degree, the mean: of a random cut exactly; within partitions as if
 the edges that begin in others were like those that do not.
 
-In a typed graph a chunk is one of the nodes of every type, by the same hash of their permanent ids, and the roots are nodes of one type.
-
 A batch may hold no root: a training loop then skips the loss (a mean over none is NaN), but under DDP still steps, for other ranks wait.
 """
 
@@ -28,21 +26,23 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from graphmill.storage.format.typed_manifest import TypedManifest
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.drawing.build_batch import InducedBatches, root_table
 from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
+from graphmill.samplers.drawing.root_batches import hash_of_data
 from graphmill.samplers.drawing.roots import Roots
+from graphmill.samplers.drawing.union_graph import Sizes
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
-from graphmill.samplers.methods.neighbor import draw_induced, draw_typed_induced
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from graphmill.samplers.vocabulary.rank_shares import chunk_share, even_split, num_chunk_batches
-from graphmill.samplers.vocabulary.requirements import check_splits, edge_uses, type_of_roots
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.manifest import Manifest
 
@@ -50,7 +50,8 @@ from graphmill.storage.format.manifest import Manifest
 class RandomPartitionSampler:
     """Minibatches that are induced subgraphs of chunks, nodes ascending in permanent id.
 
-    Their roots are the nodes of some splits, or given `roots` (permanent ids, distinct).
+    Their roots are the nodes of some splits, or given `roots` (permanent ids, distinct); of a typed graph those of one type. There a chunk has nodes
+    of all types, each type cut by itself, and the edges of all relations among them.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
@@ -63,25 +64,26 @@ class RandomPartitionSampler:
         num_ranks: int = 1,
         roots: np.ndarray | None = None,
     ) -> None:
-        """Raises ConfigError where the graph lacks what the options name, or cannot be cut as they say."""
+        """Raises ConfigError where the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
-        self._root_type = type_of_roots(router, options.root_type)
-        self._of_roots = router.nodes[self._root_type]
-        self._num_chunks = count_chunks(options, self._of_roots.manifest)
+        sizes = router.partition_sizes
+        self._num_partitions = len(sizes)
+        self._num_chunks = count_chunks(options, Sizes(int(sizes.sum()), self._num_partitions))
         self._num_groups = -(-self._num_chunks // options.chunks_per_batch)
-        check_splits(router, self._root_type, options.split_set)
-        self._uses = edge_uses(router, edge_columns=options.edge_columns)
-        if options.corrected and isinstance(router, TypedRouter):
+        if options.corrected and not isinstance(router, Router):
             raise ConfigError("corrected: expected a plain graph, got a typed one; leave out --sampler.corrected")
-        self._roots = Roots(self._of_roots, options.split_set, options.root_splits, roots)
+        self._induced = InducedBatches(router, options)
+        root_router = router.nodes[self._induced.root_type]
+        self._roots = Roots(root_router, options.split_set, options.root_splits, roots)
 
     @property
     def content_hash(self) -> str:
-        of_parts = [] if isinstance(self._router, Router) else [self._router.content_hash]
-        if self.options.cut != "random":  # its chunks are the stored partitions, or parts of them
-            of_parts += [each.manifest.content_hash for each in self._router.nodes.values()]
-        hashes = " ".join([self._roots.content_hash, *of_parts])
-        return hashlib.sha256(hashes.encode()).hexdigest() if of_parts else hashes
+        of_data = hash_of_data(self._router, self._roots.content_hash)
+        if self.options.cut == "random":
+            return of_data
+        # Its chunks are the stored partitions, or parts of them.
+        of_files = " ".join(each.manifest.content_hash for each in self._router.nodes.values())
+        return hashlib.sha256(f"{of_data} {of_files}".encode()).hexdigest()
 
     @property
     def num_batches(self) -> int:
@@ -100,7 +102,7 @@ class RandomPartitionSampler:
         drawn = []
         for batch, one in zip(batches, roots, strict=True):
             with stage("sample"):
-                nodes = self._draw_induced(epoch, batch, 0)
+                nodes = self._induced.draw(epoch, batch, self._group_nodes(epoch, 0))
             drawn.append(nodes.then(partial(_with_roots, one.original_id)))
         return drawn
 
@@ -109,25 +111,20 @@ class RandomPartitionSampler:
         share = chunk_share(batch, self._num_groups, self._num_ranks)  # over groups of chunks
 
         def choose_roots(minibatch: Any) -> Any:
-            among = minibatch if isinstance(minibatch, MiniBatch) else minibatch.roots
-            roots = np.flatnonzero(self._roots.among(among))
+            roots = np.flatnonzero(self._roots.among(root_table(minibatch)))
             start, stop = even_split(len(roots), share.parts, share.part)
             return replace(minibatch, root_index=roots[start:stop])
 
         with stage("sample"):
-            drawn = self._draw_induced(epoch, batch, share.chunk).then(choose_roots)
+            node = self._group_nodes(epoch, share.chunk)
+            drawn = self._induced.draw(epoch, batch, node).then(choose_roots)
             return drawn.then(self._estimate(drawn.node, share.chunk)) if self.options.corrected else drawn
-
-    def _draw_induced(self, epoch: int, batch: int, group: int) -> PendingBatch:
-        nodes = {name: self._group_nodes(router, epoch, group) for name, router in self._router.nodes.items()}
-        if isinstance(self._router, Router):
-            (node,) = nodes.values()
-            return draw_induced(self._router, epoch, batch, node, self.options, self.options.edge_columns)
-        return draw_typed_induced(self._router, epoch, batch, nodes, self.options, self._uses, self._root_type)
 
     def _estimate(self, node: np.ndarray, group: int) -> Callable[[MiniBatch], MiniBatch]:
         """What gives the minibatch of these nodes the coefficients of the module's docstring; their degrees are asked for here."""
-        router, offsets = self._of_roots, self._of_roots.manifest.partition_offsets
+        router = self._router
+        assert isinstance(router, Router)
+        offsets = router.manifest.partition_offsets
         if self.options.cut == "random":
             lists = router.list_neighbors(node, max_degree=np.zeros(len(node), np.int64))
             num_nodes, seen = router.manifest.num_nodes, lists.degree
@@ -141,7 +138,7 @@ class RandomPartitionSampler:
 
     def _part(self, chunk: int) -> tuple[int, int]:
         """(partition, number of the part of it) that a chunk of a cut within partitions is."""
-        num_partitions, num_ranks = self._of_roots.manifest.num_partitions, self._num_ranks
+        num_partitions, num_ranks = self._num_partitions, self._num_ranks
         step, rank = divmod(chunk, num_ranks)
         several, odd = divmod(num_ranks, num_partitions)
         if several and not odd:  # neighboring ranks share a partition
@@ -149,19 +146,27 @@ class RandomPartitionSampler:
         part, partition = divmod(chunk, num_partitions)
         return partition, part
 
-    def _group_nodes(self, router: Router, epoch: int, group: int) -> np.ndarray:
-        """Nodes of a type in the chunks of this group of the epoch's cut, ascending in permanent id."""
-        options = self.options
-        key = stream_key(options.seed, Purpose.CHUNKS, epoch if options.shuffle else 0)
+    def _group_nodes(self, epoch: int, group: int) -> dict[str, np.ndarray]:
+        """Nodes of the chunks of this group of the epoch's cut, by type, ascending in permanent id."""
+        options, routers, num_chunks = self.options, self._router.nodes, self._num_chunks
+        position = epoch if options.shuffle else 0
+        if options.cut == "partitions":
+            start, stop = even_split(num_chunks, self._num_groups, group)
+            key = stream_key(options.seed, Purpose.CHUNKS, position)
+            order = np.argsort(hash_ids(key, np.arange(num_chunks)), kind="stable")[start:stop].tolist()
+            return {name: router.list_partitions(order).node for name, router in routers.items()}
         if options.cut == "within":
-            partition, part = self._part(group)
-            num_parts = self._num_chunks // router.manifest.num_partitions
-            return router.list_chunk(int(key), part, num_parts, partition=partition).node
-        start, stop = even_split(self._num_chunks, self._num_groups, group)
-        if options.cut == "random":
-            return router.list_chunk(int(key), start, self._num_chunks, stop - start).node
-        order = np.argsort(hash_ids(key, np.arange(self._num_chunks)), kind="stable")
-        return router.list_partitions(order[start:stop].tolist()).node
+            partition, start = self._part(group)
+            stop, num_chunks = start + 1, num_chunks // self._num_partitions
+        else:
+            partition, (start, stop) = None, even_split(num_chunks, self._num_groups, group)
+        found = {}
+        for name, router in routers.items():
+            # The roots' type is cut as a plain graph is; every other type apart from it, for nodes of two types with one id have nothing in common.
+            other = [] if name == self._induced.root_type else [int(hashlib.sha256(name.encode()).hexdigest()[:16], 16)]
+            key = stream_key(options.seed, Purpose.CHUNKS, position, *other)
+            found[name] = router.list_chunk(int(key), start, num_chunks, stop - start, partition).node
+        return found
 
 
 def _with_estimates(degree: np.ndarray, seen: np.ndarray, scale: float, minibatch: MiniBatch) -> MiniBatch:
@@ -177,12 +182,12 @@ def _with_estimates(degree: np.ndarray, seen: np.ndarray, scale: float, minibatc
     )
 
 
-def _with_roots(original_id: np.ndarray, batch: MiniBatch) -> MiniBatch:
-    """The minibatch, whose nodes ascend in permanent id, with these roots."""
-    return replace(batch, root_index=np.searchsorted(batch.node_id, original_id))
+def _with_roots(original_id: np.ndarray, batch: Any) -> Any:
+    """The batch, whose nodes ascend in permanent id, with these roots."""
+    return replace(batch, root_index=np.searchsorted(root_table(batch).node_id, original_id))
 
 
-def count_chunks(options: RandomPartitionOptions, manifest: Manifest) -> int:
+def count_chunks(options: RandomPartitionOptions, manifest: Manifest | TypedManifest | Sizes) -> int:
     """Chunks of the cut. Raises ConfigError where this graph cannot be cut, or its chunks not grouped, as the options say."""
     num_chunks = options.num_chunks
     if num_chunks is None:

@@ -18,16 +18,15 @@ from graphmill.core.counter_random import unit_interval
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.drawing.build_batch import InducedBatches
 from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
 from graphmill.samplers.drawing.roots import Roots
 from graphmill.samplers.kernels.edge_counts import count_edges
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
 from graphmill.samplers.kernels.relabel import Relabeler
-from graphmill.samplers.methods.neighbor import draw_induced
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import SaintOptions
-from graphmill.samplers.vocabulary.requirements import check_graph
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 _WALKS_AT_ONCE = 1 << 18  # while pre-sampling: bounds memory, not the result
@@ -62,7 +61,7 @@ class SaintSampler:
     ) -> None:
         self._router, self.options, self._num_ranks = router, options, num_ranks
         direction = "in" if options.walk_length == 0 else options.direction
-        check_graph(router.manifest, options.split_set, direction, edge_columns=options.edge_columns, induced=True)
+        self._induced = InducedBatches(router, options, direction)
         codes = None if options.root_split is None else (options.root_split,)
         self._roots = Roots(router, options.split_set, codes, roots)
 
@@ -125,7 +124,7 @@ class SaintSampler:
             relabeler = Relabeler(np.empty(0, np.int64))
             relabeler.add(np.concatenate(steps))
             node = relabeler.node.copy()
-            return draw_induced(self._router, epoch, batch, node, options, options.edge_columns).then(
+            return self._induced.draw(epoch, batch, dict.fromkeys(self._router.nodes, node)).then(
                 partial(self._weigh, node)
             )
 

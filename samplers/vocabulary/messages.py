@@ -6,7 +6,7 @@ are its own, in their order. Every request is idempotent, so it may be sent agai
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -88,10 +88,8 @@ class NodeRows:
 
     def take(self, rows: np.ndarray) -> "NodeRows":
         """Some of them, in this order."""
-        taken: dict[str, Any] = {
-            name: None if column is None else np.take(column, rows, axis=0) for name, column in vars(self).items()
-        }
-        return NodeRows(**taken)
+        taken = {name: None if column is None else np.take(column, rows, axis=0) for name, column in vars(self).items()}
+        return NodeRows(**taken)  # type: ignore[arg-type]  # permanent ids are always there
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,8 @@ class FullGraphOptions:
     """What a single rank has: a minibatch, nodes ascending in permanent id, or the one shard."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    root_type: str | None = field(default=None, repr=False)
+    """Of a typed graph, the roots' type; none: the only type that has labels."""
 
 
 def full_evaluation(

@@ -219,20 +219,16 @@ def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> N
     assert "one pass over the whole graph as one batch" in done.stdout
 
 
-def test_an_epoch_over_chunks_of_all_types(folder: Path) -> None:
-    words = ["--data", "two", "--model", "rsage", "--model.width", "16", *PROCESS, "--run.defaults", "recipe"]
-    chunks = [
-        "--sampler",
-        "random-partition",
-        "--sampler.num_chunks",
-        "2",
-        "--evaluation",
-        "full",
-        "--evaluation.chunks",
-        "2",
-    ]
-    train([*words, *chunks, "--fit.epochs", "1", "--run.dir", "chunks"], folder)
-    assert np.isfinite(curve(folder / "chunks", "train_loss")[0][0])
+def test_chunks_train_and_the_whole_graph_scores(folder: Path) -> None:
+    """Scores of one batch of all nodes, the same for any partitions and ranks; the run resumes, and predicts."""
+    words = ["--model", "geco", *BEHIND_LAYERS, "--model.width", "16", "--model.num_layers", "1", *SMALL[7:], *PROCESS]
+    words += ["--sampler.num_chunks", "3"]
+    train(["--data", "two", *words, "--run.dir", "two-chunks", "--fit.epochs", "2"], folder)
+    train(["--data", "one", *words, "--run.dir", "one-chunks", "--fit.epochs", "1"], folder)
+    train(["--run.resume", "one-chunks", "--fit.epochs", "2"], folder)
+    assert curve(folder / "one-chunks") == curve(folder / "two-chunks")
+    done = run_job(predict.main, [str(folder / "two-chunks"), "predictions-chunks"], folder)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -240,8 +236,9 @@ def test_an_epoch_over_chunks_of_all_types(folder: Path) -> None:
     [
         (
             "--model rsage --sampler saint --evaluation full",
-            "set --sampler neighbor, random-partition, typed-node2subgraph or typed-ppr",
+            "set --sampler neighbor, random-partition, typed-node2subgraph or ppr",
         ),
+        ("--sampler random-partition --sampler.corrected true", "corrected: expected a plain graph, got a typed one"),
         ("--model rsage --task.node_type book", "expected a type, one of author, field_of_study, institution, paper"),
         ("--model rsage --task.node_type author", "expected nodes with a class each"),
         ("--model rsage --task binary", "set --task classification"),
@@ -258,7 +255,7 @@ def test_an_epoch_over_chunks_of_all_types(folder: Path) -> None:
             "--model rsage --sampler typed-ppr --sampler.relations a--b--c",
             "relations: expected relations among author--a",
         ),
-        ("--model rsage --sampler node2subgraph", "expected a sampler of typed graphs, got node2subgraph"),
+        ("--model rsage --sampler node2subgraph", "direction 'both' needs lists of out-edges, the relation author--"),
         ("--model tokengt --sampler typed-neighbor --evaluation sampled", "without stored encodings"),
         (
             "--model ppgt --sampler typed-neighbor --evaluation sampled",

@@ -147,12 +147,15 @@ SAMPLERS: dict[str, Build] = {
     "typed-ppr-weight": lambda r, n: PprSampler(
         several_types(r), PprOptions(epsilon=1e-3, top_k=6, batch_size=8, root_type="node", by_weight=True), n
     ),
+    "typed-random-partition-stored": lambda r, n: RandomPartitionSampler(
+        several_types(r), RandomPartitionOptions(cut="partitions", seed=5, root_type="node"), n
+    ),
     "graph-batches": lambda r, n: GraphBatchSampler(small_graphs(), GraphBatchOptions(max_nodes=40), n),
 }
 # Samplers that deal every root (or graph) of an epoch exactly once over all ranks.
 COVERING = [name for name in SAMPLERS if name != "saint"]
 # Samplers whose batches do not depend on how the graph is partitioned.
-BY_PARTITION = ("random-partition-stored", "random-partition-within")
+BY_PARTITION = ("random-partition-stored", "random-partition-within", "typed-random-partition-stored")
 CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 
 # Samplers of one graph's nodes.
@@ -315,7 +318,6 @@ def as_plain(batch: TypedBatch) -> dict[str, Any]:
         columns["indptr"] = np.append(0, np.cumsum(np.diff(edges.indptr)[order]))
         columns["graph_ptr"] = np.searchsorted(nodes.subgraph[order], np.arange(len(roots) + 1))
         columns["indices"], roots = place[edges.indices[entry]], place[roots].astype(np.int64)
-        columns["hop"] = None if nodes.score is not None else columns["hop"]
     columns |= {"epoch": batch.epoch, "index": batch.index, "root_index": roots}
     return content_of(
         columns | {"feature": columns["x"], "label": columns["y"], "encoding_names": batch.encoding_names}
@@ -621,7 +623,7 @@ def test_graphs_without_splits_or_with_training_nodes_alone(name, which, sparsel
 @pytest.mark.parametrize("name", OF_NODES)
 def test_all_nodes_as_roots(name, which, sparsely_split, graphs):
     router = local_router(graphs[1] if which == "all splits" else sparsely_split[which, 1])
-    sampler, every = SAMPLERS[name](router, 1), "root_splits" if name.startswith("random-partition") else "root_split"
+    sampler, every = SAMPLERS[name](router, 1), "root_splits" if "random-partition" in name else "root_split"
     sampler = rebuilt(sampler, router, **{every: None})
     dealt = [root for batch in range(sampler.num_batches) for root in members(sampler.sample(0, batch))]
     assert set(dealt) <= set(PERMANENT_ID.tolist())

@@ -12,22 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
+from tests.typed_memory_graph import EdgeTable, NodeTable, TypedMemoryGraph, random_typed_graph
 
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.owners import LocalOwner, Pending
 from graphmill.samplers.access.partition_owner import PartitionOwner
 from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.access.typed_router import typed_router
+from graphmill.samplers.methods.full_graph import FullGraphSampler
 from graphmill.samplers.methods.random_partition import RandomPartitionSampler
 from graphmill.samplers.vocabulary.messages import Request
-from graphmill.samplers.vocabulary.options import RandomPartitionOptions
+from graphmill.samplers.vocabulary.options import FullGraphOptions, RandomPartitionOptions
 from graphmill.samplers.vocabulary.rank_shares import chunk_share, even_split
-from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, Relation
 from graphmill.storage.graph import StoredGraph, open_graph
 from graphmill.storage.importers.files.npz_file import npz_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests import reference_sampler as reference
 from tests.listed_graph import ListedGraph, expected_graph, listed_graphs, random_listed_graph
 from tests.memory_graph import MemoryGraph, memory_router
+from tests.typed_reference import arrays_of
 
 CUTS = [(1, "random"), (2, "random"), (4, "random"), (4, "range"), (4, "ldg"), (4, "metis")]
 
@@ -450,3 +454,42 @@ def test_what_cannot_work_is_refused_in_one_line(name: str, routers: list[Router
         build(routers[0])
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_chunks_of_a_typed_graph_have_all_types_and_relations():
+    """Every node of every type once an epoch, with all stored edges among a chunk's nodes and their columns; one chunk is the full graph."""
+    graph, splits = random_typed_graph(), (0, 1, 2, 3)
+    router = typed_router(graph.parted(3))
+    options = RandomPartitionOptions(num_chunks=4, root_splits=splits, edge_columns=("feature",))
+    sampler, seen = RandomPartitionSampler(router, options), {name: [] for name in graph.node_types}
+    for number in range(sampler.num_batches):
+        batch = sampler.sample(1, number)
+        assert batch.predicted_id.tolist() == batch.roots.node_id.tolist()
+        for name, nodes in batch.nodes.items():
+            assert nodes.node_id.tolist() == sorted(nodes.node_id.tolist())
+            seen[name] += nodes.node_id.tolist()
+        for relation, edges in batch.edges.items():
+            sources, targets = (batch.nodes[end].node_id.tolist() for end in (relation.source, relation.target))
+            place, stored = {one: i for i, one in enumerate(sources)}, graph.in_edges(relation)
+            kept = [[(place[source], row) for source, row in stored[one] if source in place] for one in targets]
+            assert edges.indptr.tolist() == np.cumsum([0, *map(len, kept)]).tolist()
+            assert edges.indices.tolist() == [source for one in kept for source, _ in one]
+            if (feature := graph.edges[relation].feature) is not None:
+                assert edges.edge_feature.tolist() == [feature[row] for one in kept for _, row in one]
+    assert {name: sorted(nodes) for name, nodes in seen.items()} == {n: table.ids for n, table in graph.tables.items()}
+    whole = RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=1, root_splits=splits)).sample(0, 0)
+    full = FullGraphSampler(typed_router(graph), FullGraphOptions(root_splits=splits))
+    assert arrays_of(whole) == arrays_of(full.sample(0, 0))
+    with pytest.raises(ConfigError, match="expected one rank for a typed graph"):
+        FullGraphSampler(router, FullGraphOptions(), 2)
+
+
+def test_types_are_cut_apart():
+    """Nodes of two types with the same ids do not share their chunks."""
+    table = NodeTable(list(range(400)))
+    graph = TypedMemoryGraph(
+        {"a": replace(table, labelled=True), "b": table}, {Relation("b", "to", "a"): EdgeTable([0], [0])}
+    )
+    batch = RandomPartitionSampler(typed_router(graph), RandomPartitionOptions(num_chunks=2)).sample(0, 0)
+    both = np.intersect1d(batch.nodes["a"].node_id, batch.nodes["b"].node_id)
+    assert 60 < len(both) < 140
