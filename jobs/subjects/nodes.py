@@ -133,7 +133,7 @@ class Nodes(Subject):
         if isinstance(resolved.training, RandomPartitionOptions):
             from graphmill.samplers.methods.random_partition import count_chunks
 
-            count_chunks(resolved.training, nodes.manifest)
+            count_chunks(resolved.training, self.graph.manifest)
         if self.is_here:
             check_samplers(whole_router(self.graph), resolved)
 
