@@ -1,5 +1,6 @@
 """What a model of many graphs must beat: one constant, and a linear model of what a graph is made of, blind to its structure."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,16 +9,10 @@ from torch import Tensor, nn
 
 from graphmill.cluster.data.graph_set_data import graph_labels
 from graphmill.cluster.tasks import Classification, Regression, Task
-from graphmill.jobs.baselines.node_baselines import (
-    Baselines,
-    Seen,
-    constant_prediction,
-    minimise,
-    split_scores,
-    zero_linear,
-)
+from graphmill.jobs.baselines.node_baselines import Baselines, constant_prediction, minimise, split_scores, zero_linear
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
+Seen = Callable[[Tensor], Tensor] | None
 _BLOCK_ROWS = 65_536
 _MAX_TRAIN_ROWS = 200_000
 _MAX_CATEGORIES = 256

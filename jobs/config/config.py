@@ -79,11 +79,13 @@ class NodeDataOptions:
     standardise: Literal["auto", "yes", "no"] = "auto"
     """Model and features-only baseline read columns of node features minus their mean, by their deviation, both of the training rows. auto: columns whose scale
     is far from 1 (root mean square of the numbers that are not 0 above 10, or a hundredth of the others'; a mean 100 deviations from 0); yes: all columns."""
+    category_width: int = 16
+    """Of the trainable rows of categories, where ingestion made columns embedded (--edge-list.embedding-columns): those of a node's columns are added up, and stand beside its features."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
     """Of a graph that the run prepares itself."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 0, "split_set"))
+        check_options(self, at_least(self, 0, "split_set") | at_least(self, 1, "category_width"))
         if self.path is None and self.split_set > 0:
             raise ConfigError(
                 f"split_set: the embedded graph has one split, number 0, got {self.split_set}; leave it out, or set path"

@@ -33,6 +33,9 @@ StandardColumn = tuple[
     str, int, float, float
 ]  # type of nodes (empty: of a plain graph or a set), column, mean, deviation
 OF_EDGES = "edge"  # in place of the type: of a set's edges
+EmbeddedColumn = tuple[
+    str, int, str, int, str
+]  # the same type, column, its name, number of rows, digest of the categories
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,10 @@ class Inputs:
     """Columns of features that the model reads standardised; its weights hold these numbers, too, and those count."""
     standard_names: tuple[str, ...] = ()
     """What people call the first of them."""
+    embedded: tuple[EmbeddedColumn, ...] = ()
+    """Columns of numbers of categories, for which the model has trainable rows; their sum stands behind the features."""
+    category_width: int = 0
+    """Of these rows; 0: a plain graph has none."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ def with_standard_columns(
 ) -> Inputs:
     """With the columns of a graph, of all types of a typed one, or of a set's nodes and edges. Raises ConfigError where they are asked for and a manifest has no
     numbers of them."""
+    embedded = {own[:2] for own in inputs.embedded}
     chosen: list[StandardColumn] = []
     names: list[str] = []
     for row in [] if options.standardise == "no" else rows:
@@ -32,8 +33,9 @@ def with_standard_columns(
                     "--data.standardise no"
                 )
             odd = have_other_scale(columns) if options.standardise == "auto" else np.ones(len(columns), bool)
-            chosen += [(of, k, columns[k].mean, columns[k].deviation) for k in np.flatnonzero(odd).tolist()]
-            names += [f"{of} {named[k] if named else k}".strip() for k in np.flatnonzero(odd).tolist()]
+            picked = [k for k in np.flatnonzero(odd).tolist() if (of, k) not in embedded]
+            chosen += [(of, k, columns[k].mean, columns[k].deviation) for k in picked]
+            names += [f"{of} {named[k] if named else k}".strip() for k in picked]
     if options.standardise == "yes" and not chosen:
         raise ConfigError("standardise: expected columns of numbers, the data has none; leave out --data.standardise")
     return replace(inputs, standard=tuple(chosen), standard_names=tuple(names[:_NAMED]))

@@ -1,15 +1,30 @@
 """What a graph stores beside features and labels of nodes, and which of it a run reads."""
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
 from graphmill.jobs.config.config import RunConfig
-from graphmill.jobs.config.registry import Inputs
+from graphmill.jobs.config.registry import EmbeddedColumn, Inputs
 from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.format.source import SourceInfo
+from graphmill.storage.format.source import FeatureColumn, SourceInfo
+
+
+def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[EmbeddedColumn, ...]:
+    """Those of a type of nodes, or (empty) of a plain graph, for which a model has trainable rows: one for each category, and one for all others."""
+    columns = list(columns)
+    return tuple(
+        (of, sum(before.width for before in columns[:index]), own.name, len(own.values) + 1, _digest(own.values))
+        for index, own in enumerate(columns)
+        if own.kind == "embedded"
+    )
+
+
+def _digest(values: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(values).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

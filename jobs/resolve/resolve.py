@@ -126,11 +126,11 @@ class ResolvedRun:
 
     def build_model(self) -> Any:
         """The module that the trainer takes."""
-        from graphmill.jobs.tasks.model_inputs import standardise
+        from graphmill.jobs.tasks.model_inputs import read_columns
 
         config, links = self.config, self.config.links
         model = build_model(config.model, config.kind, self.inputs, config.relational)
-        standardise(model, self.inputs.standard)
+        read_columns(model, self.inputs)
         if links is None:
             return model
         from graphmill.jobs.tasks.link_model import LinkModel
@@ -288,6 +288,12 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     if standard := facts.inputs.standard:
         identity["standardised"] = len(standard)
         chosen.append(f"--data.standardise yes: {standard_choice(facts.inputs)}")
+    if embedded := facts.inputs.embedded:
+        identity["category_width"] = facts.inputs.category_width
+        each = "; ".join(f"{size - 1:,} categories of {f'{of} {name}'.strip()}" for of, _, name, size, _ in embedded)
+        chosen.append(
+            f"--data.category_width {facts.inputs.category_width}: {each} have trainable rows, which baselines do not read"
+        )
     if is_one_graph:
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
     encoding = stored_encoding(config.model.options) if is_one_graph else None

@@ -13,6 +13,7 @@ from graphmill.core.summaries import changed_options
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import GraphFacts, graph_facts
 from graphmill.jobs.config.registry import Inputs, stored_encoding
+from graphmill.jobs.config.stored_columns import embedded_columns
 from graphmill.models.options.features import Features
 from graphmill.models.options.relational import RelationalConfig
 from graphmill.samplers.vocabulary.options import TypedOptions
@@ -51,13 +52,21 @@ def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
 
 def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inputs:
     """What the graph, its predicted type `nodes` and the relational layers decide of a model."""
+    embedded = [
+        each for name, row in manifest.node_types.items() for each in embedded_columns(name, row.feature_columns)
+    ]
+    widths = {name: config.data.category_width for name, *_ in embedded}
     ages = getattr(config.sampler.options, "recency_dim", 0)  # beside the features of every node
     return Inputs(
         node=Features(dim=config.relational.width),
         out_dim=nodes.num_classes or 1,
         task="node",
-        node_dims=tuple((name, row.feature_dim + ages) for name, row in manifest.node_types.items()),
+        node_dims=tuple(
+            (name, row.feature_dim + widths.get(name, 0) + ages) for name, row in manifest.node_types.items()
+        ),
         relations=tuple((each.source, each.name, each.target) for each in manifest.edge_types),
+        embedded=tuple(embedded),
+        category_width=max(widths.values(), default=0),
     )
 
 

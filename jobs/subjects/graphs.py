@@ -36,7 +36,7 @@ from graphmill.jobs.tasks.graph_task import (
     split_targets,
     target_columns,
 )
-from graphmill.jobs.tasks.model_inputs import StandardColumns
+from graphmill.jobs.tasks.model_inputs import baselines_see
 from graphmill.jobs.tasks.split_lacks import set_lacks
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 from graphmill.storage.graph_sets.graph_set import StoredGraphs, graph_ids, open_graphs
@@ -179,7 +179,7 @@ class Graphs(Subject):
         return told.get(self.manifest.labelled, "equal scores")
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
-        seen = StandardColumns(resolved.inputs.standard).rows
+        seen = baselines_see(resolved.inputs, resolved.config.data.standardise)
         return compute_graph_baselines(self.stored, self.columns(resolved.config), task, self._splits(resolved), seen)
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from graphmill.core.summaries import counted, size
 from graphmill.jobs.baselines.tuned_baselines import search
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import Setting, expected_facts, num_batches
-from graphmill.jobs.config.stored_columns import edge_weights
+from graphmill.jobs.config.stored_columns import edge_weights, unread
 from graphmill.jobs.data.prepare_graph import how_to_make, not_there_yet
 from graphmill.jobs.machine.memory_check import available_bytes
 from graphmill.jobs.plan.cost_model import Rates, all_reduce_bytes
@@ -50,6 +50,8 @@ _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
     """Adds encoding, embeddings, splits, batches, memory and time."""
     baseline = resolved.config.baseline
+    if left := unread(graph.manifest, resolved.config, resolved.inputs):
+        plan.add("not read", left.partition(": ")[2])
     if isinstance(graph, StoredGraph):
         if resolved.encoding is not None:
             plan.add("encoding", _encoding_text(graph, resolved.encoding))

@@ -34,7 +34,7 @@ from graphmill.jobs.resolve.typed_facts import (
     with_type,
 )
 from graphmill.jobs.subjects.subject import Members, Prediction, Served, Subject, check_names, checked, trained_task
-from graphmill.jobs.tasks.model_inputs import StandardColumns
+from graphmill.jobs.tasks.model_inputs import baselines_see
 from graphmill.jobs.tasks.node_task import (
     check_graph,
     check_splits,
@@ -215,8 +215,7 @@ class Nodes(Subject):
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
         config, own = resolved.config, self.predicted(resolved.config).manifest.name
         rows = served.router if isinstance(served.router, Router) else served.router.nodes[own]
-        standard, name = StandardColumns(resolved.inputs.standard), own if resolved.is_typed else ""
-        seen = None if config.data.standardise == "no" else partial(standard.rows, name=name)
+        seen = baselines_see(resolved.inputs, config.data.standardise, own if resolved.is_typed else "")
         return compute_baselines(rows, config.data.split_set, task, config.fit.seed, seen)
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
@@ -340,8 +339,15 @@ class Nodes(Subject):
             weights.check()
         if manifest.is_typed:
             inputs = typed_inputs(manifest, self.predicted(config).manifest, config)
+        else:
+            inputs = graph_inputs(manifest, config)
+        if inputs.embedded != trained.inputs.embedded:
+            raise ConfigError(
+                f"{self.url}: expected embedded columns with the run's categories, got others; ingest its table by the run's graph "
+                f"(--edge-list.features-as {config.data.path})"
+            )
+        if manifest.is_typed:
             return replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
-        inputs = graph_inputs(manifest, config)
         return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
 
 

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.cluster.tasks import StepOutput
-from graphmill.jobs.config.registry import OF_EDGES, StandardColumn
+from graphmill.jobs.config.registry import OF_EDGES, Inputs
+from graphmill.models.ends.features import FeatureEncoder
 from graphmill.models.ends.pair_head import PairHead
+from graphmill.models.options.features import Features
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel.graph import ShardedGraph
 from graphmill.models.parallel.halo import ShardedAdjacency
@@ -168,24 +170,38 @@ def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
     )
 
 
-class StandardColumns(nn.Module):
-    """(x - mean) / deviation of columns of features, in float64; one of deviation 0 becomes 0. Buffers hold the numbers: they travel with the weights."""
+class ReadColumns(nn.Module):
+    """Columns of features as a model reads them.
 
-    def __init__(self, columns: Sequence[StandardColumn]) -> None:
+    Standardised: (x - mean) / deviation, in float64; of deviation 0 it is 0. Buffers hold the numbers: they travel with the weights. Of embedded columns the
+    sum of a node's trainable rows stands behind its features, and the numbers of the categories become 0; row 0, of those that are empty or not known, begins at 0.
+    """
+
+    def __init__(self, inputs: Inputs) -> None:
         super().__init__()
-        for name in dict.fromkeys(name for name, *_ in columns):
-            index, *numbers = zip(*(own[1:] for own in columns if own[0] == name), strict=True)
+        for name in dict.fromkeys(name for name, *_ in inputs.standard):
+            index, *numbers = zip(*(own[1:] for own in inputs.standard if own[0] == name), strict=True)
             self.register_buffer(f"columns {name}", torch.tensor(index))
             self.register_buffer(f"numbers {name}", torch.tensor(numbers, dtype=torch.float64))
+        for name in dict.fromkeys(name for name, *_ in inputs.embedded):
+            index, sizes = zip(*((own[1], own[3]) for own in inputs.embedded if own[0] == name), strict=True)
+            encoder = FeatureEncoder(Features(categories=sizes), inputs.category_width)
+            with torch.no_grad():
+                next(encoder.parameters())[encoder.offset] = 0.0
+            self.add_module(f"encoder {name}", encoder)
+            self.register_buffer(f"categories {name}", torch.tensor(index), persistent=False)
 
     def rows(self, x_nF: Any, name: str = "") -> Any:
         """Of a type of nodes, of a plain graph or a set's nodes, or of its edges (OF_EDGES)."""
-        if (index := getattr(self, f"columns {name}", None)) is None:
-            return x_nF
-        x_nF = x_nF.to(torch.promote_types(x_nF.dtype, torch.float32))
-        mean_k, deviation_k = getattr(self, f"numbers {name}")
-        z_nk = (x_nF[:, index] - mean_k) / deviation_k.where(deviation_k > 0, torch.inf)
-        return x_nF.index_copy(1, index, z_nk.to(x_nF.dtype))
+        if (index := getattr(self, f"columns {name}", None)) is not None:
+            x_nF = x_nF.to(torch.promote_types(x_nF.dtype, torch.float32))
+            mean_k, deviation_k = getattr(self, f"numbers {name}")
+            z_nk = (x_nF[:, index] - mean_k) / deviation_k.where(deviation_k > 0, torch.inf)
+            x_nF = x_nF.index_copy(1, index, z_nk.to(x_nF.dtype))
+        if (index := getattr(self, f"categories {name}", None)) is not None:
+            summed_nW = getattr(self, f"encoder {name}")(x_nF[:, index])
+            x_nF = torch.cat([x_nF.index_fill(1, index, 0.0), summed_nW.to(x_nF.dtype)], dim=1)
+        return x_nF
 
     def forward(self, batch: Any) -> Any:
         if hasattr(batch, "node_feature"):  # of a set of graphs, whose module a run on nodes does not load
@@ -196,11 +212,18 @@ class StandardColumns(nn.Module):
         return replace(batch, nodes={key: replace(own, x=self.rows(own.x, key)) for key, own in batch.nodes.items()})
 
 
-def standardise(model: nn.Module, columns: Sequence[StandardColumn]) -> None:
-    """Makes the model read these columns of its batches standardised: training, scores, predictions and shards all come through its call."""
-    if columns:
-        model.standard = StandardColumns(columns)
+def read_columns(model: nn.Module, inputs: Inputs) -> None:
+    """Makes the model read its batches so: training, scores, predictions and shards all come through its call."""
+    if inputs.standard or inputs.embedded:
+        model.standard = ReadColumns(inputs)
         model.register_forward_pre_hook(lambda called, batch: called.standard(*batch))
+
+
+def baselines_see(inputs: Inputs, choice: str, name: str = "") -> Callable[[Tensor], Tensor] | None:
+    """What baselines read of rows of features, as `compute_baselines` takes it: no categories that have trainable rows."""
+    columns = ReadColumns(inputs).requires_grad_(False)
+    see_raw = choice == "no" and not inputs.embedded
+    return None if see_raw else lambda x_nF: columns.rows(x_nF, name)[:, : x_nF.shape[1]]
 
 
 def coefficients(batch: TorchBatch) -> Tensor | None:

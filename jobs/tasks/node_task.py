@@ -9,6 +9,7 @@ from graphmill.cluster.tasks import BinaryClassification, Classification, Regres
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import Component, Inputs
+from graphmill.jobs.config.stored_columns import embedded_columns
 from graphmill.models.options.features import Features
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
@@ -32,12 +33,16 @@ def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
             f"{data.name}: edge_features: expected numbers, an edge of a knowledge graph has a relation, which the decoder of links reads; leave out "
             "--data.edge_features"
         )
+    embedded = embedded_columns("", data.feature_columns)
+    width = config.data.category_width if embedded else 0
     return Inputs(
-        node=Features(dim=data.feature_dim + beside_features(config)),
+        node=Features(dim=data.feature_dim + beside_features(config) + width),
         edge=Features(dim=data.edge_feature_dim if config.data.edge_features else 0),
         out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # of links: states
         task="node",
         num_relations=0 if config.links is None else len(data.relations),
+        embedded=embedded,
+        category_width=width,
     )
 
 

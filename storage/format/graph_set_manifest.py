@@ -171,12 +171,10 @@ def _read_set(reader: ManifestReader) -> GraphSetManifest:
         if getattr(manifest, key) > count:
             reader.fail(key, f"at most {count}, by the size of the files", getattr(manifest, key))
     reader.check_content_hash(manifest.content_hash)
-    statistics = reader.optional_inner("statistics")
-    return (
-        manifest
-        if statistics is None
-        else replace(manifest, statistics=read_graph_set_statistics(statistics, manifest))
-    )
+    if (statistics := reader.optional_inner("statistics")) is None:
+        return manifest
+    measured = read_graph_set_statistics(statistics, manifest, manifest.node.dim, manifest.edge.dim)
+    return replace(manifest, statistics=measured)
 
 
 def _row_schema(reader: ManifestReader, key: str) -> RowSchema:

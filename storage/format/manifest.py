@@ -451,7 +451,7 @@ def _feature_columns(nodes: ManifestReader, feature_dim: int) -> tuple[FeatureCo
     for row in nodes.optional_inners("feature_columns"):
         kind, values, has_nulls = row.word("kind", FEATURE_KINDS), row.names("values"), row.flag("has_nulls")
         mean, width = row.number("mean", "a finite number", -1.7e308, 1.7e308), row.width("width")
-        if width != {"number": 1 + has_nulls, "categories": len(values)}.get(kind, width):
+        if width != {"number": 1 + has_nulls, "categories": len(values), "embedded": 1}.get(kind, width):
             row.fail("width", f"the features of this column of {kind}", width)
         columns.append(FeatureColumn(row.text("name"), kind, width, mean, has_nulls, values))
     if columns and sum(column.width for column in columns) != feature_dim:

@@ -77,7 +77,7 @@ class NodeChunk:
     )
 
 
-FEATURE_KINDS = ("number", "list", "categories", "hashed")
+FEATURE_KINDS = ("number", "list", "categories", "hashed", "embedded")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class FeatureColumn:
     width: int  # how many features: of a number with `has_nulls` two, the second is 1 where the field was empty
     mean: float = 0.0  # of a number: what an empty field becomes
     has_nulls: bool = False  # of a number: whether a field of the table was empty
-    values: tuple[str, ...] = ()  # of categories: the value of each feature, in sorted order
+    # In sorted order; of categories the value of each feature, of an embedded column the values that are 1, 2 … (0: empty, or of no training row).
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -179,13 +179,6 @@ class GraphSizes(Protocol):
     def label_kind(self) -> str | None: ...
 
 
-class RowSize(Protocol):
-    """How many columns rows have."""
-
-    @property
-    def dim(self) -> int: ...
-
-
 class GraphSetSizes(Protocol):
     """What the statistics of many graphs must agree with: their `GraphSetManifest`."""
 
@@ -203,12 +196,6 @@ class GraphSetSizes(Protocol):
 
     @property
     def split_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def node(self) -> RowSize: ...
-
-    @property
-    def edge(self) -> RowSize: ...
 
 
 def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
@@ -243,8 +230,10 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
     )
 
 
-def read_graph_set_statistics(reader: ManifestReader, manifest: GraphSetSizes) -> GraphSetStatistics:
-    """The same of many graphs."""
+def read_graph_set_statistics(
+    reader: ManifestReader, manifest: GraphSetSizes, node_dim: int, edge_dim: int
+) -> GraphSetStatistics:
+    """The same of many graphs, whose nodes and edges have so many features."""
     num_graphs, num_targets, num_splits = manifest.num_graphs, len(manifest.target_names), len(manifest.split_names)
     parts = reader.inners("parts")
     if len(parts) != num_splits + 1:
@@ -263,8 +252,8 @@ def read_graph_set_statistics(reader: ManifestReader, manifest: GraphSetSizes) -
         edges=_read_counts(reader.inner("edges"), num_graphs, manifest.num_edges),
         parts=tuple(read),
         digest=reader.hexadecimal("digest", _DIGEST),
-        node_columns=_read_columns(reader, "node_columns", manifest.node.dim),
-        edge_columns=_read_columns(reader, "edge_columns", manifest.edge.dim),
+        node_columns=_read_columns(reader, "node_columns", node_dim),
+        edge_columns=_read_columns(reader, "edge_columns", edge_dim),
     )
 
 

@@ -308,10 +308,11 @@ def _edge_columns(info: SourceInfo, chunk: EdgeChunk, allow_nonfinite: bool) -> 
         shape = None if values is None else values.shape
         if shape != shapes[name]:
             raise DataError(f"{info.name}: edge {name}s: expected shape {shapes[name]}, got {shape}")
-        bad = 0 if values is None or allow_nonfinite else int(np.count_nonzero(~np.isfinite(values)))
-        if bad:
+        bad = np.empty(0) if values is None or allow_nonfinite else np.argwhere(~np.isfinite(values))
+        if len(bad):
+            edge = f"{chunk.src[bad[0, 0]]} -> {chunk.dst[bad[0, 0]]} between rows of nodes"
             raise DataError(
-                f"{info.name}: edge {name}s hold {bad} non-finite values in one chunk; clean them or pass --allow-nonfinite"
+                f"{info.name}: edge {name}s hold {len(bad)} non-finite values in one chunk, the first on the edge {edge}; clean them or pass --allow-nonfinite"
             )
     if info.relations and chunk.feature is not None:
         number, most = chunk.feature, len(info.relations)

@@ -4,7 +4,6 @@ Memory: 8 bytes for each time, 8 for each label of a node (4 for real numbers, 1
 strings as ids pass through files.
 """
 
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from graphmill.storage.ingestion.numbering import Numbering
 from graphmill.storage.ingestion.string_ids import StringFile
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
 from graphmill.storage.splits.drawn_split import split_of_nodes
-from graphmill.storage.statistics.graph_measures import FeatureMeasure, NodeColumns, measure_columns
+from graphmill.storage.statistics.graph_measures import ColumnMeasure, FeatureMeasure, NodeColumns
 
 _BLOCK_NUMBERS = 1 << 20  # at a time, of which columns are measured
 
@@ -47,6 +46,11 @@ class NodeSpool:
         self.info, self.options = source.info, options
         info = self.info
         num_nodes = info.num_nodes
+        embedded = [column.name for column in info.feature_columns if column.kind == "embedded"]
+        if embedded and options.feature_dtype != "float32":
+            raise ConfigError(
+                f"{info.name}: feature_dtype: expected float32, which has a number for each category of {embedded[0]!r}, got {options.feature_dtype}; leave it out"
+            )
         self._spooled = FeatureRows(info.feature_dim, options.feature_dtype)
         self._feature = (
             scratch_array(scratch / "feature", str(self._spooled.stored_dtype), (num_nodes, self._spooled.stored_width))
@@ -225,13 +229,14 @@ class NodeSpool:
         if feature is None or 3 * dim * max(len(trains), 1) > MAX_CLASS_COUNTS:
             return ()
 
-        def blocks(chosen: np.ndarray) -> Iterator[np.ndarray]:
-            step = max(1, _BLOCK_NUMBERS // dim)
+        columns: tuple[ColumnStatistics, ...] = ()
+        step = max(1, _BLOCK_NUMBERS // dim)
+        for rows in [*trains] or [np.ones(len(feature), bool)]:
+            chosen, measure = rows if rows.any() else ~rows, ColumnMeasure(dim)
             for start in range(0, len(chosen), step):
-                yield self._spooled.decode(feature[start + np.flatnonzero(chosen[start : start + step])])
-
-        sets = [*trains] or [np.ones(len(feature), bool)]
-        return sum((measure_columns(blocks(rows if rows.any() else ~rows), dim) for rows in sets), ())
+                measure.add(self._spooled.decode(feature[start + np.flatnonzero(chosen[start : start + step])]))
+            columns += measure.result()
+        return columns
 
     def manifest_fields(self, numbering: Numbering) -> dict[str, Any]:
         """What the manifest says of these nodes."""

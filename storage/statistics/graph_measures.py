@@ -368,7 +368,7 @@ class ColumnMeasure:
     """Statistics of columns of rows that are added in a fixed order."""
 
     def __init__(self, dim: int) -> None:
-        self._numbers, self._nonzero = TargetMeasure(1, dim), np.zeros(dim)
+        self.dim, self._numbers, self._nonzero = dim, TargetMeasure(1, dim), np.zeros(dim)
 
     def add(self, rows: np.ndarray) -> None:
         """float32 [k, dim]"""
@@ -381,14 +381,6 @@ class ColumnMeasure:
         return tuple(
             ColumnStatistics(own.mean or 0.0, own.std or 0.0, n / max(own.num_labelled, 1)) for own, n in counted
         )
-
-
-def measure_columns(blocks: Iterable[np.ndarray], dim: int) -> tuple[ColumnStatistics, ...]:
-    """Of rows that come in blocks, float32 [k, dim] each."""
-    measure = ColumnMeasure(dim)
-    for rows in blocks:
-        measure.add(rows)
-    return measure.result()
 
 
 def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:

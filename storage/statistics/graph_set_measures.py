@@ -11,8 +11,6 @@ from graphmill.storage.format.graph_set_manifest import RowSchema
 from graphmill.storage.format.statistics import MAX_CLASS_COUNTS, GraphPartStatistics, GraphSetStatistics
 from graphmill.storage.statistics.graph_measures import ColumnMeasure, TargetMeasure, joined_counts
 
-_BLOCK_NUMBERS = 1 << 20  # at a time, of which columns are measured
-
 
 class GraphSetMeasure:
     """Statistics of shards (`graphmill.storage.graph_sets.graph_set.shard_batch`) that are added in the order of their graphs."""
@@ -56,9 +54,10 @@ class GraphSetMeasure:
         self._sizes += np.bincount(split, minlength=len(self._sizes))
         for name, measure in self._columns.items():
             lists = batch.column(name)
-            trains = split == self._training if self._training else np.ones(len(split), bool)
-            rows = np.flatnonzero(np.repeat(trains, np.diff(lists.offsets)))
-            _measure_rows(measure, lists.flatten(), rows)
+            trains = np.repeat(split == self._training if self._training else split >= 0, np.diff(lists.offsets))
+            rows = lists.flatten()
+            rows = rows.field("feature") if name == "edges" else rows
+            measure.add(rows.flatten().to_numpy().reshape(-1, measure.dim)[trains].astype(np.float32))
         for name in ("split", "original_id"):
             self._update(name, batch.column(name).to_numpy())
         for name in ("node_label", "pairs"):
@@ -98,12 +97,3 @@ class GraphSetMeasure:
             digest=digest.hexdigest(),
             **{f"{name[:-1]}_columns": measure.result() for name, measure in self._columns.items()},
         )
-
-
-def _measure_rows(measure: ColumnMeasure, rows: pa.Array, chosen: np.ndarray) -> None:
-    """Adds the chosen rows of nodes, or of edges, whose features are a field."""
-    numbers = rows.field("feature") if pa.types.is_struct(rows.type) else rows
-    dim = numbers.type.list_size
-    values, step = numbers.flatten().to_numpy().reshape(-1, dim), max(1, _BLOCK_NUMBERS // dim)
-    for start in range(0, len(chosen), step):
-        measure.add(values[chosen[start : start + step]].astype(np.float32))

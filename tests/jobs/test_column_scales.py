@@ -23,7 +23,7 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.graph_sets.graph_set import open_graphs
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from graphmill.storage.statistics.graph_measures import measure_columns
+from graphmill.storage.statistics.graph_measures import ColumnMeasure
 from tests.job_in_process import one_thread, output_of, run_job, trained
 from tests.predictions import predictions_of
 
@@ -210,7 +210,9 @@ ORDINARY = {
 
 
 def odd_columns(x: np.ndarray) -> list[int]:
-    return np.flatnonzero(have_other_scale(measure_columns([x.astype(np.float32)], x.shape[1]))).tolist()
+    measure = ColumnMeasure(x.shape[1])
+    measure.add(x.astype(np.float32))
+    return np.flatnonzero(have_other_scale(measure.result())).tolist()
 
 
 @pytest.mark.parametrize("name", ORDINARY)

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from graphmill.cluster.ray.node_checks import open_beyond_loopback
 from graphmill.jobs.doctor import DoctorConfig, RayCheckOptions, check_all, check_token, main
 from graphmill.jobs.plan import machine_checks
-from graphmill.storage.ingestion.ingest import ingest
+from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.job_in_process import run_job
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import stored_file
@@ -51,6 +54,17 @@ def test_a_healthy_machine_and_graph_pass(url, tmp_path):
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "out").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".graphmill")]
+
+
+def test_a_typed_graph_is_checked_too(tmp_path):
+    label, split = np.array([0, 1, 0]), np.array([[1], [2], [0]], np.int8)
+    nodes = {"paper": array_nodes("paper", 3, label=label, split=split), "author": array_nodes("author", 2)}
+    writes = {Relation("author", "writes", "paper"): array_edges("writes", src=np.array([0, 1]), dst=np.array([2, 0]))}
+    ingest(TypedSource("typed", nodes, writes), str(tmp_path / "graph"), IngestOptions(num_partitions=1))
+    findings = list(machine_checks.check_graph(str(tmp_path / "graph"), quick=False))
+    assert [(each.name, each.verdict) for each in findings] == [("graph", "ok"), ("splits", "warn")]
+    assert "5 nodes, 2 edges, 1 partitions; every checksum matches" in findings[0].message
+    assert "class" in findings[1].message
 
 
 def test_one_changed_byte_fails(url):

@@ -190,6 +190,8 @@ def test_what_a_graph_stores_and_a_run_does_not_read_is_named(tmp_path):
     unread = "2 features of edges (--data.edge_features); times of edges (--sampler.time)"
     printed = train(url, tmp_path / "run", "--model", "gcn", *SHORT)[2]
     assert f"stored and not read by this run: {unread}\n" in printed
+    done = run_job(train_nodes.main, ["--data", url, "--model", "gcn", "--plan"])
+    assert re.search(rf"not read +{re.escape(unread)}\n", done.stdout)
     done = run_job(inspect_graph.main, [url])
     assert f"unless a run asks for them: {unread.replace(';', ',')}\n" in done.stdout
     assert "weights  of edges, the least 1\n" in done.stdout

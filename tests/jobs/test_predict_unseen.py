@@ -100,27 +100,76 @@ def test_tables_are_read_as_those_of_the_run(folder):
     np.testing.assert_allclose(*(np.stack(each["logits"].to_numpy()) for each in (file, stored)), atol=1e-5)
 
 
+def shops(folder, name: str, count: int, words: list, *, rows: range, known: bool = True) -> None:
+    """A graph whose nodes have a column of `count` words; the first three rows of each have its label, and train, validate and test."""
+    rng, answer = np.random.default_rng(len(rows)), np.random.default_rng(0).integers(0, 2, count)
+    lines = [f"{row},shop {row % count},{rng.normal():.3f}" for row in rows]
+    if known:
+        parts = ("train", "valid", "test")
+        lines = [f"{line},{answer[row % count]},{parts[row // count]}" for row, line in zip(rows, lines, strict=True)]
+    header = "id,shop,size,label,split" if known else "id,shop,size"
+    (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    edges = [f"{a},{b}" for a, b in rng.choice(rows, (len(rows) // 3, 2))]
+    (folder / f"{name}_edges.csv").write_text("\n".join(["src,dst", *edges]) + "\n")
+    output_of(ingest.main, f"{name}_edges.csv", name, "--edge-list.nodes", f"{name}.csv", *words, cwd=folder)
+
+
+EMBED = ["--edge-list.embedding-columns", "shop"]
+
+
+@pytest.mark.parametrize(("count", "most"), [(200, 8), pytest.param(3_000, 64, marks=pytest.mark.long)])
+def test_columns_of_many_words_are_trainable_rows(tmp_path, count, most):
+    """They learn what hashed features cannot; a later table is read by the same words, unknown ones by the row of those."""
+    scores = {}
+    for name, words in [("hashed", []), ("embedded", EMBED)][count < 1000 :]:
+        shops(tmp_path, name, count, [*words, "--edge-list.most-categories", most], rows=range(3 * count))
+        words = ["--data", name, "--model", "sage", "--model.num_layers", 1, "--model.width", 32, "--fit.epochs", 40]
+        words += ["--fit.learning_rate", 0.03, "--sampler", "random-partition", "--sampler.num_chunks", 1]
+        words += ["--run.dir", f"run-{name}", "--workers.launcher", "process", "--data.standardise", "no"]
+        said = output_of(train_nodes.main, *words, cwd=tmp_path)
+        summary = json.loads((tmp_path / f"run-{name}" / "summary.json").read_text())
+        scores[name] = summary["scores"]["test"]
+    assert scores["embedded"] >= 0.95 > scores.get("hashed", 0)
+    told = f"--data.category_width 16: {count:,} categories of shop have trainable rows, which baselines do not read"
+    assert f"chosen {told}" in said
+    assert summary["baselines"]["features_only"]["test"] < 0.7
+    later = range(2 * count, 2 * count + 40)
+    shops(tmp_path, "later", count, ["--edge-list.features-as", "embedded"], rows=later, known=False)
+    output_of(predict.main, "run-embedded", "out", "--graph", "later", "--other-graph", cwd=tmp_path)
+    own = predictions_of(tmp_path / "out")["prediction"].to_numpy()
+    assert np.mean(own == np.random.default_rng(0).integers(0, 2, count)[:40]) >= 0.95
+    text = (tmp_path / "later.csv").read_text()
+    (tmp_path / "later.csv").write_text(text.replace("shop 7,", "shop of nobody,"))
+    files = ["--graph", "later_edges.csv", "--edge-list.nodes", "later.csv"]
+    said = output_of(predict.main, "run-embedded", "out-file", *files, cwd=tmp_path)
+    assert f"{count} categories, each a trainable row, 1 fields of others" in said
+    shops(tmp_path, "others", count, EMBED, rows=later, known=False)
+    done = run_job(predict.main, ["run-embedded", "out-others", "--graph", "others", "--other-graph"], tmp_path)
+    assert "others: expected embedded columns with the run's categories, got others" in done.stderr
+
+
 @pytest.mark.long
 def test_a_typed_graph_needs_neither_labels_nor_splits(tmp_path):
     rng = np.random.default_rng(2)
     tables = """\
 nodes:
-  paper: {file: papers.csv, id: paper, features: [words, pages]%s}
+  paper: {file: papers.csv, id: paper, features: [words, pages, place], embedding_columns: [place]%s}
   author: {file: authors.csv, id: author}
 edges:
   - {source: author, relation: writes, target: paper, file: writes.csv, src: author, dst: paper}
 """
     (tmp_path / "learned.yaml").write_text(tables % ", label: venue")
     (tmp_path / "bare.yaml").write_text(tables % "")
-    papers = [f"{10 * i},{i % 3},{i % 3 + rng.normal():.2f},{rng.normal():.2f}" for i in range(60)]
-    (tmp_path / "papers.csv").write_text("\n".join(["paper,venue,words,pages", *papers]) + "\n")
+    papers = [f"{10 * i},{i % 3},{i % 3 + rng.normal():.2f},{rng.normal():.2f},place {i % 3}" for i in range(60)]
+    (tmp_path / "papers.csv").write_text("\n".join(["paper,venue,words,pages,place", *papers]) + "\n")
     (tmp_path / "authors.csv").write_text("author\n" + "".join(f"{i}\n" for i in range(9)))
     (tmp_path / "writes.csv").write_text("author,paper\n" + "".join(f"{i % 9},{10 * i}\n" for i in range(60)))
     shares = ["--split.shares", "0.6,0.2,0.2", "--split.by", "label"]
     output_of(ingest.main, "learned.yaml", "learned", "--reverse-edges", "add", *shares, cwd=tmp_path)
     output_of(ingest.main, "bare.yaml", "bare", "--reverse-edges", "add", cwd=tmp_path)
     words = ["--data", "learned", "--model", "rsage", "--model.width", 8, "--fit.epochs", 2, "--run.dir", "run"]
-    output_of(train_nodes.main, *words, "--workers.launcher", "process", cwd=tmp_path)
+    said = output_of(train_nodes.main, *words, "--workers.launcher", "process", cwd=tmp_path)
+    assert "3 categories of paper place have trainable rows" in said
     output_of(predict.main, "run", "out", "--graph", "bare", "--other-graph", cwd=tmp_path)
     output_of(predict.main, "run", "own", cwd=tmp_path)
     assert predictions_of(tmp_path / "own")["split"].to_pylist().count("valid") == 12

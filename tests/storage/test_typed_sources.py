@@ -228,7 +228,7 @@ WRONG = {
     "broken": ("nodes: {paper: [", "cannot be read as YAML"),
     "no nodes": ("edges: []", "line 1: expected nodes, a table for each type, got 'none'"),
     "unknown part": (YAML + "graphs: 1\n", "line 12: expected one of nodes, edges, got 'graphs'"),
-    "unknown key": (YAML.replace("label: venue", "lable: venue"), "line 2: expected one of file, id, string_ids, features, categories, most_categories, label, label_kind, split, time, count, got 'lable'"),
+    "unknown key": (YAML.replace("label: venue", "lable: venue"), "line 2: expected one of file, id, string_ids, features, categories, most_categories, embedding_columns, label, label_kind, split, time, count, got 'lable'"),
     "a type twice": (YAML.replace("  institution:", "  author:"), "line 4: expected each name once, got 'author again'"),
     "a list as a label": (YAML.replace("label: venue", "label: [venue]"), "line 2: expected label: a single value, got 'a list'"),
     "no number": (YAML.replace("count: 3", "count: three"), "line 4: expected count: a whole number of at most 18 digits, got 'three'"),

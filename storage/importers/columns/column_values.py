@@ -87,6 +87,12 @@ def are_dates(column: Column) -> bool:
     return not is_number(first)
 
 
+def are_texts_of_dates(column: Column) -> bool:
+    """Whether a column is text, and all of it dates."""
+    texts = pc.unique(column.cast(pa.string())).drop_null().to_pylist() if is_text_type(column.type) else []
+    return bool(texts) and not any(is_number(text) or _moment(text) is None for text in texts)
+
+
 def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa.Array:
     """Timestamps in microseconds of UTC, or numbers where all fields are such."""
     distinct = pc.unique(column.cast(pa.string()))

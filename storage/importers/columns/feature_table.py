@@ -1,11 +1,13 @@
 """Columns of features as a table has them: numbers with holes, truth values, lists, categories; and the matrix that they become.
 
-A category is one of at most `most` features, one for each value (one-hot), or hashed to `most` where there are more values. A hole among numbers is the mean
-of the training rows, and 1 in a feature of its own; a category that is empty, or that no training row has, is 0 in all its features.
+A category is one of at most `most` features, one for each value (one-hot), or hashed to `most` where there are more values; of an embedded column it is one
+number, for which a model has a trainable row. A hole among numbers is the mean of the training rows, and 1 in a feature of its own; a category that is empty,
+or that no training row has, is 0 in all its features.
 """
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,8 @@ from graphmill.storage.format.source import FeatureColumn
 from graphmill.storage.importers.columns.column_roles import is_number, is_otherwise_written, listed
 from graphmill.storage.importers.columns.column_values import is_list_type, list_rows, numbers
 from graphmill.storage.ingestion.string_ids import is_text_type
+
+_MOST_EMBEDDED = 100_000  # values, which the manifest lists
 
 
 class FeatureTable:
@@ -40,13 +44,13 @@ class FeatureTable:
     def num_nulls(self) -> list[int]:
         return [column.null_count for column in self._columns]
 
-    def learn(self, train: np.ndarray | None, most: int) -> tuple[FeatureColumn, ...]:
+    def learn(self, train: np.ndarray | None, most: int, embedded: Collection[str] = ()) -> tuple[FeatureColumn, ...]:
         """What the columns become, by their rows of training (None: all rows)."""
-        return tuple(
-            self._learnt(name, column, train, most) for name, column in zip(self.names, self._columns, strict=True)
-        )
+        mosts = [0 if name in embedded else most for name in self.names]
+        return tuple(map(self._learnt, self.names, self._columns, repeat(train), mosts))
 
     def _learnt(self, name: str, column: pa.ChunkedArray, train: np.ndarray | None, most: int) -> FeatureColumn:
+        """`most`: 0 of an embedded column."""
         if is_list_type(column.type):
             return FeatureColumn(name, "list", list_rows(column, self._path).shape[1])
         known = column if train is None else column.take(pa.array(train))
@@ -56,6 +60,13 @@ class FeatureTable:
             mean = float(values.mean()) if len(values) and np.isfinite(values).all() else 0.0
             return FeatureColumn(name, "number", 1 + has_nulls, mean, has_nulls)
         texts = sorted(text for text in pc.unique(known.cast(pa.string())).to_pylist() if text is not None)
+        if not most and len(texts) > _MOST_EMBEDDED:
+            raise DataError(
+                f"{self._path}: column {name!r}: expected at most {_MOST_EMBEDDED:,} categories, each with a trainable row, found {len(texts):,}; take it out "
+                "of --edge-list.embedding-columns, so that they are hashed"
+            )
+        if not most:
+            return FeatureColumn(name, "embedded", 1, values=tuple(texts))
         if len(texts) > most:
             return FeatureColumn(name, "hashed", most)
         return FeatureColumn(name, "categories", len(texts), values=tuple(texts))
@@ -112,6 +123,9 @@ class FeatureTable:
     def _fill_category(into: np.ndarray, column: pa.ChunkedArray, learnt: FeatureColumn) -> None:
         distinct = pc.unique(column)
         texts = distinct.to_pylist()
+        if learnt.kind == "embedded":
+            into[:, 0] = np.asarray(pc.index_in(column, pa.array(learnt.values, pa.string())).fill_null(-1)) + 1
+            return
         if learnt.kind == "hashed":
             places = [-1 if text is None else _hashed(text, learnt.width) for text in texts]
         else:
@@ -123,7 +137,7 @@ class FeatureTable:
 
     def num_unknown(self, learnt: FeatureColumn) -> int:
         """In how many rows a category is that was not learnt."""
-        if learnt.kind != "categories":
+        if learnt.kind not in ("categories", "embedded"):
             return 0
         given = self._columns[self.names.index(learnt.name)].cast(pa.string()).drop_null()
         return len(given) - int(pc.sum(pc.is_in(given, pa.array(learnt.values, pa.string()))).as_py() or 0)

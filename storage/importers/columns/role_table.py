@@ -40,7 +40,11 @@ def feature_became(column: FeatureColumn, num_unknown: int) -> str:
     """`num_unknown`: how many fields are of categories that were not learnt."""
     if column.kind == "number":
         return "number" + (f", a hole is {column.mean:.6g} and 1 in a feature of its own" if column.has_nulls else "")
-    said = {"list": f"{column.width} numbers", "hashed": f"categories, hashed to {column.width}"}
+    said = {
+        "list": f"{column.width} numbers",
+        "hashed": f"categories, hashed to {column.width}",
+        "embedded": f"{len(column.values)} categories, each a trainable row",
+    }
     unknown = f", {num_unknown} fields of others" if num_unknown else ""
     return said.get(column.kind, f"{column.width} categories") + unknown
 

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from graphmill.core.errors import DataError
 from graphmill.storage.importers.files.npz_members import NpzMembers, open_npz
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, edge_rows, mask_sets, split_sets
+from graphmill.storage.importers.memory.graph_objects import tell_unread
 
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
 _LABELS = ("y", "node_labels", "labels", "label")
@@ -33,7 +34,9 @@ def npz_graph(path: str | Path) -> ArrayGraph:
     Errors: DataError for a file that is missing, no archive, pickled, or lacks edges or nodes, and for shapes that disagree.
     """
     with open_npz(path) as arrays:
-        return _graph(arrays)
+        graph = _graph(arrays)
+        tell_unread(graph.name, arrays.names, arrays.read)
+        return graph
 
 
 def _graph(arrays: NpzMembers) -> ArrayGraph:

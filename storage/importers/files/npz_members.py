@@ -45,6 +45,11 @@ class NpzMembers:
     def names(self) -> list[str]:
         return list(self._members)
 
+    @property
+    def read(self) -> list[str]:
+        """The names of those that were asked for."""
+        return list(self._arrays)
+
     def __contains__(self, name: str) -> bool:
         return name in self._members
 

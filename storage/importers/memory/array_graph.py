@@ -10,6 +10,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphmill.core.errors import DataError
 from graphmill.core.summaries import describe
@@ -23,7 +25,7 @@ from graphmill.storage.format.source import (
     SourceInfo,
 )
 from graphmill.storage.format.stored_links import Links
-from graphmill.storage.importers.memory.as_array import TIMES, as_array
+from graphmill.storage.importers.memory.as_array import TIMES, as_array, as_text
 from graphmill.storage.ingestion.string_ids import StringIds
 
 # What numpy raises of a damaged .npy file.
@@ -87,6 +89,9 @@ class ArrayGraph:
         """A column as it is stored."""
         if entry in ("src", "dst"):
             return whole_rows(given, what)
+        may_be_text = entry in ("label", "split", "strings") and not isinstance(given, Mapping | StringIds)
+        if may_be_text and (words := as_text(given)) is not None:
+            return self._of_words(entry, words, what)
         if entry == "split" and isinstance(given, Mapping):
             return rows_split(given, self.num_nodes, self.name)
         if entry == "strings" or (entry == "feature" and hasattr(given, "tocsr")):
@@ -113,6 +118,28 @@ class ArrayGraph:
             dims = "one number of each edge" if entry == "edge_weight" else "two dimensions"
             raise DataError(f"{what} must have {dims}, got shape {tuple(array.shape)}")
         return array
+
+    def _of_words(self, entry: str, words: pa.LargeStringArray, what: str) -> Any:
+        """Ids; or codes of a split; or classes, whose names are the words in sorted order where none are given."""
+        if entry == "strings":
+            ids = StringIds()
+            if words.null_count or np.any(ids.add(words) != np.arange(len(words))):
+                raise DataError(
+                    f"{what}: expected a string for each node, each once, found one that is missing, or twice"
+                )
+            return ids
+        if entry == "label" and self.label_kind not in ("auto", "class"):
+            raise DataError(f"{what}: expected numbers, got text; label_kind is {self.label_kind}")
+        names = [*_SPLIT_WORDS] if entry == "split" else [*self.class_names]
+        names = names or sorted(pc.unique(words.drop_null()).to_pylist())
+        codes = pc.index_in(words, pa.array(names, words.type))
+        if codes.null_count > words.null_count:
+            other = words.filter(pc.and_(codes.is_null(), words.is_valid()))[0].as_py()
+            raise DataError(f"{what}: expected {', '.join(names)[:200]}, got {other[:40]!r}")
+        if entry == "split":
+            return np.array([*_SPLIT_WORDS.values(), 0], np.int8)[codes.fill_null(len(names))][:, None]
+        object.__setattr__(self, "class_names", tuple(names))
+        return np.asarray(codes.fill_null(-1)).astype(np.int64)
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -154,6 +181,7 @@ class ArrayGraph:
 
 
 _NONE = np.empty(0, np.int64)
+_SPLIT_WORDS = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_VALID, "validation": SPLIT_VALID}
 _COLUMNS = {  # how messages call them; src before what is as long
     "edge": {"src": "src", "dst": "dst"} | {f"edge_{name}": f"edge {name}s" for name in ("weight", "feature", "time")},
     "node": {"feature": "features", "label": "labels", "split": "splits", "node_time": "node times", "strings": "ids"},

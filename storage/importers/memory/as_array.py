@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from graphmill.core.errors import DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line
+from graphmill.storage.ingestion.string_ids import is_text_type
 
 NUMBERS, TIMES = "biuf", "iufM"  # kinds of dtypes: truth values and numbers; numbers and dates
 _REFUSALS = (TypeError, ValueError, RuntimeError, OverflowError, pa.ArrowException)
@@ -27,6 +28,20 @@ def as_array(values: Any, what: str, kinds: str = NUMBERS) -> np.ndarray:
     if not array.ndim or (array.dtype.kind not in kinds and array.size):
         raise DataError(f"{what}: expected {expected}, got {array.dtype} of {type(values).__name__}; convert them")
     return array
+
+
+def as_text(values: Any) -> pa.LargeStringArray | None:
+    """A column of words of any library, null where one is missing; None where it is no such column."""
+    if hasattr(values, "detach") or getattr(getattr(values, "dtype", None), "kind", "O") not in "OU":
+        return None
+    try:
+        column = values.to_arrow() if hasattr(values, "to_arrow") else values
+        column = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
+    except _REFUSALS:
+        return None
+    return (
+        pa.concat_arrays(pa.chunked_array(column.cast(pa.large_string())).chunks) if is_text_type(column.type) else None
+    )
 
 
 def _converted(values: Any) -> np.ndarray:

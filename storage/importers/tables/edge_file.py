@@ -75,6 +75,7 @@ class EdgeFile:
     ) -> None:
         self.path, self.options, self._flag, self.strings = str(path), options, flag, strings
         self.files = table_files(path, EDGE_ENDINGS)
+        self._below_0 = ""  # the first weight that is, once it is read
 
     @cached_property
     def _table(self) -> Table:
@@ -115,8 +116,9 @@ class EdgeFile:
         of_edges = dict.fromkeys(options.edge_features, "edge feature") | dict.fromkeys(self.ends[:1], "source")
         of_edges |= {name: role for name, role in ((options.weight, "weight"), (options.time, "time")) if name}
         of_edges |= {self.ends[1]: "destination"}
+        became = dict.fromkeys(of_edges, "") | {options.weight or "": self._below_0}
         return [
-            ColumnRole(file, name, kind, of_edges.get(name, "none"), "", "" if name in of_edges else "not read")
+            ColumnRole(file, name, kind, of_edges.get(name, "none"), "", became.get(name, "not read"))
             for name, kind in zip(self.names, self._table.type_names, strict=True)
         ]
 
@@ -220,9 +222,9 @@ class EdgeFile:
             yield RawEdges(
                 src,
                 dst,
-                numbers(columns[weight], f"{self.path}: column {weight!r}") if weight else None,
+                self._weights(columns[weight], block.where) if weight else None,
                 times(columns[time], self.path, block.where, f"column {time!r}") if time else None,
-                self._features(columns) if features else None,
+                self._features(columns, block.where) if features else None,
                 base,
                 block.where,
             )
@@ -276,7 +278,20 @@ class EdgeFile:
             )
         return id_strings(column, where, f"column {name!r}")
 
-    def _features(self, columns: dict[str, Column]) -> np.ndarray:
+    def _values(self, column: Column, name: str, where: Callable[[int], str]) -> np.ndarray:
+        if column.null_count:
+            row = int(np.argmax(np.asarray(column.is_null())))
+            raise DataError(f"{where(row)}: column {name!r}: expected a value, found an empty field")
+        return numbers(column, f"{self.path}: column {name!r}")
+
+    def _weights(self, column: Column, where: Callable[[int], str]) -> np.ndarray:
+        weight = self._values(column, self.options.weight or "", where)
+        if not self._below_0 and (weight < 0).any():
+            row = int(np.argmax(weight < 0))
+            self._below_0 = f"{weight[row]:g} in {where(row)}: runs read weights of at least 0"
+        return weight
+
+    def _features(self, columns: dict[str, Column], where: Callable[[int], str]) -> np.ndarray:
         names = self.options.edge_features
         if self._lists:
             rows = list_rows(columns[names[0]], f"{self.path}: column {names[0]!r}")
@@ -285,7 +300,7 @@ class EdgeFile:
                     f"{self.path}: column {names[0]!r}: expected lists of one length, found {self.feature_dim} and {rows.shape[1]}"
                 )
             return rows.reshape(len(rows), self.feature_dim)
-        return np.stack([numbers(columns[name], f"{self.path}: column {name!r}") for name in names], axis=1)
+        return np.stack([self._values(columns[name], name, where) for name in names], axis=1)
 
 
 def _ends_by_name(names: Sequence[str]) -> tuple[str, str] | None:

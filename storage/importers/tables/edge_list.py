@@ -14,7 +14,7 @@ import numpy as np
 
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.format.source import SPLIT_TRAIN, EdgeChunk, FeatureColumn, NodeChunk, SourceInfo
-from graphmill.storage.importers.columns.column_roles import role_of
+from graphmill.storage.importers.columns.column_roles import listed, role_of
 from graphmill.storage.importers.columns.feature_table import FeatureTable, check_same_columns
 from graphmill.storage.importers.columns.role_table import (
     ColumnRole,
@@ -79,7 +79,11 @@ class EdgeListGraph:
     def _named(self) -> set[str]:
         """The columns that the options name: a line that has one is a line of names."""
         options = self.options
-        named = {*options.categories, *(name for role in _NAMED_BY for name in _said(options, role))}
+        named = {
+            *options.categories,
+            *options.embedding_columns,
+            *(name for role in _NAMED_BY for name in _said(options, role)),
+        }
         return named | ({options.id_column} if options.id_column else set())
 
     def _check_one_role_each(self) -> None:
@@ -159,11 +163,23 @@ class EdgeListGraph:
         """(the rows of each file by its role, names of classes)"""
         rows: dict[str, Any] = {}
         names: tuple[str, ...] = ()
+        categories = {*self.options.categories, *self.options.embedding_columns}
+        if categories and "features" not in self._files:
+            raise ConfigError(
+                f"categories: expected a table of features, --edge-list.features or --edge-list.nodes, got none; leave the columns {listed(sorted(categories))} out"
+            )
         for role, file in self._files.items():
             places = self._places[role]
             if role == "features":
-                like = [column.name for column in self._like if column.kind in ("categories", "hashed")]
-                rows[role] = file.features(places, {*self.options.categories, *like} if file.array is None else ())
+                like = [column.name for column in self._like if column.kind not in ("number", "list")]
+                is_said, of_nodes = bool(_said(self.options, role)), file.path == self.options.nodes
+                features = file.features(places, {*categories, *like}, all_named=is_said, may_be_none=of_nodes)
+                if isinstance(features, FeatureTable):
+                    self._places[role] = [file.place(name) for name in features.names]
+                if features is None:
+                    del self._places[role]
+                else:
+                    rows[role] = features
             elif role == "labels":
                 rows[role], names = file.labels(places, self.options.label_kind, like_names)
             else:
@@ -202,7 +218,8 @@ class EdgeListGraph:
         if splits is not None and splits.shape[1]:
             train = np.flatnonzero(splits[:, 0] == SPLIT_TRAIN)
             train = train if order is None else order[train]
-        self._learnt = self._like or features.learn(train, self.options.most_categories)
+        options = self.options
+        self._learnt = self._like or features.learn(train, options.most_categories, options.embedding_columns)
         return features.matrix(self._learnt)
 
     def _has_strings_of_its_own(self) -> bool:

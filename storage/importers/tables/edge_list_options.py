@@ -53,6 +53,8 @@ class EdgeListOptions:
     """Columns of features that are categories though they hold numbers."""
     most_categories: int = 64
     """A column of up to so many categories is a feature for each (one-hot); of more, they are hashed to so many."""
+    embedding_columns: tuple[str, ...] = ()
+    """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
     features_as: str | None = None
     """A stored graph whose categories, means and names of classes these tables are read by: as it was trained, so it predicts."""
     labels: str | None = None
@@ -79,6 +81,10 @@ class EdgeListOptions:
         if self.most_categories < 1:
             raise ConfigError(
                 f"most_categories must be at least 1, got {self.most_categories}; set --edge-list.most-categories"
+            )
+        if self.features_as is not None and self.embedding_columns:
+            raise ConfigError(
+                "embedding_columns: they are those of the graph of features_as; leave --edge-list.embedding-columns out"
             )
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ConfigError(f"delimiter must be one character, got {self.delimiter!r}; set --edge-list.delimiter")

@@ -71,7 +71,7 @@ class NodeFile:
         option: str = _OPTION,
         named: Collection[str] = (),
     ) -> None:
-        self.path, self.array = str(path), None
+        self.path, self.array, self._header = str(path), None, header
         self.names: list[str] = []
         self.key: int | None = None
         if self.path.endswith(".npy"):
@@ -85,7 +85,11 @@ class NodeFile:
             return not said and (_is_row(fields) or None)
 
         def is_row(fields: list[str]) -> bool | None:
-            return False if {*named} & {*fields} else is_row_of_ids(fields) if of_ids else _is_row(fields)
+            if {*named} & {*fields}:
+                return False
+            if header is False and len(fields) == 1 and role_of(fields[0], fields) is None:  # any word may be a value
+                return None
+            return is_row_of_ids(fields) if of_ids else _is_row(fields)
 
         self.table = Table(path, is_row, option=option, header=header)
         self.names = self.table.names
@@ -141,18 +145,26 @@ class NodeFile:
     def time_place(self) -> int:
         return value_place(self.names, TIME_NAMES, self.key, self.path)
 
-    def features(self, places: Sequence[int], categories: Collection[str] = ()) -> np.ndarray | FeatureTable:
-        """[num_nodes, dim] of a `.npy`, mapped; else columns."""
+    def features(
+        self,
+        places: Sequence[int],
+        categories: Collection[str] = (),
+        *,
+        all_named: bool = False,
+        may_be_none: bool = False,
+    ) -> np.ndarray | FeatureTable | None:
+        """[num_nodes, dim] of a `.npy`, mapped; else columns. Dates in text are left out, unless options have named all columns; None where none is left and that
+        `may_be`, else DataError."""
+        if missing := {*categories} - {self.names[place] for place in places}:
+            raise ConfigError(
+                f"categories: expected columns of features of {self.path}, {listed(self.names)}, got {min(missing)!r}"
+            )
         if self.array is not None:
             if self.array.ndim != 2 or self.array.dtype.kind not in "iufb":
                 raise DataError(
                     f"{self.path}: expected numbers of shape [num_nodes, dim], got {self.array.dtype} {list(self.array.shape)}"
                 )
             return self.array
-        if missing := {*categories} - {*self.names}:
-            raise ConfigError(
-                f"categories: expected columns of {self.path}, {listed(self.names)}, got {min(missing)!r}"
-            )
         kinds = {place: pa.string() if self.names[place] in categories else pa.float64() for place in places}
         problems: dict[str, str] = {}
         while True:
@@ -168,7 +180,26 @@ class NodeFile:
                     self._widen(kinds)
                 continue
             named = table.rename_columns([self.names[place] for place in kinds])
+            kept = [
+                all_named or name in categories or not column_values.are_texts_of_dates(column)
+                for name, column in zip(named.column_names, named.columns, strict=True)
+            ]
+            if not any(kept):
+                if may_be_none:
+                    return None
+                raise DataError(f"{self.path}: expected columns of features, found dates, {listed(named.column_names)}")
+            named = named.select(np.flatnonzero(kept).tolist())
+            self._check_name(named.column(0))
             return FeatureTable(named, self.path, categories, problems)
+
+    def _check_name(self, column: pa.ChunkedArray) -> None:
+        """Raises DataError where the name of the only column is among its values: it may be the first of them."""
+        if self._header is not None or len(self.names) > 1 or not self.table.is_text or not is_text_type(column.type):
+            return
+        if self.table.has_header and pc.index(column, self.names[0]).as_py() >= 0:
+            raise DataError(
+                f"{self.path}: line 1: cannot tell a column's name from a value, {self.names[0][:40]!r} is below again; set {_OPTION} True or False"
+            )
 
     def _widen(self, kinds: dict[int, pa.DataType]) -> None:
         """Each column that is no number in the first block is read as truth values or text, all at once: a parse for each would take long."""
@@ -214,6 +245,7 @@ class NodeFile:
                 column = self._column(places[0], _LABEL_KINDS)
             except FieldError as error:
                 problem, column = str(error), self._column(places[0], (pa.string(),))
+                self._check_name(column)
             return column_values.labels(column, what, kind, names, problem)
         rows = []
         for place in places:
@@ -343,6 +375,7 @@ def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
     """[num_nodes, dim] of a file of numbers alone: a mapped `.npy`, or float32 of all columns but that of ids."""
     file = NodeFile(path, header)
     features = file.features(file.feature_places() if file.array is None else ())
+    assert features is not None
     return features if isinstance(features, np.ndarray) else features.matrix(features.learn(None, 1))
 
 

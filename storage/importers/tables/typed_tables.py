@@ -64,6 +64,8 @@ class NodeTableOptions:
     """Columns of features that are categories though they hold numbers."""
     most_categories: int = 64
     """A column of up to so many categories is a feature for each (one-hot); of more, they are hashed to so many."""
+    embedding_columns: tuple[str, ...] = ()
+    """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
     label: str | None = None
     """Column: classes from 0 (-1 or empty: none), or real numbers."""
     label_kind: str = "auto"
@@ -123,6 +125,7 @@ class TableNodes:
             None if options.file is None else NodeFile(folder / options.file, True, options.id or NO_ID, option=_HEADER)
         )
         columns: dict[str, Any] = {}
+        categories = {*options.categories, *options.embedding_columns}
         self._class_names: tuple[str, ...] = ()
         self._learnt: tuple[FeatureColumn, ...] = ()
         self._table: FeatureTable | None = None
@@ -137,14 +140,12 @@ class TableNodes:
                 columns["time"] = file.times(file.place(options.time))
             if isinstance(options.features, tuple):
                 columns["features"] = file.features(
-                    [file.place(column) for column in options.features], options.categories
+                    [file.place(column) for column in options.features], categories, all_named=True
                 )
         key = None
         if isinstance(options.features, str):
             beside = NodeFile(folder / options.features)
-            columns["features"] = beside.features(
-                beside.feature_places() if beside.array is None else (), options.categories
-            )
+            columns["features"] = beside.features(beside.feature_places() if beside.array is None else (), categories)
             key = beside.keys(strings=isinstance(columns.get("id"), StringIds))
         counts = {key: len(column) for key, column in columns.items()} | (
             {"count": options.count} if options.count is not None else {}
@@ -171,7 +172,10 @@ class TableNodes:
             if self._split is not None:
                 train = np.flatnonzero(self._split[:, 0] == SPLIT_TRAIN)
                 train = train if order is None else order[train]
-            self._table, self._learnt = feature, feature.learn(train, options.most_categories)
+            self._table, self._learnt = (
+                feature,
+                feature.learn(train, options.most_categories, options.embedding_columns),
+            )
             feature = feature.matrix(self._learnt)
         self._feature = feature if order is None else reordered(feature, order, lazy=True)
 

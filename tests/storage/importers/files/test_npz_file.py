@@ -86,6 +86,11 @@ def test_edge_index_is_taken_as_it_is(tmp_path):
     assert graph.dst.tolist() == [1, 0, 3]
 
 
+def test_members_that_nothing_reads_are_named(tmp_path):
+    with pytest.warns(UserWarning, match="npz:tiny: not read: edge_index, year"):
+        npz_graph(_write(tmp_path, year=np.arange(4), edge_index=np.array([[0], [1]])))
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

@@ -14,7 +14,7 @@ from graphmill.core.errors import DataError
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.importers.memory.as_array import as_array
-from graphmill.storage.ingestion.ingest import ingest
+from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 
 
 def _polars(values: np.ndarray) -> Any:
@@ -123,6 +123,34 @@ def test_what_is_missing(given, tmp_path):
         ingest(ArrayGraph("a", 3, [0], [1], feature=feature), str(tmp_path / "g"))
 
 
+WORDS = {
+    "list": lambda words: words,
+    "numpy": lambda words: np.array(words, object),
+    "pandas": pd.Series,
+    "categories": lambda words: pd.Series(words).astype("category"),
+    "arrow": lambda words: pa.chunked_array([words[:1], words[1:]]),
+    "dictionary of arrow": lambda words: pa.array(words).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("form", WORDS.values(), ids=WORDS)
+def test_text_is_classes_splits_and_ids(form, tmp_path):
+    """Labels in sorted order, or in that of the names that are given; the names come back from the stored graph, and so do the ids."""
+    label, split = form(["www", None, "kdd", "www"]), form(["train", None, "val", "test"])
+    graph = ArrayGraph("a", 4, [0, 1], [1, 2], label=label, split=split, strings=form(["d", "c", "b", "a"]))
+    assert (graph.label.tolist(), graph.info.class_names) == ([1, -1, 0, 1], ("kdd", "www"))
+    assert graph.split.tolist() == [[1], [0], [2], [3]]
+    manifest = ingest(graph, str(tmp_path / "g"), IngestOptions(num_partitions=1))
+    assert (manifest.class_names, manifest.id_kind) == (("kdd", "www"), "string")
+    (chunk,) = graph.nodes(9)
+    assert chunk.string_id.to_pylist() == ["d", "c", "b", "a"]
+    assert ArrayGraph("a", 4, [0], [1], label=label, class_names=("www", "kdd")).label.tolist() == [0, -1, 1, 0]
+    with pytest.raises(DataError, match="labels: expected kdd, got 'www'"):
+        ArrayGraph("a", 4, [0], [1], label=label, class_names=("kdd",))
+    with pytest.raises(DataError, match="labels: expected numbers, got text; label_kind is number"):
+        ArrayGraph("a", 4, [0], [1], label=label, label_kind="number")
+
+
 def test_labels_that_are_all_missing_and_empty_columns():
     unlabelled = ArrayGraph("a", 2, [], [], label=pa.nulls(2))
     assert np.isnan(unlabelled.label).all()
@@ -149,7 +177,11 @@ def test_labels_that_are_all_missing_and_empty_columns():
         ("feature", [[np.datetime64("2020-01-01")]] * 2, "features: expected numbers, got datetime64"),
         ("label", [[0, 1], [1]], "labels: expected numbers, got list"),
         ("label", [2**70, 1], "labels: expected numbers, got list"),
-        ("split", ["train", "test"], "splits: expected numbers, got <U5"),
+        ("split", ["train", "rest"], "splits: expected none, train, valid, test, val, validation, got 'rest'"),
+        ("split", [["train"], ["test"]], "splits: expected numbers, got <U5"),
+        ("strings", ["a", "a"], "ids: expected a string for each node, each once, found one that is missing, or twice"),
+        ("strings", ["a", None], "ids: expected a string for each node, each once, found one that is missing"),
+        ("label", ["a", "b", "c"], "labels must have one row per node: 2 nodes, got 3 rows"),
         ("split", {"train": [0], "holdout": [1]}, r"split_idx: expected some of train, .* got \['holdout', 'train'\]"),
         ("split", {"val": [0], "valid": [1]}, "split_idx: expected some of train"),
         ("split", {"train": [0.5]}, "train split: expected rows of nodes as whole numbers, got 0.5"),

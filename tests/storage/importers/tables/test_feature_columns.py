@@ -118,6 +118,38 @@ def test_one_hot_up_to_a_bound_and_hashed_above(tmp_path, most, kind, width) -> 
     assert nodes.feature[0].tolist() == nodes.feature[3].tolist()
 
 
+def test_an_embedded_column_is_one_number_of_a_category(tmp_path, monkeypatch) -> None:
+    """1, 2 … of the training rows' sorted values, also of numbers; 0 where it is empty, or of no training row."""
+    path = write(tmp_path)
+    options = {"nodes": path, "id_column": "user", "label_columns": ("venue",), "categories": ("active",)}
+    graph = read(tmp_path, **options, embedding_columns=("country", "plan"))
+    (nodes,) = graph.nodes(9)
+    assert nodes.feature[:, 0].tolist() == [2, 1, 0, 0]
+    assert nodes.feature[:, 3].tolist() == [1, 2, 1, 0]
+    became = {role.column: role.became for role in graph.roles}
+    assert became["country"] == "2 categories, each a trainable row, 1 fields of others"
+    kept = ingest(graph, str(tmp_path / "graph"), IngestOptions(num_partitions=1)).feature_columns
+    assert [(own.kind, own.width, own.values) for own in (kept[0], kept[2])] == [
+        ("embedded", 1, ("DE", "NA")),
+        ("embedded", 1, ("1", "2")),
+    ]
+    (again,) = read(tmp_path, **options, features_as=str(tmp_path / "graph")).nodes(9)
+    np.testing.assert_array_equal(again.feature, nodes.feature)
+    with pytest.raises(
+        ConfigError, match=r"feature_dtype: expected float32, .* of 'country', got float16; leave it out"
+    ):
+        ingest(graph, str(tmp_path / "half"), IngestOptions(num_partitions=1, feature_dtype="float16"))
+    with pytest.raises(
+        ConfigError, match=r"those of the graph of features_as; leave --edge-list.embedding-columns out"
+    ):
+        read(tmp_path, **options, features_as=str(tmp_path / "graph"), embedding_columns=("country",))
+    with pytest.raises(ConfigError, match=r"categories: expected columns of features of .*, got 'venue'"):
+        read(tmp_path, **options, embedding_columns=("venue",))
+    monkeypatch.setattr("graphmill.storage.importers.columns.feature_table._MOST_EMBEDDED", 1)
+    with pytest.raises(DataError, match=r"column 'country': expected at most 1 categories.*, found 2; take it out of"):
+        _ = read(tmp_path, **options, embedding_columns=("country",)).info
+
+
 def test_types_of_tables_have_the_same_rules(tmp_path) -> None:
     (tmp_path / "a.csv").write_text("key,city,size,kind\n7,Rome,1,x\n5,,,y\n6,Oslo,3,x\n")
     (tmp_path / "graph.yaml").write_text("nodes: {a: {file: a.csv, id: key, label: kind, features: [city, size]}}\n")
@@ -135,6 +167,8 @@ def test_types_of_tables_have_the_same_rules(tmp_path) -> None:
     [
         ({"label_columns": ("y",)}, "label_columns: expected a table, --edge-list.labels or --edge-list.nodes"),
         ({"nodes": "x.npy"}, "nodes: expected a table"),
+        ({"features": "x.npy", "categories": ("f",)}, "categories: expected columns of features of x.npy, none, got 'f'"),
+        ({"embedding_columns": ("f",)}, "categories: expected a table of features, .* got none; leave the columns f out"),
         ({"features": "mixed.csv"}, r"mixed.csv: line 3: column 'f': expected numbers, found 'two'; .*--edge-list.categories"),
         ({"labels": "mixed.csv"}, r"line 3: column 'f': expected numbers, found 'two', beside numbers; .*label-kind class"),
         ({"labels": "mixed.csv", "label_kind": "number"}, "expected numbers, found 'two'; label_kind is number"),

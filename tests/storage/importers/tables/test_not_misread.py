@@ -11,6 +11,8 @@ from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
 from graphmill.storage.importers.tables.triples import read_triples
 from graphmill.storage.importers.tables.typed_tables import typed_tables
+from graphmill.storage.ingestion.ingest import ingest
+from graphmill.storage.ingestion.ingest_options import IngestOptions
 from graphmill.storage.molecules.smiles import SmilesTable
 from graphmill.storage.molecules.smiles_options import SmilesOptions
 from graphmill.storage.splits.split_options import SplitOptions
@@ -62,7 +64,7 @@ def test_labels_and_masks_are_no_features_and_masks_no_labels(tmp_path) -> None:
         ('id,x\n0,"1,234"\n1,"2,345"\n2,"3,456"\n3,"4,567"\n', {"features": "n.csv"}, "write numbers as 1234.5"),
         ("id;x\n0;1,25\n1;10,5\n2;3,0\n3;4,5\n", {"features": "n.csv"}, "write numbers as 1234.5"),
         ("id,x\n0,12%\n1,13%\n2,14%\n3,15%\n", {"features": "n.csv"}, "write numbers as 1234.5"),
-        ("id,x\n0,2024-05-31\n1,2024-06-01\n2,2024-06-02\n3,2024-06-03\n", {"features": "n.csv"}, "leave dates out"),
+        ("id,x\n0,2024-05-31\n1,2024-06-01\n2,2024-06-02\n3,2024-06-03\n", {"features": "n.csv"}, "expected columns of features, found dates, x"),
         ("id;label\n0;1,25\n1;10,5\n2;3,0\n3;4,5\n", {"labels": "n.csv"}, "expected numbers or words as labels"),
         ("#id,x,label\n3,1,2\n1,2,3\n2,3,4\n0,4,5\n", {"features": "n.csv"}, "take the # out of column names"),
         ("id,x,label\n0,1,2\n1,2,3\n2,3,4\n3,4,5\n", {"features": "n.csv"}, "found a name of labels"),
@@ -75,6 +77,51 @@ def test_what_may_be_something_else_is_refused(tmp_path, text, options, match) -
     with pytest.raises(GraphmillError, match=match) as caught:
         _ = read(tmp_path, text, num_nodes=4 if "nodes" not in options else None, **options).info
     assert "\n" not in str(caught.value)
+
+
+def test_weights_that_cannot_be_used_are_named_with_their_row(tmp_path) -> None:
+    columns = {"src": [0, 1, 2], "dst": [1, 2, 0], "w": [1.0, None, -2.0], "f": [None, 1.0, 1.0]}
+    pa_parquet.write_table(pa.table(columns), tmp_path / "e.parquet")
+    for options, row, name in (({"weight": "w"}, 2, "w"), ({"edge_features": ("f",)}, 1, "f")):
+        graph = EdgeListGraph(tmp_path / "e.parquet", EdgeListOptions(**options))
+        with pytest.raises(
+            DataError, match=rf"e.parquet: row {row}: column '{name}': expected a value, found an empty"
+        ):
+            list(graph.edges(9))
+    text = "src,dst,w\n0,1,3\n1,2,-1\n2,0,-2\n"
+    graph = read(tmp_path, edges=text, weight="w")
+    list(graph.edges(9))
+    assert graph.roles[2].became == f"-1 in {tmp_path}/e.csv: line 3: runs read weights of at least 0"
+    src, dst, weight = np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([1.0, np.nan, np.inf])
+    with pytest.raises(
+        DataError, match="2 non-finite values in one chunk, the first on the edge 1 -> 2 between rows of"
+    ):
+        ingest(ArrayGraph("a", 3, src, dst, edge_weight=weight), str(tmp_path / "g"), IngestOptions(num_partitions=1))
+
+
+def test_dates_beside_features_are_not_read_as_those_of_parquet(tmp_path) -> None:
+    text = "id,x,day\n0,1,2024-05-31\n1,2,\n2,3,2024-06-02T10:00:00\n3,4,2024-06-03\n"
+    for options in ({"nodes": "n.csv"}, {"features": "n.csv"}):
+        graph = read(tmp_path, text, **options)
+        assert nodes(graph).feature[:, 0].tolist() == [1, 2, 3, 4]
+        assert [role[3:] for role in graph.roles if role.column == "day"] == [("none", "", "not read")]
+    with pytest.raises(DataError, match="column 'day': expected numbers or words, found '2024-05-31'"):
+        _ = read(tmp_path, text, nodes="n.csv", feature_columns=("x", "day")).info
+    assert read(tmp_path, text, nodes="n.csv", categories=("day",)).info.feature_dim == 4
+    graph = read(tmp_path, text.replace("x", "label"), nodes="n.csv")
+    assert (graph.info.feature_dim, nodes(graph).label.tolist()) == (0, [1, 2, 3, 4])
+    assert [role[3:] for role in graph.roles if role.column == "day"] == [("none", "", "not read")]
+
+
+def test_the_first_of_a_column_of_words_is_no_name(tmp_path) -> None:
+    words = "Rome\nOslo\nRome\nBern\n"
+    for role in ("features", "labels"):
+        with pytest.raises(
+            DataError, match=r"line 1: cannot tell .*, 'Rome' is below again; set --edge-list.node-header"
+        ):
+            _ = read(tmp_path, words, **{role: "n.csv"}).info
+    assert nodes(read(tmp_path, words, labels="n.csv", node_header=False)).label.tolist() == [2, 1, 2, 0]
+    assert nodes(read(tmp_path, f"city\n{words}", labels="n.csv")).label.tolist() == [2, 1, 2, 0]
 
 
 def test_names_that_also_mean_other_things_stay_features(tmp_path) -> None:
