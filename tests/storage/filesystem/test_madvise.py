@@ -44,7 +44,7 @@ def test_a_partition_s_features_alone(tmp_path, monkeypatch):
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=2000)), url, IngestOptions(num_partitions=2))
     partitions = list(open_graph(url).partitions())
     assert random_files() == set()
-    monkeypatch.setattr("graphmill.storage.graph.read_at_random", partial(read_at_random, memory_bytes=100_000))
+    monkeypatch.setattr("graphmill.storage.partition.read_at_random", partial(read_at_random, memory_bytes=100_000))
     again = list(open_graph(url).partitions(verify=True))
     assert random_files() == {"features.arrow"}
     for one, other in zip(partitions, again, strict=True):
