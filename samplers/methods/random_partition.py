@@ -26,7 +26,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from graphmill.storage.format.typed_manifest import TypedManifest
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
@@ -187,7 +186,7 @@ def _with_roots(original_id: np.ndarray, batch: Any) -> Any:
     return replace(batch, root_index=np.searchsorted(root_table(batch).node_id, original_id))
 
 
-def count_chunks(options: RandomPartitionOptions, manifest: Manifest | TypedManifest | Sizes) -> int:
+def count_chunks(options: RandomPartitionOptions, manifest: Manifest | Sizes) -> int:
     """Chunks of the cut. Raises ConfigError where this graph cannot be cut, or its chunks not grouped, as the options say."""
     num_chunks = options.num_chunks
     if num_chunks is None:
