@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from graphmill.jobs.tasks.model_inputs import node_batch_graphs
-from graphmill.models.geco import NodeGECO, param_groups
-from graphmill.models.options.geco import FilterConfig, GECOConfig
+from graphmill.models.geco.network import NodeGECO, param_groups
+from graphmill.models.geco.options import GECOConfig
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
 from graphmill.samplers.access.router import local_router
 from graphmill.samplers.batches.minibatch import to_torch

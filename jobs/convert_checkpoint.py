@@ -3,7 +3,7 @@
     python jobs/convert_checkpoint.py --source tokengt --checkpoint checkpoint_best.pt --out converted/
 
 You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor where the
-architecture does not match. Name maps: models/published/tokengt.py, models/published/grit.py. The input is a `.safetensors` file,
+architecture does not match. Name maps: models/tokengt/published.py, models/grit/published.py. The input is a `.safetensors` file,
 or what `torch.save` wrote, read with `weights_only=True`: a file that holds more than tensors and plain containers (fairseq's hold
 their options) is refused; write its state dict alone first, where it was made: `torch.save(torch.load(path)["model"], "weights.pt")`.
 `load_converted(folder)` builds the model again.
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 # For each source the conversion, the model and its options, by import path.
 _MODELS = {
     "tokengt": (
-        "graphmill.models.published.tokengt:convert",
-        "graphmill.models.tokengt:TokenGT",
-        "graphmill.models.options.tokengt:TokenGTConfig",
+        "graphmill.models.tokengt.published:convert",
+        "graphmill.models.tokengt.network:TokenGT",
+        "graphmill.models.tokengt.options:TokenGTConfig",
     ),
     "grit": (
-        "graphmill.models.published.grit:convert",
-        "graphmill.models.grit:GRIT",
-        "graphmill.models.options.grit:GRITConfig",
+        "graphmill.models.grit.published:convert",
+        "graphmill.models.grit.network:GRIT",
+        "graphmill.models.grit.options:GRITConfig",
     ),
 }
 # What torch, pickle, zipfile and struct raise of a file that is cut, damaged or none of theirs.

@@ -7,9 +7,9 @@ from functools import cache
 
 import torch
 
-from graphmill.models.geco import GECO
-from graphmill.models.options.geco import GECOConfig
-from graphmill.models.options.message_passing import MessagePassingConfig
+from graphmill.models.geco.network import GECO
+from graphmill.models.geco.options import GECOConfig
+from graphmill.models.message_passing.options import MessagePassingConfig
 from graphmill.models.parallel.gated_sequences import CHUNK_BYTES, channel_bytes
 from graphmill.models.parallel.shards import Shards
 

@@ -85,7 +85,7 @@ def run(project: Path, environment: dict[str, str], *command: str) -> str:
 
 def test_the_import(project: Path, environment: dict[str, str]) -> None:
     said = run(project, environment, sys.executable, "script.py")
-    assert "graphmill.models.geco.GECO" in said
+    assert "graphmill.models.geco.network.GECO" in said
     assert environment.get("PYTHONPATH", "/graphmill/") in said
 
 

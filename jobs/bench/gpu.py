@@ -76,14 +76,14 @@ class Result(NamedTuple):
 def models() -> "dict[str, Callable[[], nn.Module]]":
     """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
     from graphmill.jobs.bench.results import recipe_options
-    from graphmill.models.geco_graphs import GECOGraphs
-    from graphmill.models.grit import GRIT
+    from graphmill.models.geco.graphs import GECOGraphs
+    from graphmill.models.gps.options import GPSOptions
+    from graphmill.models.grit.network import GRIT
     from graphmill.models.options.features import atoms, bonds
-    from graphmill.models.options.gps import GPSOptions
-    from graphmill.models.options.primphormer import PrimalOptions
-    from graphmill.models.ppgt import PPGT
-    from graphmill.models.primphormer import Primphormer
-    from graphmill.models.tokengt import TokenGT
+    from graphmill.models.ppgt.network import PPGT
+    from graphmill.models.primphormer.network import Primphormer
+    from graphmill.models.primphormer.options import PrimalOptions
+    from graphmill.models.tokengt.network import TokenGT
 
     def small(model: str, **changes: Any) -> Any:
         return recipe_options(f"defaults/graphs-{model}.yaml", node=atoms(), edge=bonds(), num_layers=2, **changes)
@@ -119,8 +119,9 @@ def node_model(device: str) -> "tuple[nn.Module, str, Callable[[Any, str], Tenso
     import torch
 
     from graphmill.jobs.bench.speed_subjects import RegularGraph
-    from graphmill.models.geco import GECO
-    from graphmill.models.options.geco import FilterConfig, GECOConfig
+    from graphmill.models.geco.network import GECO
+    from graphmill.models.geco.options import GECOConfig
+    from graphmill.models.options.filters import FilterConfig
 
     x = torch.randn(2000, 16)
 

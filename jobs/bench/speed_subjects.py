@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from graphmill.models.geco import GECO, FeedForward, GECOLayer
+from graphmill.models.geco.network import GECO, FeedForward, GECOLayer
+from graphmill.models.geco.options import GECOConfig
+from graphmill.models.grit.attention import ConditionalAttention, Pairs
+from graphmill.models.grit.options import GRITConfig
 from graphmill.models.operators.favor import FavorAttention
-from graphmill.models.operators.grit_attention import ConditionalAttention, Pairs
-from graphmill.models.operators.primal_attention import PrimalAttention
-from graphmill.models.operators.sl2_attention import Sl2Attention
-from graphmill.models.options.geco import GECOConfig
-from graphmill.models.options.grit import GRITConfig
-from graphmill.models.options.ppgt import PPGTConfig
-from graphmill.models.options.primphormer import PrimalOptions
+from graphmill.models.ppgt.attention import Sl2Attention
+from graphmill.models.ppgt.options import PPGTConfig
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.node_order import Order, node_order
 from graphmill.models.primitives.propagation import Adjacency
+from graphmill.models.primphormer.attention import PrimalAttention
+from graphmill.models.primphormer.options import PrimalOptions
 
 IN_DIM, OUT_DIM = 100, 47  # of the whole models: ogbn-products'
 DROPOUT = 0.2  # of GRIT's and PPGT's attention

@@ -32,7 +32,7 @@ from graphmill.jobs.resolve.cross_checks import check_device
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from graphmill.models.options.geco import GECOConfig
+    from graphmill.models.geco.options import GECOConfig
     from graphmill.models.primitives.graphs import Graphs
 
 PUBLISHED_BATCH, PUBLISHED_STEPS = 1024, 1_000_000  # TokenGT on PCQM4Mv2
@@ -117,8 +117,8 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
 
 
 def _geco_config(config: TrainingConfig) -> "GECOConfig":
-    from graphmill.models.geco import FilterConfig
-    from graphmill.models.options.geco import GECOConfig
+    from graphmill.models.geco.network import FilterConfig
+    from graphmill.models.geco.options import GECOConfig
 
     return GECOConfig(
         in_dim=IN_DIM,
@@ -147,7 +147,7 @@ def _geco(config: TrainingConfig) -> Work:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from graphmill.models.geco import GECO
+    from graphmill.models.geco.network import GECO
 
     graph, x, y, _ = _large_graph(config)
     root = torch.arange(max(1, int(TRAIN_SHARE * config.nodes)), device=config.device)
@@ -168,7 +168,7 @@ def _primphormer(config: TrainingConfig) -> Work:
     from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.options.features import Features
     from graphmill.models.primitives.graphs import Graphs
-    from graphmill.models.primphormer import Primphormer
+    from graphmill.models.primphormer.network import Primphormer
 
     graph, x, y, generator = _large_graph(config)
     node = Features(dim=IN_DIM)
@@ -207,7 +207,7 @@ def _tokengt(config: TrainingConfig) -> Work:
 
     from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.options.features import atoms, bonds
-    from graphmill.models.tokengt import TokenGT
+    from graphmill.models.tokengt.network import TokenGT
 
     graphs = molecules(config.graphs).to(config.device)
     target = torch.randn(config.graphs, 1, device=config.device)

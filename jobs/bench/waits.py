@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import graphmill.models.ppgt.network as ppgt
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.bench.device import wait_for
 from graphmill.jobs.bench.results import recipe_options
 from graphmill.jobs.tasks.model_inputs import node_batch_graphs
-from graphmill.models import ppgt
-from graphmill.models.geco import GECO
+from graphmill.models.geco.network import GECO
+from graphmill.models.geco.options import GECOConfig
 from graphmill.models.options.features import Features
-from graphmill.models.options.geco import GECOConfig
 from graphmill.models.primitives.propagation import Adjacency
 from graphmill.samplers.access.router import local_router
 from graphmill.samplers.batches.minibatch import TorchBatch

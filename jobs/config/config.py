@@ -39,7 +39,7 @@ from graphmill.jobs.config.reader import (
     unknown,
 )
 from graphmill.jobs.config.registry import KINDS, Component, find_kind, given_of, load, options_class
-from graphmill.models.options.relational import RelationalConfig
+from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from graphmill.core.errors import ConfigError, quoted
+from graphmill.models.gps.options import PositionOptions
 from graphmill.models.options.features import Features
-from graphmill.models.options.gps import PositionOptions
-from graphmill.models.options.tokengt import TokenGTConfig
+from graphmill.models.tokengt.options import TokenGTConfig
 from graphmill.samplers.methods.registry import SAMPLERS, load
 from graphmill.storage.format.encoding_names import EncodingOptions
 
@@ -82,7 +82,7 @@ class Row:
     over_graphs: str = ""
     """Import path of the same network over `graphmill.models.primitives.graphs.Graphs`, of one that takes batches itself."""
     takes_types: bool = False
-    """It is one of typed graphs alone, and takes `graphmill.models.relational.TypedGraphs`."""
+    """It is one of typed graphs alone, and takes `graphmill.models.relational.network.TypedGraphs`."""
     graph_parallel: bool = False
     """It is trained full-graph too, sharded over the workers."""
     subject: str = ""
@@ -125,8 +125,8 @@ class Kind:
 
 def _classic(options: str) -> Row:
     return Row(
-        f"graphmill.models.options.message_passing:{options}",
-        "graphmill.models.message_passing:MessagePassing",
+        f"graphmill.models.message_passing.options:{options}",
+        "graphmill.models.message_passing.network:MessagePassing",
         layers_are_hops=True,
         graph_parallel=True,
     )
@@ -135,36 +135,36 @@ def _classic(options: str) -> Row:
 MODELS: dict[str, dict[str, Row]] = {
     "nodes": {
         "geco": Row(
-            "graphmill.models.options.geco:GECOConfig",
+            "graphmill.models.geco.options:GECOConfig",
             "graphmill.jobs.tasks.geco_classifier:GECOClassifier",
             layers_are_hops=True,
             takes_batches=True,
-            over_graphs="graphmill.models.geco:NodeGECO",
+            over_graphs="graphmill.models.geco.network:NodeGECO",
             graph_parallel=True,
         ),
         "primphormer": Row(
-            "graphmill.models.options.primphormer:PrimphormerConfig", "graphmill.models.primphormer:Primphormer"
+            "graphmill.models.primphormer.options:PrimphormerConfig", "graphmill.models.primphormer.network:Primphormer"
         ),
-        "tokengt": Row("graphmill.models.options.tokengt:TokenGTConfig", "graphmill.models.tokengt:TokenGT"),
-        "grit": Row("graphmill.models.options.grit:GRITConfig", "graphmill.models.grit:GRIT"),
-        "ppgt": Row("graphmill.models.options.ppgt:PPGTConfig", "graphmill.models.ppgt:PPGT"),
+        "tokengt": Row("graphmill.models.tokengt.options:TokenGTConfig", "graphmill.models.tokengt.network:TokenGT"),
+        "grit": Row("graphmill.models.grit.options:GRITConfig", "graphmill.models.grit.network:GRIT"),
+        "ppgt": Row("graphmill.models.ppgt.options:PPGTConfig", "graphmill.models.ppgt.network:PPGT"),
         "sage": _classic("SAGEConfig"),
         "gcn": _classic("GCNConfig"),
         "gat": _classic("GATConfig"),
         "rsage": Row(
-            "graphmill.models.options.relational:RSAGEConfig",
-            "graphmill.models.relational:RSAGE",
+            "graphmill.models.relational.options:RSAGEConfig",
+            "graphmill.models.relational.network:RSAGE",
             layers_are_hops=True,
             takes_types=True,
         ),
     },
     "graphs": {
-        "tokengt": Row("graphmill.models.options.tokengt:TokenGTConfig", "graphmill.models.tokengt:TokenGT"),
-        "grit": Row("graphmill.models.options.grit:GRITConfig", "graphmill.models.grit:GRIT"),
-        "ppgt": Row("graphmill.models.options.ppgt:PPGTConfig", "graphmill.models.ppgt:PPGT"),
-        "geco": Row("graphmill.models.options.geco_graphs:GECOGraphsConfig", "graphmill.models.geco_graphs:GECOGraphs"),
+        "tokengt": Row("graphmill.models.tokengt.options:TokenGTConfig", "graphmill.models.tokengt.network:TokenGT"),
+        "grit": Row("graphmill.models.grit.options:GRITConfig", "graphmill.models.grit.network:GRIT"),
+        "ppgt": Row("graphmill.models.ppgt.options:PPGTConfig", "graphmill.models.ppgt.network:PPGT"),
+        "geco": Row("graphmill.models.geco.options:GECOGraphsConfig", "graphmill.models.geco.graphs:GECOGraphs"),
         "primphormer": Row(
-            "graphmill.models.options.primphormer:PrimphormerConfig", "graphmill.models.primphormer:Primphormer"
+            "graphmill.models.primphormer.options:PrimphormerConfig", "graphmill.models.primphormer.network:Primphormer"
         ),
     },
 }

@@ -207,7 +207,7 @@ def build_model(config: BrecConfig) -> "nn.Module":
     component = read_config(config_tree("graphs", read_recipe(f"{config.model}/brec.yaml"))).model
     changes: dict[str, Any] = {"width": config.width, "num_layers": config.num_layers, "spe_scales": config.spe_scales}
     if config.position is not None:
-        from graphmill.models.options.gps import PositionOptions
+        from graphmill.models.gps.options import PositionOptions
 
         changes["position"] = PositionOptions(config.position)
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from graphmill.models.primitives.graphs import Graphs
-    from graphmill.models.tokengt import TokenView
+    from graphmill.models.tokengt.network import TokenView
 
 NUM_BASES = 15  # partitions of four indices
 MIN_NODES, MAX_NODES = 10, 20
@@ -202,9 +202,9 @@ def build_model(row: Row, sizes: Sizes, seed: int) -> "nn.Module":
     import torch
     from torch import nn
 
-    from graphmill.models.options.tokengt import TokenGTConfig
     from graphmill.models.primitives.dropout import Dropout
-    from graphmill.models.tokengt import TokenEmbedding
+    from graphmill.models.tokengt.network import TokenEmbedding
+    from graphmill.models.tokengt.options import TokenGTConfig
 
     class BasisModel(nn.Module):
         def __init__(self) -> None:
@@ -251,7 +251,7 @@ def basis_loss(model: "nn.Module", graphs: "Graphs") -> "Tensor":
     """The sum of squared errors of a head on a graph, averaged over heads and graphs."""
     import torch
 
-    from graphmill.models.tokengt import TokenView
+    from graphmill.models.tokengt.network import TokenView
 
     view = TokenView(graphs, 1)
     target_KBQT, mask_BQ = basis_targets(view)

@@ -108,8 +108,8 @@ def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
     from torch import nn
 
     from graphmill.models.encodings.random_walk import random_walk_probabilities
-    from graphmill.models.operators.grit_attention import BiasAttention, ConditionalAttention
-    from graphmill.models.options.grit import GRITConfig
+    from graphmill.models.grit.attention import BiasAttention, ConditionalAttention
+    from graphmill.models.grit.options import GRITConfig
 
     options = GRITConfig(
         width=config.width, num_heads=1, num_layers=1, rrwp_steps=config.walk_steps, attention_dropout=0.0

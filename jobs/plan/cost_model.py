@@ -503,7 +503,7 @@ def predict(
 
 def graph_parallel_bytes(workload: Workload, workers: int) -> dict[str, int]:
     """Bytes that a worker sends in a full-graph step of GECO, with nodes spread at random; by kind (`graphmill.models.parallel_cost`)."""
-    from graphmill.models.options.geco import GECOConfig
+    from graphmill.models.geco.options import GECOConfig
     from graphmill.models.parallel.shards import Shards
     from graphmill.models.parallel_cost import sent_bytes
 

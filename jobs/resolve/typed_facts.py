@@ -15,7 +15,7 @@ from graphmill.jobs.config.defaults import GraphFacts, graph_facts
 from graphmill.jobs.config.registry import Inputs, stored_encoding
 from graphmill.jobs.config.stored_columns import embedded_columns
 from graphmill.models.options.features import Features
-from graphmill.models.options.relational import RelationalConfig
+from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.vocabulary.options import TypedOptions
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.graph import StoredGraph, TypedGraph

@@ -6,8 +6,8 @@ from typing import Any
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.registry import Component, Inputs, find_kind, given_of, model_config
-from graphmill.models.options.geco import GECOConfig
-from graphmill.models.options.relational import RelationalConfig
+from graphmill.models.geco.options import GECOConfig
+from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.methods.registry import load
 
 
@@ -37,8 +37,8 @@ def build_model(component: Component, kind: str, inputs: Inputs, relational: Rel
 def _build_typed_model(component: Component, inputs: Inputs, relational: RelationalConfig) -> Any:
     """A model of typed graphs, or relational layers and a model of plain ones over their states."""
     from graphmill.jobs.tasks.model_inputs import OverGraphs, plain, typed_batch_graphs, with_penalty
-    from graphmill.models.geco import param_groups
-    from graphmill.models.relational import OverTypes
+    from graphmill.models.geco.network import param_groups
+    from graphmill.models.relational.network import OverTypes
 
     row = component.row("model", "nodes")
     if row is None:

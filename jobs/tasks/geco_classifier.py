@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from graphmill.jobs.tasks.model_inputs import KeptEdges, coefficients, shard_graph
-from graphmill.models.geco import GECO, param_groups
-from graphmill.models.options.geco import GECOConfig
+from graphmill.models.geco.network import GECO, param_groups
+from graphmill.models.geco.options import GECOConfig
 from graphmill.models.primitives.propagation import Adjacency
 from graphmill.samplers.batches.minibatch import TorchBatch
 

@@ -21,7 +21,7 @@ from graphmill.models.parallel.graph import ShardedGraph
 from graphmill.models.parallel.halo import ShardedAdjacency
 from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.relational import TypedGraphs
+from graphmill.models.relational.network import TypedGraphs
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.batches.minibatch import TorchBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from graphmill.models.options.geco import FilterConfig
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.primitives.transform_length import fold_lags, repeat_lags, transform_length
 
 

@@ -20,7 +20,7 @@ With features e_ij of the edges (`edge_dim`), and a linear map U of them in each
 
 An edge of weight w counts as w parallel edges, in every block: each sum over j → i has a factor w_ij, and d̂ is 1 + the sum of the in-edges' weights.
 
-The baselines (models/message_passing.py) are these layers alone; beside a global block they join it by a gate, L(H) + g ⊙ Global(L(H)), or
+The baselines (models/message_passing/network.py) are these layers alone; beside a global block they join it by a gate, L(H) + g ⊙ Global(L(H)), or
 stand in front of it. Sums run over sorted lists, without atomics.
 
 Shapes: n nodes, E edges, F input channels, P features of an edge, D width, K heads of C = D / K channels.

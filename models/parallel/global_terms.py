@@ -1,7 +1,7 @@
 """Global terms that are sums over all nodes, with the nodes over workers: each worker adds up its own, and the workers' sums are added.
 
 Primphormer's attention reads the graph through means and sums over nodes (`Graphs.by_graph`): `ShardedNodes` takes the place of a
-`Graphs` of one graph, and `graphmill.models.operators.primal_attention.PrimalAttention` runs on it as it is. Per layer, X̄ is a sum of D numbers
+`Graphs` of one graph, and `graphmill.models.primphormer.attention.PrimalAttention` runs on it as it is. Per layer, X̄ is a sum of D numbers
 and J's energy one of a single number. Performer's attention needs of all keys only φ(K)ᵀ V and φ(K)ᵀ 1: one sum of both, after
 the largest of a number per head, the exponents' common shift.
 

@@ -16,7 +16,7 @@ from graphmill.models.parallel.graph import ShardedGraph
 
 
 class ShardedTokens:
-    """The `graphmill.models.tokengt.TokenView` of a worker: its nodes in the order of their rows, then the edges into them. Without special tokens."""
+    """The `graphmill.models.tokengt.network.TokenView` of a worker: its nodes in the order of their rows, then the edges into them. Without special tokens."""
 
     num_graphs = 1
     key_mask_BT = None

@@ -16,8 +16,8 @@ from graphmill.jobs.bench import speed_subjects
 from graphmill.jobs.bench.speed import Point, SpeedConfig
 from graphmill.jobs.bench.speed_subjects import RegularGraph, Shape
 from graphmill.jobs.plan.saved_bytes import saved_bytes
-from graphmill.models.geco import GECO, GECOLayer
-from graphmill.models.operators.grit_attention import Pairs
+from graphmill.models.geco.network import GECO, GECOLayer
+from graphmill.models.grit.attention import Pairs
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SHAPE = Shape(width=8, heads=2, layers=2, order=2)

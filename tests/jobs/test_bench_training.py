@@ -47,7 +47,7 @@ def test_all_rows_are_measured_and_kept(tmp_path: Path) -> None:
 
 
 def test_parts_cover_the_graph_once_with_the_edges_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphmill.models.primphormer import Primphormer
+    from graphmill.models.primphormer.network import Primphormer
 
     seen = []
     forward = Primphormer.forward_with_penalty

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.jobs.convert_checkpoint import convert_state, load_converted, main, read_state, save_converted
-from graphmill.models.options.tokengt import TokenGTConfig
-from graphmill.models.tokengt import TokenGT
+from graphmill.models.tokengt.network import TokenGT
+from graphmill.models.tokengt.options import TokenGTConfig
 from tests.job_in_process import run_job
 from tests.jobs.test_convert_grit import grit_state
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 
 from graphmill.jobs.convert_checkpoint import convert_state, load_converted, save_converted
-from graphmill.models.grit import GRIT
+from graphmill.models.grit.network import GRIT
+from graphmill.models.grit.options import GRITConfig
+from graphmill.models.grit.published import _IN_LAYER, as_released
 from graphmill.models.options.features import Features
-from graphmill.models.options.grit import GRITConfig
-from graphmill.models.published.grit import _IN_LAYER, as_released
 
 TINY = GRITConfig(node=Features(categories=(5,)), width=8, num_layers=1, num_heads=2, rrwp_steps=3, head_layers=1)
 

@@ -33,7 +33,7 @@ from graphmill.jobs.plan.cost_model import (
     row_traffic,
     step_cost,
 )
-from graphmill.models.options.geco import GECOConfig
+from graphmill.models.geco.options import GECOConfig
 from graphmill.models.parallel.shards import Shards
 from graphmill.models.parallel_cost import sent_bytes
 from graphmill.samplers.access.node_tables import NodeTables

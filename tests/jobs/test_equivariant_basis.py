@@ -9,7 +9,7 @@ import torch
 from graphmill.jobs.papers import equivariant_basis as basis
 from graphmill.jobs.papers.equivariant_basis import ROWS, Sizes, basis_targets, make_samples, pack, partition_of
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.tokengt import TokenView
+from graphmill.models.tokengt.network import TokenView
 
 
 def dense_view(n):

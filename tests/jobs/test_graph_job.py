@@ -22,7 +22,7 @@ from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
 from graphmill.jobs.config.registry import MODELS
 from graphmill.jobs.subjects.graphs import Graphs
 from graphmill.jobs.tasks.graph_task import graph_task, scored_splits
-from graphmill.models.operators.grit_attention import PairNorm
+from graphmill.models.grit.attention import PairNorm
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.samplers.methods.graph_batches import GraphBatchSampler
 from graphmill.samplers.vocabulary.options import GraphBatchOptions, LoaderOptions

@@ -9,7 +9,7 @@ from graphmill.jobs.papers import hop_attention, norm_autoencoder
 from graphmill.jobs.papers.hop_attention import HopConfig, build_model, fit, hop_targets
 from graphmill.jobs.papers.norm_autoencoder import AutoencoderConfig
 from graphmill.models.encodings.random_walk import random_walk_probabilities
-from graphmill.models.operators.grit_attention import Pairs
+from graphmill.models.grit.attention import Pairs
 from graphmill.models.primitives.graphs import Graphs
 
 

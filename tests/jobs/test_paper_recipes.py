@@ -17,10 +17,10 @@ from graphmill.jobs.config.registry import PLACEHOLDERS, Inputs, given_of
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.jobs.tasks.graph_task import set_inputs
 from graphmill.jobs.tasks.node_task import graph_inputs
+from graphmill.models.gps.options import GPSOptions, PositionOptions
 from graphmill.models.options.features import Features
-from graphmill.models.options.geco import FilterConfig
-from graphmill.models.options.gps import GPSOptions, PositionOptions
-from graphmill.models.options.primphormer import PrimalOptions
+from graphmill.models.options.filters import FilterConfig
+from graphmill.models.primphormer.options import PrimalOptions
 from graphmill.storage.format.source import SourceInfo
 from graphmill.storage.importers.public.data_sets import DATA_SETS
 from graphmill.storage.molecules.smiles_features import ATOMS, BONDS

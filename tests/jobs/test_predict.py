@@ -36,7 +36,7 @@ from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.jobs.subjects.nodes import spreads_graph
 from graphmill.jobs.subjects.subject import open_prediction
 from graphmill.jobs.tasks.geco_classifier import GECOClassifier
-from graphmill.models.options.geco import GECOConfig
+from graphmill.models.geco.options import GECOConfig
 from graphmill.samplers.access.router import local_router
 from graphmill.samplers.vocabulary.options import GraphBatchOptions, LoaderOptions, NeighborOptions, full_evaluation
 from graphmill.storage.format.source import SPLIT_NAMES

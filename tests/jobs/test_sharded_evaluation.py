@@ -26,16 +26,17 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.jobs.config.registry import Component, Inputs
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.jobs.tasks.model_inputs import PlannedShard, plan_shard
+from graphmill.models.geco.options import GECOConfig
+from graphmill.models.gps.options import GPSOptions
+from graphmill.models.message_passing.options import GATConfig, GCNConfig, SAGEConfig
 from graphmill.models.options.features import Features
-from graphmill.models.options.geco import FilterConfig, GECOConfig
-from graphmill.models.options.gps import GPSOptions
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
-from graphmill.models.options.message_passing import GATConfig, GCNConfig, SAGEConfig
-from graphmill.models.options.primphormer import PrimalOptions, PrimphormerConfig
-from graphmill.models.options.tokengt import TokenGTConfig
 from graphmill.models.parallel import sequences
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel.shards import NUM_BLOCKS
+from graphmill.models.primphormer.options import PrimalOptions, PrimphormerConfig
+from graphmill.models.tokengt.options import TokenGTConfig
 from graphmill.samplers.access.node_tables import NodeTables
 from graphmill.samplers.access.owners import LocalOwner
 from graphmill.samplers.access.partition_owner import PartitionOwner

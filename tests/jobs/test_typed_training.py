@@ -8,7 +8,7 @@ import pytest
 
 from graphmill.jobs import ingest, predict, replay, train_links, train_nodes
 from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
-from graphmill.models.relational import RSAGE, OverTypes
+from graphmill.models.relational.network import RSAGE, OverTypes
 from graphmill.storage.graph import open_graph
 from tests.job_in_process import one_thread, output_of, run_job
 from tests.predictions import predictions_of

@@ -7,10 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from graphmill.models import geco_graphs, grit, ppgt, primphormer, tokengt
-from graphmill.models.grit import GRIT
+import graphmill.models.geco.graphs as geco_graphs
+import graphmill.models.grit.network as grit
+import graphmill.models.ppgt.network as ppgt
+import graphmill.models.primphormer.network as primphormer
+import graphmill.models.tokengt.network as tokengt
+from graphmill.models.grit.network import GRIT
 from graphmill.models.options.features import Features
-from graphmill.models.ppgt import PPGT
+from graphmill.models.ppgt.network import PPGT
 from graphmill.models.primitives.graphs import Graphs
 from tests.recipe_options import MOLECULES, options_of
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from graphmill.models.geco import GECO, GlobalBlock, param_groups
+from graphmill.models.geco.network import GECO, GlobalBlock, param_groups
+from graphmill.models.geco.options import GECOConfig
 from graphmill.models.operators.filters import circular_convolve
 from graphmill.models.operators.local_blocks import LocalBlock
-from graphmill.models.options.geco import FilterConfig, GECOConfig
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.node_order import node_order
 from graphmill.models.primitives.propagation import Adjacency

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.models.geco import GlobalBlock, param_groups
-from graphmill.models.geco_graphs import Convolutions, GECOGraphs, graph_order
+from graphmill.models.geco.graphs import Convolutions, GECOGraphs, graph_order
+from graphmill.models.geco.network import GlobalBlock, param_groups
+from graphmill.models.geco.options import GECOGraphsConfig
+from graphmill.models.gps.options import GPSOptions, PositionOptions
 from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
 from graphmill.models.options.features import Features
-from graphmill.models.options.geco import FilterConfig
-from graphmill.models.options.geco_graphs import GECOGraphsConfig
-from graphmill.models.options.gps import GPSOptions, PositionOptions
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.node_order import Order
 from tests.recipe_options import MOLECULES, options_of

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphmill.models import geco_graphs, primphormer
-from graphmill.models.ends.node_and_edge_ends import Readout
-from graphmill.models.gps import GPSLayer
+import graphmill.models.geco.graphs as geco_graphs
+import graphmill.models.primphormer.network as primphormer
+from graphmill.models.gps.ends import Readout
+from graphmill.models.gps.layer import GPSLayer
+from graphmill.models.gps.options import GPSOptions
 from graphmill.models.options.features import Features
-from graphmill.models.options.gps import GPSOptions
-from graphmill.models.options.primphormer import PrimphormerConfig
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primphormer.options import PrimphormerConfig
 
 GRAPHS = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2], [1, 2, 0]]), node_id=torch.arange(4))
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from graphmill.models.grit import GRIT
+from graphmill.models.grit.network import GRIT
+from graphmill.models.grit.options import GRITConfig
+from graphmill.models.grit.published import as_released
 from graphmill.models.options.features import Features, atoms, bonds
-from graphmill.models.options.grit import GRITConfig
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.published.grit import as_released
 from tests.recipe_options import MOLECULES
 
 TINY = GRITConfig(

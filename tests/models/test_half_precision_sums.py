@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from graphmill.models.ends.heads import link_scores, pool_nodes
+from graphmill.models.grit.attention import ConditionalAttention, Pairs
+from graphmill.models.grit.options import GRITConfig
 from graphmill.models.operators.favor import FavorAttention, favor_attention
 from graphmill.models.operators.filters import circular_convolve
-from graphmill.models.operators.grit_attention import ConditionalAttention, Pairs
-from graphmill.models.operators.sl2_attention import sl2_urpe_attention
-from graphmill.models.options.grit import GRITConfig
+from graphmill.models.ppgt.attention import sl2_urpe_attention
 from graphmill.models.primitives.ada_rms_norm import AdaRMSNorm
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.layer_norm import LayerNorm
 from graphmill.models.primitives.propagation import Adjacency, sum_rows, sum_rows_bag, sum_rows_csr
 from graphmill.models.primitives.segments import Grouping
-from graphmill.models.tokengt import TokenView
+from graphmill.models.tokengt.network import TokenView
 
 MANY = 3000
 
@@ -164,7 +164,7 @@ def test_gradients_of_grit_attention_over_many_blocks(monkeypatch):
     """Likewise; the products of a block are bfloat16, what blocks add up is not."""
     places, width = 512, 4
     monkeypatch.setattr(
-        "graphmill.models.operators.grit_attention._BLOCK_ELEMENTS", {"cpu": places * width, "cuda": 1}
+        "graphmill.models.grit.attention._BLOCK_ELEMENTS", {"cpu": places * width, "cuda": 1}
     )  # one query at a time
     torch.manual_seed(0)
     layer = ConditionalAttention(GRITConfig(width=width, num_heads=1, attention_dropout=0.0))

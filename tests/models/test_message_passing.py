@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphmill.models.message_passing import MessagePassing
-from graphmill.models.options.message_passing import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
+from graphmill.models.message_passing.network import MessagePassing
+from graphmill.models.message_passing.options import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
 from graphmill.models.primitives.graphs import Graphs
 from tests.models.slow_local_blocks import EDGES, graphs_of, slow_local
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphmill.models import ppgt
+import graphmill.models.ppgt.network as ppgt
 from graphmill.models.options.features import Features
-from graphmill.models.options.ppgt import PPGTConfig
-from graphmill.models.ppgt import PPGT
+from graphmill.models.ppgt.network import PPGT
+from graphmill.models.ppgt.options import PPGTConfig
 from graphmill.models.primitives.dropout import DropPath
 from graphmill.models.primitives.graphs import Graphs
 from tests.recipe_options import options_of

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphmill.models.gps.options import GPSOptions, PositionOptions
 from graphmill.models.options.features import Features
-from graphmill.models.options.gps import GPSOptions, PositionOptions
-from graphmill.models.options.primphormer import PrimalOptions, PrimphormerConfig
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.primphormer import Primphormer
+from graphmill.models.primphormer.network import Primphormer
+from graphmill.models.primphormer.options import PrimalOptions, PrimphormerConfig
 from tests.recipe_options import options_of
 
 

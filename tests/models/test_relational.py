@@ -7,20 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from graphmill.models.geco import NodeGECO
-from graphmill.models.grit import GRIT
-from graphmill.models.message_passing import MessagePassing
+from graphmill.models.geco.network import NodeGECO
+from graphmill.models.geco.options import GECOConfig
+from graphmill.models.grit.network import GRIT
+from graphmill.models.grit.options import GRITConfig
+from graphmill.models.message_passing.network import MessagePassing
+from graphmill.models.message_passing.options import SAGEConfig
 from graphmill.models.options.features import Features
-from graphmill.models.options.geco import GECOConfig
-from graphmill.models.options.grit import GRITConfig
-from graphmill.models.options.message_passing import SAGEConfig
-from graphmill.models.options.ppgt import PPGTConfig
-from graphmill.models.options.primphormer import PrimphormerConfig
-from graphmill.models.options.relational import RelationalConfig, RSAGEConfig
-from graphmill.models.options.tokengt import TokenGTConfig
-from graphmill.models.ppgt import PPGT
-from graphmill.models.primphormer import Primphormer
-from graphmill.models.relational import (
+from graphmill.models.ppgt.network import PPGT
+from graphmill.models.ppgt.options import PPGTConfig
+from graphmill.models.primphormer.network import Primphormer
+from graphmill.models.primphormer.options import PrimphormerConfig
+from graphmill.models.relational.network import (
     RSAGE,
     OverTypes,
     RelationalConvolution,
@@ -28,7 +26,9 @@ from graphmill.models.relational import (
     RelationLists,
     TypedGraphs,
 )
-from graphmill.models.tokengt import TokenGT
+from graphmill.models.relational.options import RelationalConfig, RSAGEConfig
+from graphmill.models.tokengt.network import TokenGT
+from graphmill.models.tokengt.options import TokenGTConfig
 
 SIZES = {"paper": 5, "author": 7, "place": 2}
 DIMS = {"paper": 3, "author": 2, "place": 0}

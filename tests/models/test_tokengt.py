@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphmill.models.options import tokengt as tokengt_options
+import graphmill.models.tokengt.options as tokengt_options
 from graphmill.models.options.features import Features
-from graphmill.models.options.tokengt import TokenGTConfig
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.tokengt import TokenGT, TokenView
+from graphmill.models.tokengt.network import TokenGT, TokenView
+from graphmill.models.tokengt.options import TokenGTConfig
 from tests.recipe_options import MOLECULES, options_of
 
 NODE, EDGE = Features(categories=(4, 3)), Features(categories=(5,))

@@ -20,13 +20,13 @@ from graphmill.jobs.tasks.model_inputs import (
     typed_batch_graphs,
     with_penalty,
 )
-from graphmill.models.geco import NodeGECO
-from graphmill.models.message_passing import MessagePassing
-from graphmill.models.options.geco import GECOConfig
-from graphmill.models.options.message_passing import GCNConfig
-from graphmill.models.options.relational import RelationalConfig, RSAGEConfig
+from graphmill.models.geco.network import NodeGECO
+from graphmill.models.geco.options import GECOConfig
+from graphmill.models.message_passing.network import MessagePassing
+from graphmill.models.message_passing.options import GCNConfig
 from graphmill.models.primitives.propagation import Adjacency
-from graphmill.models.relational import RSAGE, OverTypes
+from graphmill.models.relational.network import RSAGE, OverTypes
+from graphmill.models.relational.options import RelationalConfig, RSAGEConfig
 from graphmill.samplers.access.typed_router import typed_router
 from graphmill.samplers.batches.minibatch import MiniBatch, to_torch
 from graphmill.samplers.batches.typed_batch import typed_to_torch

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphmill.models.operators.filters import ImplicitFilter, circular_convolve, positional_code
-from graphmill.models.options.geco import FilterConfig
+from graphmill.models.options.filters import FilterConfig
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 8, 13, 30, 97])

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from graphmill.jobs.plan.saved_bytes import saved_bytes
-from graphmill.models.geco import GlobalBlock
+from graphmill.models.geco.network import GlobalBlock
 from graphmill.models.operators import gated_convolution
 from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
 from graphmill.models.operators.gated_convolution import gated_convolve
-from graphmill.models.options.geco import FilterConfig
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.primitives.node_order import Order
 from graphmill.models.primitives.transform_length import transform_length
 

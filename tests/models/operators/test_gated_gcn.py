@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.models.operators.gated_gcn import GatedGCN
+from graphmill.models.gps.gated_gcn import GatedGCN
 from graphmill.models.primitives.graphs import Graphs
 
 # Directed, with parallel edges 0 → 1, a self-loop at 2 and an isolated node 4; unsorted.

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphmill.models.geco import GECO
-from graphmill.models.geco_graphs import GECOGraphs, GECOOperator, graph_order
-from graphmill.models.operators.hyena import HyenaBlock, ShortConvolution
+from graphmill.models.geco.graphs import GECOGraphs, GECOOperator, graph_order
+from graphmill.models.geco.hyena import HyenaBlock, ShortConvolution
+from graphmill.models.geco.network import GECO
+from graphmill.models.geco.options import GECOConfig, GECOGraphsConfig
+from graphmill.models.gps.options import GPSOptions
 from graphmill.models.options.features import Features
-from graphmill.models.options.geco import FilterConfig, GECOConfig
-from graphmill.models.options.geco_graphs import GECOGraphsConfig
-from graphmill.models.options.gps import GPSOptions
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.node_order import Order

@@ -6,23 +6,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphmill.models.geco import GECO
-from graphmill.models.geco_graphs import Convolutions, GECOGraphs
-from graphmill.models.operators.gated_gcn import GatedGCN
+from graphmill.models.geco.graphs import Convolutions, GECOGraphs
+from graphmill.models.geco.network import GECO
+from graphmill.models.geco.options import GECOConfig, GECOGraphsConfig
+from graphmill.models.gps.gated_gcn import GatedGCN
+from graphmill.models.gps.options import GPSOptions
 from graphmill.models.operators.local_blocks import LocalLayer, make_convolution
 from graphmill.models.options.features import Features
-from graphmill.models.options.geco import FilterConfig, GECOConfig
-from graphmill.models.options.geco_graphs import GECOGraphsConfig
-from graphmill.models.options.gps import GPSOptions
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import READS_EDGES, LocalOptions
-from graphmill.models.options.ppgt import PPGTConfig
-from graphmill.models.options.primphormer import PrimphormerConfig
-from graphmill.models.options.tokengt import TokenGTConfig
-from graphmill.models.ppgt import PPGT
+from graphmill.models.ppgt.network import PPGT
+from graphmill.models.ppgt.options import PPGTConfig
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.node_order import node_order
-from graphmill.models.primphormer import Primphormer
-from graphmill.models.tokengt import TokenGT, TokenView
+from graphmill.models.primphormer.network import Primphormer
+from graphmill.models.primphormer.options import PrimphormerConfig
+from graphmill.models.tokengt.network import TokenGT, TokenView
+from graphmill.models.tokengt.options import TokenGTConfig
 from tests.models.slow_local_blocks import EDGES, SLOW, graphs_of, slow_local, slow_with_edges
 
 BLOCKS = list(SLOW)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.models.operators.primal_attention import PrimalAttention, VirtualNode, primal_scores, unit
-from graphmill.models.options.primphormer import PrimalOptions
 from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primphormer.attention import PrimalAttention, VirtualNode, primal_scores, unit
+from graphmill.models.primphormer.options import PrimalOptions
 
 
 def batch_of(*sizes: int) -> Graphs:

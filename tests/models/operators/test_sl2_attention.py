@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 import torch
 
-from graphmill.models.operators.sl2_attention import Sl2Attention, sl2_attention, sl2_urpe_attention
-from graphmill.models.options.ppgt import PPGTConfig
+from graphmill.models.ppgt.attention import Sl2Attention, sl2_attention, sl2_urpe_attention
+from graphmill.models.ppgt.options import PPGTConfig
 
 B, H, N, D, E = 3, 2, 6, 4, 5
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from graphmill.models.geco import GECO
+from graphmill.models.geco.network import GECO
+from graphmill.models.geco.options import GECOConfig
 from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
-from graphmill.models.options.geco import FilterConfig, GECOConfig
+from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.parallel import gated_sequences
 from graphmill.models.parallel.collectives import Peers, sum_gradients

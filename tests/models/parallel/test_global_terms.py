@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from graphmill.models.operators.favor import draw_projection, favor_attention
-from graphmill.models.operators.primal_attention import PrimalAttention
-from graphmill.models.options.primphormer import PrimalOptions
 from graphmill.models.parallel.collectives import Peers, sum_gradients
 from graphmill.models.parallel.global_terms import ShardedKeys, ShardedNodes
 from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primphormer.attention import PrimalAttention
+from graphmill.models.primphormer.options import PrimalOptions
 from tests.gloo_workers import SIZES, on_workers
 
 PRIMAL = {

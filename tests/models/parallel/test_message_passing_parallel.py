@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmill.models.message_passing import MessagePassing
-from graphmill.models.options.message_passing import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
+from graphmill.models.message_passing.network import MessagePassing
+from graphmill.models.message_passing.options import GATConfig, GCNConfig, MessagePassingConfig, SAGEConfig
 from graphmill.models.parallel.collectives import Peers, sum_gradients
 from graphmill.models.parallel.global_terms import ShardedNodes
 from graphmill.models.parallel.graph import ShardedGraph

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from graphmill.models.grit import GRIT
+from graphmill.models.grit.network import GRIT
+from graphmill.models.grit.published import as_released, convert
 from graphmill.models.options.features import Features
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.published.grit import as_released, convert
 from tests.recipe_options import options_of
 
 

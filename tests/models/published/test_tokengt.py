@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from graphmill.models.published.tokengt import convert
-from graphmill.models.tokengt import TokenGT
+from graphmill.models.tokengt.network import TokenGT
+from graphmill.models.tokengt.published import convert
 from tests.recipe_options import MOLECULES, options_of
 
 FEATURE = "encoder.graph_encoder.graph_feature."

@@ -1,0 +1,1 @@
+"""GECO: options, network, and its form for many graphs."""

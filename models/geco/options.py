@@ -1,0 +1,117 @@
+"""GECO's options (arXiv:2406.12059); the network is in `graphmill.models.geco.network`."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from graphmill.core.option_checks import Count, Positive, Share, Size, check_fields
+from graphmill.models.gps.options import HybridConfig
+from graphmill.models.options.choices import Normalisation, Permutation
+from graphmill.models.options.filters import FilterConfig
+from graphmill.models.options.local import READS_EDGES, LocalOptions, check_local
+
+
+@dataclass(frozen=True)
+class GECOConfig:
+    """Every option of GECO; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
+
+    GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim", "seed", "encoding_dim")
+    in_dim: Size = 1
+    out_dim: Count = 1
+    edge_dim: Size = 0
+    """Features of an edge, which a trained local block reads; 0: none."""
+    width: Count = 128
+    """Channels of a node's state."""
+    num_layers: Count = 3
+    """Layers, of one hop each."""
+    order: Count = 2
+    """K: filters and gates per layer."""
+    propagation: Normalisation = "mean"
+    """Â of the LCB: D_in⁻¹A, A, D_in^-½ A D_out^-½, or, with self-loops added, (D_in + I)^-½ (A + I) (D_in + I)^-½."""
+    permutation: Permutation = "static"
+    """One order for good | a fresh one per epoch and layer | the rows as given."""
+    seed: int = 0
+    """Of the order."""
+    dropout: Share = 0.1
+    """After the GCB and inside and after the FFN."""
+    input_dropout: Share = 0.0
+    """On the features."""
+    activation: Literal["gelu", "relu"] = "gelu"
+    """Of the FFN."""
+    encoding_dim: Size = 0
+    """Positional encodings concatenated to the features (the paper: small graphs only)."""
+    skip: bool = False
+    """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each node's own gates multiply each other, which a mean over thousands of nodes drowns."""
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    block: Literal["geco", "hyena"] = "geco"
+    """hyena: what the paper compares with, Hyena's operator over the nodes in their order, without edges (models/geco/hyena.py)."""
+    # Departures from the paper, all off.
+    local: LocalOptions = field(default_factory=LocalOptions)
+    scale_rows: bool = False
+    """Each node's features divided by the sum of their absolute values, as for bags of words."""
+    norm: Literal["post", "pre"] = "post"
+    """"pre": X + f(LN(X)), and one LN before the head."""
+    hops: Count = 1
+    """more: LCB = [X, ÂX, …, Â^hops X]."""
+    output_projection: bool = False
+    """a Linear after the GCB, as Hyena has."""
+    jump: Literal["last", "sum"] = "last"
+    """"sum": the head reads the sum of all layers' outputs (jumping knowledge)."""
+    recompute: bool = False
+    """Keeps of a layer its input alone and computes the rest once more in the backward pass. Changes no number."""
+    filter_learning_rate: Positive | None = None
+    """Of the implicit filters in `graphmill.models.geco.network.param_groups`; none: the common rate."""
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights of edges change what it computes."""
+        return self.block != "hyena"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_local(self)
+        if self.edge_dim and (self.block == "hyena" or self.local.block not in READS_EDGES):
+            block = "hyena" if self.block == "hyena" else self.local.block
+            raise ValueError(
+                f"features of edges need a local block that reads them ({', '.join(READS_EDGES)}), got {block}; set local.block"
+            )
+        if self.local.is_paper and self.local.residual == "identity":
+            raise ValueError(
+                "a serial layer adds its input already, got the residual identity; set local.residual to none or linear"
+            )
+        if self.local.join == "gate" and self.norm == "pre":
+            raise ValueError("norm places LayerNorm in the paper's layer, which join gate has not; set norm to post")
+        if not self.local.is_paper and self.jump == "sum":
+            raise ValueError(f"jump sum goes with the paper's layers, got join {self.local.join}; set jump to last")
+        if self.block == "hyena" and (
+            self.local != LocalOptions() or self.hops > 1 or self.output_projection or self.skip
+        ):
+            raise ValueError(
+                "hyena has no local block and a projection and skip of its own; set local, hops, output_projection and skip to their defaults"
+            )
+        if self.in_dim + self.encoding_dim == 0:
+            raise ValueError("the model needs an input: in_dim and encoding_dim are both 0; give features or encodings")
+
+    @property
+    def sharding(self) -> Literal["rows"] | None:
+        """How several workers evaluate it on one graph: each a range of the nodes."""
+        return None if self.block == "hyena" else "rows"
+
+
+@dataclass(frozen=True)
+class GECOGraphsConfig(HybridConfig):
+    """Every option of GECO over many graphs; raises ValueError on values that cannot work."""
+
+    GIVEN: ClassVar = ("node", "edge", "out_dim", "task", "seed")
+    order: Count = 2
+    """K: filters and gates per layer."""
+    propagation: Normalisation = "mean"
+    """Â of the local block; never with added self loops."""
+    short_convolution: Size = 0
+    """k: in place of the local block, as in the paper's ablation (Conv-k), a causal convolution of each channel with k taps over the nodes in their order; 0: the local block."""
+    permutation: Permutation = "static"
+    """One order | one per epoch and layer | as given."""
+    seed: int = 0
+    """Of the order."""
+    skip: bool = False
+    """Hyena's F_i ⊛ V + s ⊙ V; not in GECO's equations."""
+    filter: FilterConfig = field(default_factory=FilterConfig)

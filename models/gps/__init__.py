@@ -1,0 +1,1 @@
+"""The GPS hybrid: options, layer, GatedGCN, and the modules before and after the layers."""

@@ -1,0 +1,77 @@
+"""The GPS hybrid layer (arXiv:2205.12454): message passing and a global block side by side, then a perceptron.
+
+    X_M = Norm(Drop(MPNN(X, E)) + X)
+    X_P = Norm(Drop(Global(X)) + X)
+    X'  = MLP(X_M + X_P)
+
+The global block is Primphormer's attention or GECO's convolution. MLP = Linear(D, 2D), ReLU, Drop, Linear(2D, D), Drop.
+`mlp="plain"` is the printed formula; `mlp="residual"` is what GraphGPS's code runs: H = X_M + X_P, X' = Norm(MLP(H) + H).
+Without a local block X_M is left out: the layer of a pure model; without a global one X_P: message passing alone.
+
+Shapes: n nodes, E edges, D width.
+"""
+
+from torch import Tensor, nn
+
+from graphmill.models.ends.heads import ACTIVATIONS
+from graphmill.models.gps.gated_gcn import GatedGCN
+from graphmill.models.gps.options import GPSOptions
+from graphmill.models.operators.local_blocks import GCNConvolution, make_norm
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs
+
+
+class GPSLayer(nn.Module):
+    """One hybrid layer around a global block that the caller owns."""
+
+    def __init__(
+        self,
+        width: int,
+        options: GPSOptions,
+        distance_gate: bool = False,
+        update_edges: bool = True,
+        has_global: bool = True,
+    ) -> None:
+        """`update_edges`: False in the last layer, whose edge states are not read. `has_global`: False leaves X_P out."""
+        super().__init__()
+        self.residual_mlp = options.mlp == "residual"
+        self.local: GatedGCN | GCNConvolution | None = None
+        if options.local == "gated_gcn":
+            self.local = GatedGCN(width, options.dropout, distance_gate, update_edges)
+        elif options.local == "gcn":
+            self.local = GCNConvolution(width, width)
+        self.norm_local = make_norm(options.norm, width) if self.local is not None else None
+        self.norm_global = make_norm(options.norm, width) if has_global else None
+        self.norm_mlp = make_norm(options.norm, width) if self.residual_mlp else None
+        inner = options.mlp_ratio * width
+        self.mlp = nn.Sequential(
+            nn.Linear(width, inner),
+            ACTIVATIONS[options.activation](),
+            Dropout(options.dropout),
+            nn.Linear(inner, width),
+            Dropout(options.dropout),
+        )
+        self.dropout = Dropout(options.dropout)
+
+    def forward(
+        self,
+        x_nD: Tensor,
+        e_ED: Tensor | None,
+        graphs: Graphs,
+        mixed_nD: Tensor | None,
+        position_nP: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the next x and e; `mixed_nD` is the global block's output for x, if there is one."""
+        parts: list[Tensor] = []
+        if self.norm_global is not None and mixed_nD is not None:
+            parts.append(self.norm_global(self.dropout(mixed_nD) + x_nD))
+        if self.local is not None and self.norm_local is not None:
+            if isinstance(self.local, GatedGCN):
+                local_nD, e_ED = self.local(x_nD, e_ED, graphs, position_nP)
+            else:
+                local_nD = self.local(x_nD, graphs.adjacency)
+            parts.append(self.norm_local(self.dropout(local_nD) + x_nD))
+        h_nD = sum(parts[1:], parts[0])
+        if self.norm_mlp is None:
+            return self.mlp(h_nD), e_ED
+        return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED

@@ -1,0 +1,139 @@
+"""Options of the GPS hybrid layer and of its position encodings (arXiv:2205.12454), and what models of such layers have in common; the modules are in `graphmill.models.gps.layer` and `graphmill.models.gps.ends`."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from graphmill.core.option_checks import Count, Share, check_fields
+from graphmill.models.options.choices import Head, Local, Pool, Task
+from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.local import READS_EDGES, LocalOptions, check_joins
+
+
+@dataclass(frozen=True)
+class GPSOptions:
+    """Options of one hybrid layer; raises ValueError on values that cannot work."""
+
+    local: Local = "gated_gcn"
+    """The message passing beside the attention; none: attention alone."""
+    mlp: Literal["plain", "residual"] = "plain"
+    """plain: the paper's formula; residual: GraphGPS's code, which adds the MLP's input and normalises once more."""
+    norm: Literal["batch", "layer", "none"] = "batch"
+    """After each of the two blocks, and after a residual MLP."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Of the MLP."""
+    dropout: Share = 0.0
+    """After both blocks, twice in the MLP, and on GatedGCN's edge states."""
+    mlp_ratio: Count = 2
+    """The MLP's inner width, in widths of the layer."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "stable_expressive", "random_walk"]
+
+
+@dataclass(frozen=True)
+class PositionOptions:
+    """Which position encoding, and how wide; raises ValueError on values that cannot work."""
+
+    GIVEN: ClassVar = ("stored",)
+    kind: EncodingKind = "none"
+    """Where a node's place in the graph is read from; none: no positions."""
+    dim: Count = 16
+    """P."""
+    steps: Count | None = None
+    """Eigenvectors, or steps of the walk; None: as many as dim."""
+    stored: str | None = None
+    """Take `graphs.encodings[stored]` rather than compute (needs steps columns, or more)."""
+    normalisation: Literal["sym", "none"] = "sym"
+    """Of the Laplacian: I - D^-½ A D^-½, or, as GraphGPS's configurations have it, D - A."""
+    reverse: bool = False
+    """random_walk: return probabilities over reversed edges too, for directed graphs."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.reverse and (self.kind != "random_walk" or self.stored is not None):
+            raise ValueError("reverse goes with the kind random_walk, computed; leave it out")
+        if self.stored is not None and self.normalisation == "none" and self.kind != "random_walk":
+            raise ValueError("stored eigenvectors are those of the normalised Laplacian; set normalisation to sym")
+        if self.stored is not None and self.kind in ("laplacian", "stable_expressive"):
+            raise ValueError(
+                f"stored encodings have no eigenvalues, which {self.kind} needs; set kind to laplacian_linear"
+            )
+
+    @property
+    def num_steps(self) -> int:
+        return self.dim if self.steps is None else self.steps
+
+    @property
+    def channels(self) -> int:
+        """P of the node states that the encoding takes."""
+        return 0 if self.kind in ("none", "stable_laplacian") else self.dim
+
+    @property
+    def gates(self) -> bool:
+        return self.kind == "stable_laplacian"
+
+
+@dataclass(frozen=True)
+class HybridConfig:
+    """What Primphormer and GECO over many graphs have in common: encoders, hybrid layers, local blocks, a head. Raises ValueError on values that cannot work."""
+
+    node: Features = field(default_factory=Features)
+    edge: Features = field(default_factory=Features)
+    """Read by GatedGCN, or a trained local block that reads them."""
+    out_dim: Count = 1
+    task: Task = "graph"
+    width: Count = 64
+    """Channels of a node's state."""
+    num_layers: Count = 4
+    """Layers."""
+    layer: GPSOptions = field(default_factory=GPSOptions)
+    """The hybrid layer. GECO's with local none is its own, and of these reads only dropout and activation."""
+    position: PositionOptions = field(default_factory=PositionOptions)
+    pool: Pool = "mean"
+    """How the states of a graph's nodes become one."""
+    head: Head = "halving"
+    """"graphgym": as GraphGPS's `default` head."""
+    head_layers: Count = 3
+    """Linear layers of the head."""
+    head_dropout: Share = 0.0
+    """Dropout between the head's layers."""
+    input_dropout: Share = 0.0
+    """On numeric features."""
+    local: LocalOptions = field(default_factory=LocalOptions)
+    """gate: every layer is L(H) + g ⊙ Global(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
+    scale_rows: bool = False
+    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether the model has states of edges: GatedGCN always, a trained local block of features that there are."""
+        if self.local.is_paper:
+            return self.layer.local == "gated_gcn"
+        return self.local.block in READS_EDGES and not self.edge.empty
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.width <= self.position.channels:
+            raise ValueError(
+                f"the encoding leaves no channel for the features: width {self.width}, encoding {self.position.channels}; "
+                "set a smaller position dim"
+            )
+        local = self.layer.local
+        if not (self.edge.empty or self.reads_edges):
+            raise ValueError(
+                f"edge features need layer.local gated_gcn, or a local block that reads them ({', '.join(READS_EDGES)}) with join gate or top, "
+                f"got {local} and {self.local.block} with join {self.local.join}; set one of them, or edge to Features()"
+            )
+        if local != "gated_gcn" and self.position.gates:
+            raise ValueError(
+                "a stable_laplacian encoding gates GatedGCN's edges; set layer.local to gated_gcn, or another kind"
+            )
+        check_numeric(self, "input_dropout", "scale_rows")
+        check_joins(self)
+        if not self.local.is_paper and local != "none":
+            raise ValueError(
+                f"the local block is {self.local.block}, got another in the layer, {local}; set layer.local to none"
+            )

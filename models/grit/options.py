@@ -1,0 +1,75 @@
+"""GRIT's options (arXiv:2305.17589); the network is in `graphmill.models.grit.network`."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from graphmill.core.option_checks import Count, Positive, Share, Size, check_fields
+from graphmill.models.options.choices import EdgeQuery, Pool, Task
+from graphmill.models.options.features import Features
+from graphmill.models.options.local import check_heads
+
+PAIR_MEMORY = 1 << 28  # bytes
+
+
+@dataclass(frozen=True)
+class GRITConfig:
+    """Every option of GRIT; the defaults are the paper's formulas and ZINC's sizes. Raises ValueError on values that cannot work."""
+
+    GIVEN: ClassVar = ("node", "edge", "out_dim", "task")
+    sharding: ClassVar = "roots"
+    node: Features = field(default_factory=Features)
+    edge: Features = field(default_factory=Features)
+    """One category and no edge_attr: every edge is of that category."""
+    out_dim: Count = 1
+    task: Task = "graph"
+    width: Count = 64
+    """Channels of a node's state."""
+    num_layers: Count = 10
+    """Layers."""
+    num_heads: Count = 8
+    """Attention heads; each has width / num_heads channels."""
+    rrwp_steps: Count = 21
+    """K: I, M, …, M^(K-1)."""
+    dropout: Share = 0.0
+    """After attention and inside the FFN."""
+    attention_dropout: Share = 0.2
+    """On the attention weights."""
+    pool: Pool = "sum"
+    """How the states of a graph's nodes become one."""
+    head: Literal["halving", "mlp", "graphgym"] = "halving"
+    """"san_graph" of the code | Linears of the full width | the same as GraphGym has it, always with ReLU."""
+    head_layers: Count = 3
+    """Linear layers of the head."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Of the FFN and the head; attention's is ReLU."""
+    degree_scaler: Literal["after", "before", "none", "encoding"] = "after"
+    """Of W_O (paper) | "before" it (code) | "none" (ablation) | in its place an embedding of each degree, as Graphormer's (ablation)."""
+    score_clamp: Positive | None = None
+    """The code bounds scores to ±5."""
+    transposed_rrwp: bool = False
+    """The code before December 2024: e_ij from P_ji."""
+    edge_query: EdgeQuery = "source"
+    """The end of an edge that sees its features: e_ij of i → j (paper) or of j → i (code)."""
+    encoding: Literal["rrwp", "rwse", "shortest_path"] = "rrwp"
+    """P_ij (paper) | P_ii alone, for nodes | an embedding of the length of the shortest path, below rrwp_steps, for pairs (ablations)."""
+    attention: Literal["conditional", "graphormer"] = "conditional"
+    """The paper's | dot products with a bias of the pair's state (ablation)."""
+    sparse: bool = False
+    """Attention to neighbors and oneself alone (ablation)."""
+    update_pairs: bool = True
+    """no: every layer reads the stem's pair states (ablation)."""
+    momentum: float = 0.1
+    """Of the batch normalisations."""
+    pair_memory: Size = PAIR_MEMORY
+    """Bytes each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower."""
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights of edges change what it computes."""
+        return self.encoding != "shortest_path"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_heads(self)
+        if self.task != "link" and self.head == "halving" and self.width >> (self.head_layers - 1) < 1:
+            raise ValueError(f"width {self.width} cannot be halved {self.head_layers - 1} times; set head_layers")

@@ -1,0 +1,1 @@
+"""GCN, SAGE and GAT: options and network."""

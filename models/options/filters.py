@@ -1,0 +1,36 @@
+"""Options of the implicit filter (`graphmill.models.operators.filters`), of GECO and of Hyena."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from graphmill.core.option_checks import Count, Size, check_fields
+
+FilterScale = Literal["none", "length", "sqrt_length"]
+
+
+@dataclass(frozen=True)
+class FilterConfig:
+    """Options of the implicit filter FFN; raises ValueError on values that cannot work."""
+
+    bands: Count = 3
+    """Frequency bands of the positional code; the code has 2·bands + 1 features (3 small, 33 large graphs)."""
+    inner_width: Count = 64
+    """16 to 64 in Hyena."""
+    num_inner_layers: Size = 2
+    """Inner Linear + sine pairs after the first."""
+    frequency: float = 1.0
+    """ω in sin(ω·), 1 to 14."""
+    trainable_frequency: bool = True
+    """Learn ω, from the given one on."""
+    symmetric: bool = False
+    """f[t] = f[N - t]: one reading of the paper's "circular symmetry", which it does not define; its algorithms need none."""
+    scale: FilterScale = "none"
+    """"none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With "length" the convolution is a mean over nodes, so its size does not depend on N and a model that was trained on batches can be evaluated on the whole graph."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (math.isfinite(self.frequency) and self.frequency > 0):
+            raise ValueError(
+                f"frequency must be positive and finite, got {self.frequency}; set frequency, 1 to 14 are usual"
+            )

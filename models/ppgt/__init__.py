@@ -1,0 +1,1 @@
+"""PPGT: options, network and its sl2 attention."""

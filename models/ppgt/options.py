@@ -1,0 +1,142 @@
+"""PPGT's options (arXiv:2504.12588); the network is in `graphmill.models.ppgt.network`."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from graphmill.core.option_checks import Count, Share, Size, check_fields
+from graphmill.models.options.choices import EdgeQuery, Pool, Task, Urpe
+from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.local import LocalOptions, check_global, check_heads, check_joins
+
+PAIR_MEMORY = 1 << 26  # bytes
+
+
+@dataclass(frozen=True)
+class PPGTConfig:
+    """Every option of PPGT; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
+
+    GIVEN: ClassVar = ("out_dim", "node", "edge", "task")
+    reads_weights: ClassVar = True
+    sharding: ClassVar = "roots"
+    out_dim: Count = 1
+    node: Features = field(default_factory=Features)
+    edge: Features = field(default_factory=Features)
+    task: Task = "graph"
+    # Backbone
+    num_layers: Size = 12
+    """Layers."""
+    width: Count = 64
+    """Channels of a node's state."""
+    num_heads: Count = 8
+    """Attention heads; each has width / num_heads channels."""
+    ffn_ratio: Count = 2
+    """The FFN's inner width, in widths of the layer."""
+    drop_path: Share = 0.0
+    """Per graph, the same in every layer."""
+    attention_dropout: Share = 0.0
+    """On the attention weights."""
+    dropout: Share = 0.0
+    """After attention and inside the FFN; 0 in the paper."""
+    layer_scale: float | None = None
+    """Initial value of a learned factor per channel on each residual branch."""
+    urpe: Urpe = "phi"
+    """How pairs weigh attention after its softmax: by φ, by 1 + φ, or not."""
+    unscaled_qk: bool = False
+    """q·k without 1/√d_h: the same functions from another start."""
+    # Stems
+    walk_steps: Size = 24
+    """K: powers of M beside the identity."""
+    dual_walks: bool = False
+    """Also over reversed edges, for directed graphs."""
+    undirected_walks: bool = False
+    """Walks and degrees that take an edge either way (code), not as it points."""
+    edge_query: EdgeQuery = "source"
+    """The end of an edge that sees its features: p_ij of i → j, or of j → i (code)."""
+    walk_normalisation: Literal["walk", "sym"] = "walk"
+    """D⁻¹A, or D^-½ A D^-½."""
+    spe_scales: Size = 3
+    """S: 1 + 2S channels for each."""
+    degree_channels: bool = True
+    """1/deg_i and 1/deg_j among the pair channels."""
+    node_sizes: bool = True
+    """FC(log(1 + deg)) and FC(log(1 + n)) in the node stem."""
+    node_degrees: bool = True
+    """no: of these the latter alone (released base model)."""
+    positions: Size = 0
+    """So many last columns of numeric node features are a place: the difference of two places is among the pair channels, and a Linear of the place stands for FC(log(1 + n)) (superpixels)."""
+    stem_hidden: Count = 128
+    """Inner width of the pair stem's first MLP."""
+    edge_width: Count = 64
+    """Channels of a pair's state."""
+    stem_layers: Size = 2
+    """F."""
+    stem_ratio: Count = 2
+    """Of the stem's FFNs."""
+    stem_branch: bool = False
+    """The stem's FFNs have layer_scale and drop_path too (released ogbn-arxiv model)."""
+    input_norms: bool = False
+    """Norms of x⁰ before the layers and of p before the stem's FFNs (released base model)."""
+    norm: Literal["ada", "ada_identity", "rms"] = "ada"
+    """AdaRMSN (paper) | the same, but α = 1 and β = 0 at the start, which is the identity | RMSNorm with a factor per channel (studies)."""
+    stem_init: Literal["kaiming", "normal"] = "kaiming"
+    """Of the stem's FFNs."""
+    stem_memory: Size = 1 << 29
+    """Bytes the pair stem may keep for the backward pass; with more to keep it computes it again."""
+    pair_memory: Size = PAIR_MEMORY
+    """Bytes each layer's attention may keep likewise."""
+    # Head
+    pool: Pool = "sum"
+    """How the states of a graph's nodes become one."""
+    pool_norm: bool = False
+    """BatchNorm on the pooled state."""
+    head_layers: Count = 3
+    """Linear layers of the head."""
+    head_shape: Literal["halving", "constant"] = "halving"
+    """Each of the head's layers half as wide as the one before, or all of one width."""
+    head_dropout: Share = 0.0
+    """Dropout between the head's layers."""
+    readout: Literal["direct", "class_attention"] = "direct"
+    """Class attention: one output per graph, of its root if task is "node"."""
+    class_layers: Size = 2
+    """Layers of class attention."""
+    class_norm: Literal["each", "before"] = "each"
+    """Where class attention normalises the nodes: in each of its layers, or once before them (released ogbn-arxiv model)."""
+    root_embedding: bool = False
+    """a learned vector added to root_index's nodes."""
+    node_masking: Share = 0.0
+    """Share of the nodes whose features are zeroed, in training."""
+    input_dropout: Share = 0.0
+    """On numeric node features; 0 in the paper."""
+    # Departures from the paper, all off.
+    local: LocalOptions = field(default_factory=LocalOptions)
+    scale_rows: bool = False
+    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_heads(self)
+        check_joins(self)
+        check_global(self, "pairs of nodes are read in global layers alone")
+        check_numeric(self, "scale_rows")
+        if 0 < self.node.dim < self.positions:
+            raise ValueError(
+                f"positions must be at most the {self.node.dim} features, got {self.positions}; set positions"
+            )
+        if self.dual_walks and self.undirected_walks:
+            raise ValueError("undirected walks are the same both ways; set dual_walks or undirected_walks to False")
+        if self.task == "link" and self.readout != "direct":
+            raise ValueError("class attention has no states of nodes to score links with; set readout to direct")
+        if self.head_shape == "halving" and self.width >> (self.head_layers - 1) < 1:
+            raise ValueError(
+                f"width {self.width} cannot be halved {self.head_layers - 1} times; set head_layers or head_shape"
+            )
+
+    @property
+    def walk_channels(self) -> int:
+        """C: channels of P_ij."""
+        return 1 + self.walk_steps * (1 + self.dual_walks)
+
+    @property
+    def pair_channels(self) -> int:
+        """Channels of a pair before SPE: those of P_ij, differences of places, 1/n and, if any, 1/deg_i and 1/deg_j."""
+        return self.walk_channels + self.positions + (3 if self.degree_channels else 1)

@@ -1,0 +1,1 @@
+"""Primphormer: options, network and primal attention."""

@@ -1,0 +1,115 @@
+"""Primphormer (ICML 2025): linear-time attention in its primal form, alone or beside message passing in the GPS hybrid.
+
+    X, E = encoders of features and positions
+    X_M = BN(Drop(MPNN(X, E)) + X),  X_P = BN(Drop(Prim(X)) + X),  X' = MLP(X_M + X_P)     L times; models/gps/layer.py
+    Y = head(pool(X))
+    training objective = task loss + η Σ_l J_l²       J_l the KSVD loss of layer l; models/primphormer/attention.py
+
+With `config.local` a trained local block L (models/operators/local_blocks.py) replaces the message passing: X' = L(X) + g ⊙ Drop(Prim(L(X))) in
+place of the layer (gate), or L alone `num_layers` times between the encoders and `local.top_layers` layers (top).
+
+`model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
+
+With `config.attention` another global block stands in Prim's place, as in the paper's table 4, and there is no penalty.
+
+The paper gives neither the encoders nor the heads, and has no public code; recipes/primphormer says where its parameter counts are met.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.models.gps.ends import Readout, Stem
+from graphmill.models.gps.layer import GPSLayer
+from graphmill.models.operators.local_blocks import EdgeStates, LocalLayers
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primphormer.attention import PrimalAttention, VirtualNode
+from graphmill.models.primphormer.options import PrimphormerConfig
+from graphmill.models.tokengt.network import Attention
+from graphmill.models.tokengt.options import TokenGTConfig
+
+
+class PairAttention(nn.Module):
+    """Softmax attention over a graph's nodes, or FAVOR+, in primal attention's place."""
+
+    def __init__(self, config: PrimphormerConfig, layer: int) -> None:
+        super().__init__()
+        kind: Literal["softmax", "performer"] = "performer" if config.attention == "performer" else "softmax"
+        options = TokenGTConfig(
+            width=config.width, num_heads=config.num_heads, attention=kind, attention_dropout=config.primal.dropout
+        )
+        self.attention = Attention(options, layer)
+
+    def forward(self, x_nD: Tensor, graphs: Graphs) -> Tensor:
+        """[n, D] → [n, D]. O(n²) of each graph, or O(n)."""
+        padding = graphs.padding
+        mask_BN = None if padding.mask_BN.numel() == graphs.num_nodes else padding.mask_BN
+        return padding.unpad(self.attention(padding.pad(x_nD), mask_BN))
+
+
+class NoAttention(nn.Module):
+    """Message passing alone."""
+
+    def forward(self, x_nD: Tensor, graphs: Graphs) -> None:
+        return None
+
+
+def _attention(config: PrimphormerConfig, layer: int) -> nn.Module:
+    if config.attention == "primal":
+        return PrimalAttention(config.width, config.num_heads, config.primal, first=layer == 0)
+    return NoAttention() if config.attention == "none" else PairAttention(config, layer)
+
+
+class Primphormer(nn.Module):
+    """Primphormer over packed graphs; see the module's docstring."""
+
+    def __init__(self, config: PrimphormerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = Stem(config)
+        count = config.local.num_global(config.num_layers)
+        self.attentions = nn.ModuleList(_attention(config, index) for index in range(count))
+        self.local = LocalLayers(
+            config.local, config.width, config.num_layers, edge_dim=0 if self.stem.edge is None else config.width
+        )
+        self.layers = nn.ModuleList(
+            GPSLayer(
+                config.width,
+                config.layer,
+                config.position.gates,
+                update_edges=index + 1 < count,
+                has_global=config.attention != "none",
+            )
+            for index in range(0 if self.local.gates else count)
+        )
+        self.dropout = Dropout(config.layer.dropout)
+        self.readout = Readout(config)
+
+    def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
+        """Returns [B, out_dim] (graph), [r, out_dim] (node; all n without roots) or states [n, width] (link)."""
+        return self.forward_with_penalty(graphs, epoch=epoch)[0]
+
+    def forward_with_penalty(self, graphs: Graphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """Returns the predictions and η Σ_l J_l², a scalar of at least 0."""
+        x_nD, e_ED, position_nP = self.stem(graphs)
+        virtual: VirtualNode | None = None
+        penalty = torch.zeros((), device=x_nD.device)
+        edges = graphs.adjacency if self.stem.edge is None else EdgeStates(graphs, e_ED)
+        x_nD = self.local.in_front(x_nD, edges)
+        for index, attention in enumerate(self.attentions):
+            if self.local.gates:
+                x_nD = self.local.layers[index](x_nD, edges)
+            loss: Tensor | None = None
+            if isinstance(attention, PrimalAttention):
+                mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
+            else:
+                mixed_nD = attention(x_nD, graphs)
+            if self.local.gates:
+                x_nD = x_nD + self.local.gates[index](self.dropout(mixed_nD))
+            else:
+                x_nD, e_ED = self.layers[index](x_nD, e_ED, graphs, mixed_nD, position_nP)
+            if loss is not None:
+                penalty = penalty + loss.square()
+        return self.readout(x_nD, graphs), self.config.eta * penalty

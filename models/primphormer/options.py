@@ -1,0 +1,70 @@
+"""Primphormer's options (ICML 2025); the network is in `graphmill.models.primphormer.network`."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from graphmill.core.option_checks import Amount, Count, Share, check_fields
+from graphmill.models.gps.options import HybridConfig
+from graphmill.models.options.local import check_heads
+
+
+@dataclass(frozen=True)
+class PrimalOptions:
+    """Options of one primal attention; raises ValueError on values that cannot work."""
+
+    num_virtual: Count = 30
+    """N_s."""
+    num_scores: Count | None = None
+    """s; None: N_s, as in all published rows."""
+    pool: Literal["mean", "sum"] = "mean"
+    """X̄."""
+    virtual_nodes: Literal["per_layer", "running", "none"] = "per_layer"
+    """"none": f_X = F, the paper's ablation."""
+    heads: Literal["own", "shared"] = "own"
+    """own: W_c of each head, Λ for all, V without a bias. shared, as Appendix D has it: one W_c, Λ of each head, V with a bias, and W_e and W_r orthogonal over all heads. The published sizes are those of shared with running."""
+    score_terms: Literal["mean", "sum", "batch"] = "mean"
+    """Of J, over nodes, and its trace over heads; batch: over all nodes of a batch at once, as Appendix D's pseudo-code, not graph by graph."""
+    multiplier: Literal["square", "softplus", "plain"] = "square"
+    """Effective Λ; "plain" may turn negative."""
+    dropout: Share = 0.0
+    """On the scores [e; r]; the paper does not say where its attention dropout acts."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def scores(self) -> int:
+        return self.num_virtual if self.num_scores is None else self.num_scores
+
+
+@dataclass(frozen=True)
+class PrimphormerConfig(HybridConfig):
+    """Every option of Primphormer; raises ValueError on values that cannot work. `layer.local="none"` is the pure model."""
+
+    GIVEN: ClassVar = ("node", "edge", "out_dim", "task")
+    num_heads: Count = 4
+    """Attention heads; each has width / num_heads channels."""
+    attention: Literal["primal", "softmax", "performer", "none"] = "primal"
+    """The paper's | what its table 4 compares it with: all pairs of a graph's nodes, FAVOR+, or message passing alone. `primal.dropout` is softmax's too."""
+    primal: PrimalOptions = field(default_factory=PrimalOptions)
+    eta: Amount = 0.1
+    """Η."""
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights of edges change what it computes."""
+        return self.layer.local != "none" or not self.local.is_paper
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_heads(self)
+        if self.attention == "none" and (self.layer.local == "none" or not self.local.is_paper):
+            raise ValueError(
+                "without attention every layer is its message passing alone, and there is none; set layer.local to gated_gcn or gcn"
+            )
+
+    @property
+    def sharding(self) -> Literal["rows"] | None:
+        """How several workers evaluate it on one graph: each a range of the nodes, unless it decomposes the graph's Laplacian itself."""
+        whole = self.position.kind in ("laplacian", "stable_expressive") or self.position.reverse
+        return None if whole or self.attention in ("softmax", "performer") else "rows"

@@ -1,1 +1,0 @@
-"""The papers' released weights, renamed to ours. Imports: models.options."""

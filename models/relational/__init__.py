@@ -1,0 +1,1 @@
+"""Networks over typed graphs: options and networks."""

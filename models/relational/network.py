@@ -1,0 +1,241 @@
+"""Graphs of several types of nodes and relations: R-SAGE, and relational layers before any model of a plain graph.
+
+A linear map for each type brings its features to one width; a type without features begins with one learned vector. From then on the rows of all
+types stand one after another. A layer (basis decomposition of arXiv:1703.06103, equation 3, with means as of its equation 2):
+
+    L(H) = Drop(ReLU(Norm(H W + b + Σ_r mean_r(H) W_r))),      W_r = Σ_b a_rb V_b
+
+mean_r(H) of a node of the relation's target type is the mean of H over its in-neighbors by r, nodes of the source type, by the weights of edges where
+these have some; 0 where it has none, and for nodes of other types. W is the same for all types, whose input layers are their own.
+
+R-SAGE is these layers and a linear head. Before another model (`OverTypes`) they hear the relations apart, and the model, its local and its global part,
+then takes all nodes and the edges of all relations as one plain graph, or as one for each root where the batch has subgraphs of roots.
+
+Shapes: n nodes of all types, D width, R relations, B bases.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import accumulate
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmill.models.operators.local_blocks import make_norm
+from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.propagation import (
+    Propagate,
+    SourceLists,
+    check_lists,
+    edge_sums,
+    power_or_zero,
+    sum_rows,
+)
+from graphmill.models.relational.options import Names, RelationalConfig, RSAGEConfig
+
+
+class RelationLists:
+    """The in-edges of one relation: `indices[indptr[i]:indptr[i + 1]]` are the sources of row i, among `num_sources` nodes of another type or the same."""
+
+    def __init__(self, indptr: Tensor, indices: Tensor, num_sources: int, weight: Tensor | None = None) -> None:
+        """`weight` [E], at least 0, counts each edge. Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
+        self._rows = check_lists(indptr, indices, weight, "indptr", num_sources)
+        self._num_sources = num_sources
+
+    def mean(self, x_sD: Tensor) -> Tensor:
+        """[rows, D]: the (weighted) mean over each row's sources; 0 where it has none. Differentiable, without scatter."""
+        return Propagate.apply(x_sD, self, "mean", False)
+
+    def multiply(self, x_ND: Tensor, normalisation: str, transposed: bool) -> Tensor:
+        """D⁻¹A X or its transpose, without a gradient."""
+        share = self._share.to(x_ND.dtype)
+        if transposed:
+            return sum_rows(self._columns, x_ND * share)
+        return sum_rows(self._rows, x_ND) * share
+
+    @cached_property
+    def _share(self) -> Tensor:
+        """[rows, 1]: 1 / degree, which is the sum of the weights."""
+        return power_or_zero(edge_sums(self._rows), -1.0)
+
+    @cached_property
+    def _columns(self) -> SourceLists:
+        return self._rows.reversed(self._num_sources)
+
+
+@dataclass(frozen=True)
+class TypedGraphs:
+    """A batch of a typed graph; types and relations in the graph's order."""
+
+    node_id: Mapping[str, Tensor]  # int64 [n_t], permanent ids within the type
+    x: Mapping[str, Tensor | None]  # [n_t, F_t]
+    edges: Mapping[
+        Names, tuple[Tensor, Tensor]
+    ]  # (indptr [n_t + 1] over the target type, indices [E_r] in the source type)
+    root_type: str
+    root_index: Tensor  # int64 [r], positions among the nodes of their type
+    subgraph: Mapping[str, Tensor] | None = None  # int64 [n_t]: the root whose subgraph a node is in
+    weight: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r], of the relations whose edges have weights
+
+    @cached_property
+    def num_nodes(self) -> dict[str, int]:
+        return {name: len(ids) for name, ids in self.node_id.items()}
+
+    @cached_property
+    def first_row(self) -> dict[str, int]:
+        """Where the rows of each type begin among those of all types."""
+        return dict(zip(self.num_nodes, accumulate(self.num_nodes.values(), initial=0), strict=False))
+
+    @cached_property
+    def root_row(self) -> Tensor:
+        """int64 [r]: positions of the roots among the rows of all types."""
+        return self.root_index + self.first_row[self.root_type]
+
+    @cached_property
+    def lists(self) -> dict[Names, RelationLists]:
+        sizes = self.num_nodes
+        return {name: RelationLists(*csc, sizes[name[0]], self.weight.get(name)) for name, csc in self.edges.items()}
+
+    def as_plain(self, x_nD: Tensor) -> Graphs:
+        """All nodes and edges as plain graphs, with these rows as features: one, or one for each root's subgraph.
+
+        Where some relations have weights, an edge of another one has the weight 1.
+        A node's id is made of its type's place and its permanent id: another for each node of the graph, and the same in every batch.
+        """
+        first, device = self.first_row, x_nD.device
+        ends = [torch.empty((2, 0), dtype=torch.int64, device=device)]
+        for (source, _, target), (indptr, indices) in self.edges.items():
+            row_E = torch.repeat_interleave(indptr.diff().long(), output_size=len(indices))
+            ends.append(torch.stack([indices.long() + first[source], row_E + first[target]]))
+        edge_index, count = torch.cat(ends, dim=1), len(self.node_id)
+        ones = {name: torch.ones(len(indices), device=device) for name, (_, indices) in self.edges.items()}
+        weight_E = torch.cat([*{**ones, **self.weight}.values()]) if self.weight else None
+        graphs = partial(Graphs, edge_coefficient=weight_E)
+        node_id = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
+        if self.subgraph is None:
+            node_ptr = torch.tensor([0, len(x_nD)], device=device)
+            return graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row, max_nodes=len(x_nD))
+        subgraph_n = torch.cat(list(self.subgraph.values()))
+        order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as models want graphs
+        place_n = torch.empty_like(order_n).scatter_(0, order_n, torch.arange(len(order_n), device=device))
+        size = torch.bincount(subgraph_n, minlength=len(self.root_index))
+        return graphs(
+            node_ptr=torch.cat([size.new_zeros(1), size.cumsum(0)]),
+            edge_index=place_n[edge_index],
+            x=x_nD[order_n],
+            node_id=node_id[order_n],
+            root_index=place_n[self.root_row],
+        )
+
+
+class RelationalConvolution(nn.Module):
+    """H W + b + Σ_r mean_r(H) W_r, [n, F] → [n, D]."""
+
+    def __init__(self, in_dim: int, width: int, num_relations: int, num_bases: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(in_dim, width)
+        count = num_bases if 0 < num_bases < num_relations else num_relations
+        self.basis_BFD = nn.Parameter(torch.empty(count, in_dim, width).uniform_(-1, 1) / sqrt(in_dim))
+        self.share_RB: nn.Parameter | None = None  # None: each relation has its own matrix
+        if count < num_relations:
+            self.share_RB = nn.Parameter(torch.empty(num_relations, count))
+            nn.init.xavier_uniform_(self.share_RB)
+
+    def weights(self) -> Tensor:
+        """W_r of every relation, [R, F, D]."""
+        return self.basis_BFD if self.share_RB is None else torch.einsum("rb,bfd->rfd", self.share_RB, self.basis_BFD)
+
+    def forward(self, x_nF: Tensor, graphs: TypedGraphs) -> Tensor:
+        sizes = list(graphs.num_nodes.values())
+        x_of = dict(zip(graphs.num_nodes, x_nF.split(sizes), strict=True))
+        y_of = dict(zip(graphs.num_nodes, self.own(x_nF).split(sizes), strict=True))
+        for weight_FD, (name, lists) in zip(self.weights(), graphs.lists.items(), strict=True):
+            source, _, target = name
+            y_of[target] = y_of[target] + lists.mean(x_of[source]) @ weight_FD
+        return torch.cat(list(y_of.values()))
+
+
+class RelationalLayers(nn.Module):
+    """Input layers by type and `num_layers` layers, over `TypedGraphs`; see the module's docstring."""
+
+    def __init__(self, config: RelationalConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.input = nn.ModuleDict(
+            {f"type {name}": nn.Linear(dim, config.width) for name, dim in config.node_dims.items() if dim}
+        )
+        bare = [name for name, dim in config.node_dims.items() if not dim]
+        self.vector = nn.ParameterDict(
+            {f"type {name}": torch.randn(config.width) / sqrt(config.width) for name in bare}
+        )
+        self.input_dropout, self.dropout = Dropout(config.input_dropout), Dropout(config.dropout)
+        self.convolutions = nn.ModuleList(
+            RelationalConvolution(config.width, config.width, len(config.relations), config.num_bases)
+            for _ in range(config.num_layers)
+        )
+        self.norms = nn.ModuleList(make_norm(config.norm, config.width) for _ in range(config.num_layers))
+
+    def forward(self, graphs: TypedGraphs) -> Tensor:
+        """Returns the states of the nodes of all types, [n, width], one type after another. Raises ValueError for another graph's types."""
+        self._check(graphs)
+        x_nD = torch.cat([self._input(name, graphs) for name in self.config.node_dims])
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x_nD = self.dropout(torch.relu(norm(convolution(x_nD, graphs))))
+        return x_nD
+
+    def _input(self, name: str, graphs: TypedGraphs) -> Tensor:
+        key, x = f"type {name}", graphs.x[name]
+        if key in self.vector:
+            return self.vector[key].expand(graphs.num_nodes[name], -1)
+        linear = self.input[key]
+        assert isinstance(linear, nn.Linear)
+        assert x is not None
+        return linear(self.input_dropout(x.to(linear.weight.dtype)))
+
+    def _check(self, graphs: TypedGraphs) -> None:
+        dims, edges = self.config.node_dims, tuple(tuple(name) for name in graphs.edges)
+        if list(graphs.node_id) != list(dims) or edges != tuple(tuple(name) for name in self.config.relations):
+            raise ValueError(
+                f"the batch must have the types {', '.join(dims)} and {len(self.config.relations)} relations of the config in their order, got "
+                f"{', '.join(graphs.node_id)} and {len(edges)} relations; set node_dims and relations"
+            )
+        for name, dim in dims.items():
+            x = graphs.x[name]
+            if dim != (0 if x is None else x.shape[1]):
+                got = "none" if x is None else x.shape[1]
+                raise ValueError(f"features of {name} must have {dim} columns, got {got}; set node_dims")
+
+
+class RSAGE(nn.Module):
+    """R-SAGE: relational layers and a linear head."""
+
+    def __init__(self, config: RSAGEConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = RelationalLayers(config)
+        self.head = nn.Linear(config.width, config.out_dim)
+
+    def forward(self, graphs: TypedGraphs, *, epoch: int = 0) -> Tensor:
+        """Returns [r, out_dim], the predictions of the roots."""
+        return self.head(self.layers(graphs)[graphs.root_row])
+
+
+class OverTypes(nn.Module):
+    """Relational layers, then a model over `graphmill.models.primitives.graphs.Graphs` whose features are of their width."""
+
+    def __init__(self, config: RelationalConfig, model: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.model = RelationalLayers(config), model
+
+    def forward(self, graphs: TypedGraphs, *, epoch: int = 0) -> Tensor:
+        """Returns [r, out_dim], what the model predicts of the roots."""
+        return self.model(graphs.as_plain(self.layers(graphs)), epoch=epoch)
+
+    def forward_with_penalty(self, graphs: TypedGraphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """The same with the model's penalty, of a model that has one."""
+        model: Any = self.model
+        return model.forward_with_penalty(graphs.as_plain(self.layers(graphs)), epoch=epoch)

@@ -1,0 +1,56 @@
+"""Options of R-SAGE and of the relational layers before another model; the networks are in `graphmill.models.relational.network`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from graphmill.core.option_checks import Count, Share, Size, check_fields
+
+Names = tuple[str, str, str]  # of a relation: source type, name, target type
+
+
+@dataclass(frozen=True)
+class RelationalConfig:
+    """Input layers by type, and layers of relational propagation, before a model of a typed graph's nodes as one graph. Raises ValueError on values
+    that cannot work."""
+
+    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations")
+    node_dims: Mapping[str, int] = field(default_factory=lambda: {"node": 1})
+    """Columns of each type's features, in the graph's order; 0: the type has none, and all its nodes begin with one learned vector."""
+    relations: tuple[Names, ...] = ()
+    """(source type, name, target type) of each relation, in the graph's order."""
+    width: Count = 128
+    """Channels of a node's state."""
+    num_layers: Size = 2
+    """Relational layers, of one hop each."""
+    num_bases: Size = 4
+    """Matrices that the relations' weights are sums of; 0: each relation has a weight of its own."""
+    norm: Literal["none", "layer", "batch"] = "layer"
+    """In each layer."""
+    dropout: Share = 0.5
+    """After each layer."""
+    input_dropout: Share = 0.0
+    """On the features."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in self.node_dims:
+            if "." in name:
+                raise ValueError(
+                    f"node_dims: the name of a type is part of a parameter's, where a dot divides, got {name!r}; rename it"
+                )
+        for relation in self.relations:
+            for name in (relation[0], relation[2]):
+                if name not in self.node_dims:
+                    raise ValueError(
+                        f"relations must join types among {', '.join(self.node_dims)}, got {name!r}; set relations"
+                    )
+
+
+@dataclass(frozen=True)
+class RSAGEConfig(RelationalConfig):
+    """R-SAGE."""
+
+    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "out_dim")
+    reads_weights: ClassVar = True
+    out_dim: Count = 1

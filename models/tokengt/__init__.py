@@ -1,0 +1,1 @@
+"""TokenGT: options, network, and the map of released checkpoints."""
