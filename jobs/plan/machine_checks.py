@@ -189,7 +189,7 @@ def check_gpu() -> Iterator[Finding]:
             yield Finding("gpu", "ok", f"{index}: {name}, {_gib(free)} of {_gib(total)} free, {bf16}")
         return
     problem = (
-        f"there is an NVIDIA driver, but PyTorch {torch.__version__} sees no GPU; install its CUDA build (README, GPUs)"
+        f"there is an NVIDIA driver, but PyTorch {torch.__version__} sees no GPU; install its CUDA build (docs/guides/start.md, GPUs)"
     )
     fine = f"none; PyTorch {torch.__version__} trains on the CPU"
     yield _warned("gpu", problem if _NVIDIA_DRIVER.exists() else None, fine)
