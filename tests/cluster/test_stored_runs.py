@@ -423,7 +423,7 @@ def test_training_does_not_wait_for_the_store(store, monkeypatch):
     for number in range(1000):
         recorder.push(epoch(number))
         assert not recorder.stop_asked()
-    assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 10
     done.set()
     recorder.close()
     assert list(RecordReader(records).records()) == [epoch(number) for number in range(1000)]
