@@ -13,6 +13,7 @@ from graphmill.core.errors import ConfigError, MissingDependencyError
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.batches.minibatch import TorchBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch
+from graphmill.storage.format.encoding_names import split_encodings
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from graphmill.storage.graph import StoredGraph
 
@@ -86,7 +87,7 @@ def _data(batch: TorchBatch) -> Data:
 def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
     """A typed batch, for heterogeneous models and `trim_to_layer`.
 
-    `data[type]` has x, y, n_id (permanent ids), hop, split, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
+    `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, stored encodings by their names, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
     edge_attr, edge_time and `num_sampled_edges` by hop. The roots come first among the nodes of their type, which has `batch_size` and `root_index`. All
     types and relations of the graph are there. A batch of one subgraph per root has `batch`, as `disjoint=True` has it, and of PPR `score`, and no counts by hop. Tensors are the batch's own, but for edge_index.
     """
@@ -94,7 +95,8 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
     by_hop = batch.roots.subgraph is None  # edges among all nodes of a subgraph lead to any hop
     for name, nodes in batch.nodes.items():
         columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
-        columns |= {"batch": nodes.subgraph, "score": nodes.score}
+        columns |= {"batch": nodes.subgraph, "score": nodes.score, "root_time": nodes.root_time}
+        columns |= {} if nodes.encoding is None else split_encodings(nodes.encoding, batch.encoding_names)
         for column, value in columns.items():
             if value is not None:
                 data[name][column] = value

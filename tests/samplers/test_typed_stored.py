@@ -166,6 +166,7 @@ def test_no_edge_is_later_than_its_root(time: str, cuts: dict[int, TypedRouter])
         if relation in times:
             np.maximum.at(newest[relation.source], edges.indices, edges.edge_time)
     assert seen > 100  # edges that were left out
+    assert torch.equal(to_pyg(typed_to_torch(batch))["author"].root_time, torch.tensor(batch.nodes["author"].root_time))
     assert batch.edges[next(each for each in batch.edges if each.name == "employs")].edge_time is None
     for name, nodes in batch.nodes.items():
         age = np.where(newest[name] < 0, 0, nodes.root_time - newest[name])
