@@ -7,6 +7,9 @@ import pytest
 
 from graphmill.core.errors import ConfigError, DataError, FormatError
 from graphmill.jobs import ingest as ingest_job
+from graphmill.jobs.config.config import NodeDataOptions
+from graphmill.jobs.config.registry import Inputs
+from graphmill.jobs.config.standard_columns import feature_names, standard_choice, with_standard_columns
 from graphmill.storage.format.manifest import parse_manifest
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeListOptions
@@ -65,6 +68,12 @@ def test_the_manifest_keeps_what_was_learnt_and_later_tables_are_read_by_it(tmp_
     manifest = ingest(read(tmp_path, **options), str(tmp_path / "graph"))
     assert open_graph(str(tmp_path / "graph")).manifest.feature_columns == manifest.feature_columns
     assert [column.name for column in manifest.feature_columns] == ["country", "age", "plan", "active"]
+    told = with_standard_columns(Inputs(), [manifest], NodeDataOptions(standardise="yes"))
+    assert standard_choice(told).startswith(
+        "6 columns of features to mean 0 and deviation 1 (country DE: mean 0.3333, "
+    )
+    assert told.standard_names == ("country DE", "country NA", "age")
+    assert feature_names(manifest.feature_columns)[3:] == ["age is empty", "plan", "active"]
     text = manifest.to_json()
     for wrong in (text.replace('"width": 2', '"width": 3', 1), text.replace('"kind": "number"', '"kind": "word"', 1)):
         with pytest.raises(FormatError, match="feature_columns"):
