@@ -218,12 +218,6 @@ class Router:
         )
         return Question(requests, lambda replies: _merge_degrees(replies, groups, len(node)))
 
-    def induced_subgraphs(
-        self, member: np.ndarray, graph_ptr: np.ndarray, columns: tuple[EdgeColumn, ...] = ()
-    ) -> NeighborLists:
-        """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
-        return ask([self.induced_question(member, graph_ptr, columns=columns)])[0]
-
     def induced_question(
         self,
         target: np.ndarray,
@@ -232,7 +226,7 @@ class Router:
         source_ptr: np.ndarray | None = None,
         columns: tuple[EdgeColumn, ...] = (),
     ) -> Question[NeighborLists]:
-        """What `induced_subgraphs` asks; of a relation between two types, set g has also source[source_ptr[g]:source_ptr[g + 1]].
+        """Edges within each set target[target_ptr[g]:target_ptr[g + 1]]; of a relation between two types, set g has also source[source_ptr[g]:source_ptr[g + 1]].
 
         The lists are those of `target`, as positions in `source` (none: in `target`).
         """

@@ -51,30 +51,6 @@ def no_out_edges(direction: WalkDirection) -> ConfigError:
     )
 
 
-def check_graph(
-    manifest: Manifest,
-    split_set: int,
-    direction: WalkDirection = "in",
-    *,
-    scheme: Scheme = "uniform",
-    edge_columns: tuple[EdgeColumn, ...] = (),
-    induced: bool = False,
-    timed: bool = False,
-) -> None:
-    """Raises ConfigError where the graph lacks what these options need.
-
-    `induced`: the edge columns are those of induced edges, which are in-edges whatever the direction.
-    """
-    _check_split_set(manifest, "the graph", split_set)
-    _check_edges(manifest, direction, scheme, edge_columns, induced=induced, timed=timed)
-
-
-def _check_split_set(manifest: Manifest, whose: str, split_set: int) -> None:
-    if not 0 <= split_set < max(manifest.num_split_sets, 1):
-        held = f"one of {whose}'s {manifest.num_split_sets}" if manifest.num_split_sets else f"0, {whose} has none"
-        raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
-
-
 def _check_edges(
     manifest: Manifest,
     direction: WalkDirection,
@@ -105,7 +81,13 @@ def _check_edges(
 
 def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
     """Raises ConfigError where the type has no such split set."""
-    _check_split_set(graph.nodes[node_type].manifest, "the graph" if has_one_relation(graph) else node_type, split_set)
+    num_sets, whose = (
+        graph.nodes[node_type].manifest.num_split_sets,
+        "the graph" if has_one_relation(graph) else node_type,
+    )
+    if not 0 <= split_set < max(num_sets, 1):
+        held = f"one of {whose}'s {num_sets}" if num_sets else f"0, {whose} has none"
+        raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
 
 
 def type_of_roots(graph: GraphParts, given: str | None) -> str:
@@ -154,8 +136,8 @@ def edge_uses(
 ) -> dict[Relation, EdgeUse]:
     """By relation. Where there are several, each gives of the columns what it stores: one without weights (or times) draws uniformly, at any time.
 
-    Raises ConfigError where the one relation lacks what the options need (`check_graph`), where none of several has a column, or where one of them
-    has no lists of the direction.
+    `induced`: the columns are those of induced edges, which are in-edges whatever the direction. Raises ConfigError where the one relation lacks what the
+    options need, where none of several has a column, or where one of them has no lists of the direction.
     """
     alone, uses = has_one_relation(graph), dict[Relation, EdgeUse]()
     needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # by scheme

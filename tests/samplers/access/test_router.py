@@ -183,7 +183,7 @@ def test_ids_that_are_no_integers(dtype: str, graph: StoredGraph) -> None:
             lambda router=router: router.list_neighbors(wrong),
             lambda router=router: router.induced_edges(wrong),
             lambda router=router: router.step_walks(wrong, np.arange(2), 0),
-            lambda router=router: router.induced_subgraphs(wrong, np.array([0, 2])),
+            lambda router=router: router.induced_question(wrong, np.array([0, 2])),
         ):
             with pytest.raises(ConfigError, match=f"expected integer node ids, got dtype {wrong.dtype}"):
                 ask()
