@@ -170,7 +170,7 @@ def measure_size(
     import torch
 
     from graphmill.jobs.bench.speed_subjects import RegularGraph, Shape, build_subject
-    from graphmill.jobs.plan.saved_bytes import saved_bytes
+    from graphmill.jobs.plan.tries import saved_bytes
 
     shape = Shape(config.width, config.heads, config.layers, config.order, config.graphs)
 

@@ -188,9 +188,7 @@ def check_gpu() -> Iterator[Finding]:
             name = torch.cuda.get_device_name(index)
             yield Finding("gpu", "ok", f"{index}: {name}, {_gib(free)} of {_gib(total)} free, {bf16}")
         return
-    problem = (
-        f"there is an NVIDIA driver, but PyTorch {torch.__version__} sees no GPU; install its CUDA build (docs/guides/start.md, GPUs)"
-    )
+    problem = f"there is an NVIDIA driver, but PyTorch {torch.__version__} sees no GPU; install its CUDA build (docs/guides/start.md, GPUs)"
     fine = f"none; PyTorch {torch.__version__} trains on the CPU"
     yield _warned("gpu", problem if _NVIDIA_DRIVER.exists() else None, fine)
 
@@ -228,7 +226,8 @@ def check_store(url: str) -> Iterator[Finding]:
 
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
-    from graphmill.jobs.tasks.split_lacks import graph_lacks, set_lacks
+    from graphmill.jobs.tasks.graph_task import set_lacks
+    from graphmill.jobs.tasks.node_task import graph_lacks
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
     from graphmill.storage.graph import open_graph
     from graphmill.storage.graph_sets.graph_set import StoredGraphs

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graphmill.cluster.data.training_data import OpenData
 from graphmill.cluster.tasks import Task, step_output
 from graphmill.jobs.machine.memory_check import growth_bytes
-from graphmill.jobs.plan.saved_bytes import saved_bytes
 from graphmill.samplers.drawing.protocol import Sampler
 
 _ENOUGH_S = 20.0  # after this long no further batch is tried
@@ -143,3 +143,21 @@ def num_bytes_of(batch: Any) -> int:
     """Bytes of a batch's tensors."""
     tensors = sum(value.nbytes for value in vars(batch).values() if isinstance(value, torch.Tensor))
     return max(tensors, int(getattr(batch, "num_bytes", 0)))
+
+
+def saved_bytes(step: Callable[[], Tensor]) -> int:
+    """What autograd keeps between forward and backward, each storage once."""
+    # The tensors are held here, or a freed one's address could come again. Without their graph: an output that its own node keeps would
+    # hold that node, and all of it would never be freed.
+    seen: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.layout != torch.strided:  # a sparse matrix is an input, kept in any case
+            return tensor
+        kept = tensor.detach()
+        seen[kept.untyped_storage().data_ptr()] = kept
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        step()
+    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())

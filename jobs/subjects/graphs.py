@@ -33,11 +33,11 @@ from graphmill.jobs.tasks.graph_task import (
     predicted,
     scored_splits,
     set_inputs,
+    set_lacks,
     split_targets,
     target_columns,
 )
 from graphmill.jobs.tasks.model_inputs import baselines_see
-from graphmill.jobs.tasks.split_lacks import set_lacks
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 from graphmill.storage.graph_sets.graph_set import StoredGraphs, graph_ids, open_graphs
 from graphmill.storage.molecules.molecule_source import HASHED

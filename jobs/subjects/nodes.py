@@ -40,10 +40,10 @@ from graphmill.jobs.tasks.node_task import (
     check_splits,
     fits_labels,
     graph_inputs,
+    graph_lacks,
     lacks_features,
     node_task,
 )
-from graphmill.jobs.tasks.split_lacks import graph_lacks
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router

@@ -1,5 +1,6 @@
 """Tasks over many graphs: which targets they are about, and what they must know of the training split."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -8,10 +9,12 @@ from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOption
 from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Task
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.registry import Component, Inputs
-from graphmill.jobs.tasks.node_task import balanced, number_task, positive_balance
+from graphmill.jobs.tasks.node_task import MOST_SHOWN, balanced, number_task, positive_balance, told_lacks
 from graphmill.models.options.features import Features
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
+
+_MOST_CLASSES = 1000  # of whole numbers as targets; more are measured, not told apart
 
 
 def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
@@ -164,3 +167,24 @@ def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOpti
         raise ConfigError(f"{url}: target {names[0]}: expected classes 0, 1, 2 …, got others; set --task regression")
     count = np.bincount(known.astype(np.int64), minlength=max(2, len(classes)))
     return _classification(count, classes, fit)
+
+
+def set_lacks(store: StoredGraphs, columns: Sequence[int] | None = None) -> list[str]:
+    """Of a set, and of those of these targets (None: all) that are classes; of labelled nodes or pairs, of their labels."""
+    text, labelled = store.manifest.provenance.get("rejected"), store.manifest.labelled
+    lacks = [f"rejected rows: {text}"] if text else []
+    columns = range(len(store.target_names)) if columns is None else columns
+    for column in [0] if labelled else columns:
+        values = {name: split_targets(store, name, (column,))[:, 0] for name in store.split_names}
+        known = {name: own[~np.isnan(own)] for name, own in values.items()}
+        every = np.concatenate([np.empty(0), *known.values()])
+        if (
+            len(every)
+            and not (every % 1).any()
+            and 0 <= every.min() <= every.max() < _MOST_CLASSES
+            and "train" in known
+        ):
+            width, target = int(every.max()) + 1, f"{store.target_names[column]}: " if len(columns) > 1 else ""
+            rows = {name: (np.bincount(own.astype(int), minlength=width), len(own)) for name, own in known.items()}
+            lacks += [target + each for each in told_lacks(rows, labelled or "graphs", store.class_names)]
+    return lacks if len(lacks) <= MOST_SHOWN else [*lacks[:MOST_SHOWN], f"{len(lacks) - MOST_SHOWN} more of this kind"]

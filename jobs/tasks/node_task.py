@@ -1,6 +1,7 @@
 """Labels of one graph's nodes: what a model and a task must know of the graph, and what the graph must have for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
 from graphmill.storage.format.statistics import TargetStatistics
 from graphmill.storage.graph import StoredGraph
+
+MOST_SHOWN = 5  # of classes, or of what splits lack
 
 
 def beside_features(config: RunConfig) -> int:
@@ -195,3 +198,25 @@ def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int
                 f"split {name}: rocauc needs nodes of both classes, the graph has only class {counts.index(labelled)}; "
                 "set --task.metric accuracy or ingest the graph with another split"
             )
+
+
+def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
+    """Of a graph's split set; empty where its labels are no classes, or so many that ingestion keeps no counts."""
+    split = manifest.measured.splits[split_set] if split_set < manifest.num_split_sets else None
+    if split is None or split.class_counts is None:
+        return []
+    rows = {name: (split.class_counts[code], split.num_labelled[code]) for name, code in SPLITS.items()}
+    return told_lacks(rows, "nodes", manifest.class_names)
+
+
+def told_lacks(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str]) -> list[str]:
+    """What splits lack, each in a few words with both counts. `rows`: by split, counts by class and of all that have a label. `names`: of the classes; empty: numbers name them."""
+    lacks, (trained, num_trained) = [], rows["train"]
+    for name, (counts, total) in rows.items():
+        of_class = {i: f"{names[i] if names else i} ({n:,} of {total:,}" for i, n in enumerate(counts) if n}
+        if unseen := [told + ")" for i, told in of_class.items() if not trained[i]]:
+            first_classes = ", ".join(unseen[:MOST_SHOWN]) + (" …" if len(unseen) > MOST_SHOWN else "")
+            lacks.append(f"{name} has classes that none of {num_trained:,} training {unit} has: {first_classes}")
+        if len(of_class) == 1 < len(counts) and sum(counts) == total:
+            lacks.append(f"{name} has one class of {len(counts):,}: {', '.join(of_class.values())} {unit})")
+    return lacks

@@ -15,7 +15,7 @@ from graphmill.jobs.bench import speed as bench_speed
 from graphmill.jobs.bench import speed_subjects
 from graphmill.jobs.bench.speed import Point, SpeedConfig
 from graphmill.jobs.bench.speed_subjects import RegularGraph, Shape
-from graphmill.jobs.plan.saved_bytes import saved_bytes
+from graphmill.jobs.plan.tries import saved_bytes
 from graphmill.models.geco.network import GECO, GECOLayer
 from graphmill.models.grit.attention import Pairs
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from graphmill.jobs import doctor, ingest, inspect_graph, train_graphs, train_nodes
-from graphmill.jobs.tasks.split_lacks import graph_lacks, set_lacks
+from graphmill.jobs.tasks.graph_task import set_lacks
+from graphmill.jobs.tasks.node_task import graph_lacks
 from graphmill.storage.graph import open_graph
 from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from graphmill.jobs.plan.saved_bytes import saved_bytes
+from graphmill.jobs.plan.tries import saved_bytes
 from graphmill.models.geco.network import GlobalBlock
 from graphmill.models.operators import gated_convolution
 from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
