@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from graphmill.models.options.choices import Pool, Task
+from graphmill.models.options.features import Pool, Task
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.segments import at_least_float32, reduce_runs

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Count, Positive, Share, Size, check_fields
 from graphmill.models.gps.options import HybridConfig
-from graphmill.models.options.choices import Normalisation, Permutation
+from graphmill.models.options.features import Normalisation, Permutation
 from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import READS_EDGES, LocalOptions, check_local
 

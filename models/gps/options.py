@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Count, Share, check_fields
-from graphmill.models.options.choices import Head, Local, Pool, Task
-from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.features import Features, Head, Local, Pool, Task, check_numeric
 from graphmill.models.options.local import READS_EDGES, LocalOptions, check_joins
 
 

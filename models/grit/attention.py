@@ -27,8 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from graphmill.models.grit.options import GRITConfig
 from graphmill.models.primitives.dropout import dropout_factors
-from graphmill.models.primitives.graphs import Padding
-from graphmill.models.primitives.pair_blocks import pair_blocks
+from graphmill.models.primitives.graphs import Padding, pair_blocks
 from graphmill.models.primitives.segments import at_least_float32
 
 # Elements of one buffer. On a CPU the few buffers stay in the last-level cache, and calls are few; on CUDA there are fewer still.

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Count, Positive, Share, Size, check_fields
-from graphmill.models.options.choices import EdgeQuery, Pool, Task
-from graphmill.models.options.features import Features
+from graphmill.models.options.features import EdgeQuery, Features, Pool, Task
 from graphmill.models.options.local import check_heads
 
 PAIR_MEMORY = 1 << 28  # bytes

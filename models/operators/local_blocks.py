@@ -32,7 +32,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from graphmill.models.options.choices import Normalisation
+from graphmill.models.options.features import Normalisation
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.batch_norm import AllRows, RowBatchNorm, normalise
 from graphmill.models.primitives.dropout import Dropout, MaskRows

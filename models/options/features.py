@@ -1,7 +1,16 @@
-"""The kinds of features that rows of nodes and edges can hold."""
+"""The kinds of features that rows of nodes and edges can hold, and names that options of several models choose from."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Pool = Literal["sum", "mean", "max"]
+Task = Literal["graph", "node", "link"]
+Head = Literal["halving", "graphgym"]  # HalvingMLP | FullWidthMLP with UnitReLU
+Local = Literal["gated_gcn", "gcn", "none"]
+Normalisation = Literal["mean", "sum", "sym", "gcn"]
+Permutation = Literal["static", "dynamic", "none"]
+Urpe = Literal["phi", "one_plus_phi", "none"]
+EdgeQuery = Literal["source", "target"]
 
 
 @dataclass(frozen=True)

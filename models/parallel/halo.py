@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from graphmill.models.options.choices import Normalisation
+from graphmill.models.options.features import Normalisation
 from graphmill.models.parallel.collectives import Arriving, Peers
 from graphmill.models.parallel.global_terms import ShardedNodes
 from graphmill.models.parallel.shards import Shards

@@ -22,7 +22,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from graphmill.models.ppgt.options import PAIR_MEMORY, PPGTConfig
 from graphmill.models.primitives.dropout import dropout_factors
-from graphmill.models.primitives.pair_blocks import pair_blocks
+from graphmill.models.primitives.graphs import pair_blocks
 from graphmill.models.primitives.segments import at_least_float32
 
 # Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.

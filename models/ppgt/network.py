@@ -12,7 +12,7 @@ Every FFN is Linear, GELU, Linear. Heads: pooled graph, nodes, links, or class a
 node states through blocks without pair terms, CLS itself not among the keys; the root bears a learned embedding, and in training
 half of the nodes' features are masked. With `models`' Graphs of one root each this is the paper's Node2Subgraph model.
 
-The paper's formulas are the default. recipes/ppgt/zinc_released.yaml has the released code's: 1 + φ for φ, q·k without 1/√d_h, normal initial
+The paper's formulas are the default. recipes/ppgt/arxiv_released.yaml has the released code's: 1 + φ for φ, q·k without 1/√d_h, normal initial
 values in the stem's FFNs, a head whose hidden layers keep the width; and on directed graphs walks and degrees that take an edge either
 way, unless walks are dual, and an edge's features where its target looks at its source. Degrees are out-degrees.
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Count, Share, Size, check_fields
-from graphmill.models.options.choices import EdgeQuery, Pool, Task, Urpe
-from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.features import EdgeQuery, Features, Pool, Task, Urpe, check_numeric
 from graphmill.models.options.local import LocalOptions, check_global, check_heads, check_joins
 
 PAIR_MEMORY = 1 << 26  # bytes

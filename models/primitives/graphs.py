@@ -6,7 +6,7 @@ Pairs: entry [b, i, j] of a padded pair tensor belongs to the edge i → j (the 
 model is query i looking at key j, and for a random walk its start i and end j. Undirected graphs hold every edge both ways.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmill.models.options.choices import EdgeQuery
+from graphmill.models.options.features import EdgeQuery
 from graphmill.models.primitives.propagation import Adjacency
 from graphmill.models.primitives.segments import Grouping, at_least_float32
 
@@ -181,3 +181,13 @@ class Padding:
     def pair_mask_BNN(self) -> Tensor:
         """bool [B, N, N]: both places hold nodes."""
         return self.mask_BN.unsqueeze(2) & self.mask_BN.unsqueeze(1)
+
+
+def pair_blocks(num_graphs: int, places: int, per_pair: int, room: int) -> Iterator[tuple[slice, slice]]:
+    """Graphs and queries of each block of about `room` numbers, `per_pair` a pair: several whole graphs, or some queries of one. Attention over
+    all pairs of a graph's nodes has its values for one block at a time."""
+    graphs = room // max(places * places * per_pair, 1)
+    queries = max(places, 1) if graphs else max(room // (places * per_pair), 1)
+    for b in range(0, num_graphs, max(graphs, 1)):
+        for i in range(0, places, queries):
+            yield slice(b, min(b + max(graphs, 1), num_graphs)), slice(i, min(i + queries, places))

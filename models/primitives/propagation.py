@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from graphmill.models.options.choices import Normalisation
+from graphmill.models.options.features import Normalisation
 from graphmill.models.primitives.batch_norm import AllRows
 from graphmill.models.primitives.segments import Grouping, at_least_float32
 

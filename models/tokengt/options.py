@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Amount, Count, Positive, Share, Size, check_fields
-from graphmill.models.options.choices import Task
-from graphmill.models.options.features import Features, check_numeric
+from graphmill.models.options.features import Features, Task, check_numeric
 from graphmill.models.options.local import LocalOptions, check_global, check_heads, check_joins
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]

@@ -29,22 +29,17 @@ TINY = PPGTConfig(
 ROOTED = replace(TINY, task="node", readout="class_attention", root_embedding=True, node_masking=0.5, dual_walks=True)
 
 
-FORMULAS = (
-    "urpe",
-    "unscaled_qk",
-    "stem_init",
-    "head_shape",
-    "undirected_walks",
-    "edge_query",
-    "class_norm",
-    "stem_branch",
-)
+FORMULAS = ("urpe", "unscaled_qk", "stem_init", "head_shape", "edge_query")
 
 
 def as_released(config):
-    """With the released code's formulas, as the recipes have them."""
-    recipe = options_of("ppgt/zinc_released" if config.readout == "direct" else "ppgt/arxiv_released")
-    return replace(config, **{name: getattr(recipe, name) for name in FORMULAS})
+    """With the released code's formulas, as its recipe has them."""
+    recipe, names = options_of("ppgt/arxiv_released"), FORMULAS
+    if config.readout == "direct":
+        config = replace(config, undirected_walks=True)
+    else:
+        names = (*FORMULAS, "class_norm", "stem_branch")
+    return replace(config, **{name: getattr(recipe, name) for name in names})
 
 
 def random_graph(num_nodes, num_edges, seed):
