@@ -126,6 +126,8 @@ class PartOfOwner:
 
 def submit_together(requests: Sequence[tuple[Owner, PartRequest]]) -> list[Pending]:
     """Sends all requests: those to parts that one owner has as one message. Owners elsewhere are asked first, and answer meanwhile."""
+    if not any(isinstance(owner, PartOfOwner) for owner, _ in requests):
+        return [owner.submit(request) for owner, request in requests]
     pending: dict[int, Pending] = {}
     together: dict[int, list[tuple[int, PartOfOwner, PartRequest]]] = {}
     for number, (owner, request) in enumerate(requests):

@@ -114,6 +114,8 @@ class Router:
             raise ConfigError(f"expected one owner per partition ({manifest.num_partitions}), got {len(owners)}")
         self.manifest = manifest
         self._owners = list(owners)
+        # Once: a look at a protocol takes as long as the rows of a small batch.
+        self._near = [owner if isinstance(owner, PlacesRows) else None for owner in owners]
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
         self._pool = ArrayPool()
 
@@ -279,7 +281,7 @@ class Router:
     @property
     def is_near(self) -> np.ndarray:
         """bool [owners]: whose rows are written where they belong in this process."""
-        return np.array([isinstance(owner, PlacesRows) for owner in self._owners])
+        return np.array([owner is not None for owner in self._near])
 
     def ask_rows(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]
@@ -302,8 +304,8 @@ class Router:
         # One owner says itself which ids are not its own.
         all_of_one: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]
         for index, group in all_of_one if len(self._owners) == 1 else self._groups(node):
-            owner, request = self._owners[index], FetchRows(node[group], feature, split_set, encodings)
-            if isinstance(owner, PlacesRows):
+            owner, request = self._near[index], FetchRows(node[group], feature, split_set, encodings)
+            if owner is not None:
                 near.append((partial(owner.place_rows, request), group))
             else:
                 far.append((index, request, np.arange(len(node)) if isinstance(group, slice) else group))

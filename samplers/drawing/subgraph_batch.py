@@ -1,7 +1,7 @@
 """From sets of nodes, one for each root, to one packed batch of their induced subgraphs, of a plain graph or a typed one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,8 +55,10 @@ class TypeSets:
 
     def ordered(self, original_id: np.ndarray) -> "TypeSets":
         """Each level of each set in ascending permanent id, which are those of `distinct`."""
-        order = order_members(self.sets.graph_ptr, self.sets.level, original_id[self.row])
-        return replace(self, sets=replace(self.sets, node=self.sets.node[order]), row=self.row[order])
+        sets = self.sets
+        order = order_members(sets.graph_ptr, sets.level, original_id[self.row])
+        ordered = RootSets(sets.node[order], sets.graph_ptr, sets.level, sets.hop, sets.score)
+        return TypeSets(ordered, self.row[order], self.distinct)
 
 
 def induced_edges(
