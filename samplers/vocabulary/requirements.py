@@ -45,10 +45,15 @@ def has_one_relation(graph: GraphParts) -> bool:
     return len(graph.nodes) == len(graph.edges) == 1
 
 
-def no_out_edges(direction: WalkDirection) -> ConfigError:
-    return ConfigError(
-        f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
-    )
+def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> ConfigError:
+    """Of a plain graph, or of a relation, whose out-edges are the in-edges of its reverse."""
+    lacks = f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
+    if relation is not None:
+        lacks = (
+            f"{relation}: direction {direction!r} needs lists of out-edges, a relation has in-edges alone; ingest the graph with --reverse-edges add, "
+            "and set direction in"
+        )
+    return ConfigError(lacks)
 
 
 def _check_edges(
@@ -146,6 +151,8 @@ def edge_uses(
     }
     for relation, router in graph.edges.items():
         manifest = router.manifest
+        if not (alone or direction == "in" or manifest.symmetric or manifest.has_out_edges):
+            raise no_out_edges(direction, relation)
         stored = wanted if alone else {name for name in wanted if has_column(manifest, name)}
         use = EdgeUse(
             scheme if scheme not in needed or needed[scheme] in stored else "uniform",
