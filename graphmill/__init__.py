@@ -19,7 +19,7 @@ _NAMES = {
     "SplitOptions": "graphmill.storage.splits.split_options:SplitOptions",
     "ArrayGraph": "graphmill.storage.importers.memory.array_graph:ArrayGraph",
     "knowledge_graph": "graphmill.storage.importers.tables.triples:knowledge_graph",
-    "router": "graphmill.samplers.access.router:local_router",
+    "router": "graphmill.samplers.access.typed_router:whole_router",
     "typed_router": "graphmill.samplers.access.typed_router:typed_router",
     "RunConfig": "graphmill.jobs.config.config:RunConfig",
     "config": "graphmill.jobs.run.train:config",

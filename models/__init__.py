@@ -1,4 +1,4 @@
-"""Networks as plain `nn.Module`s, and their options. The public names load when they are first used. Imports: torch; nothing of ours."""
+"""Networks as plain `nn.Module`s, and their options. The public names load when they are first used. Imports: torch; of ours the checks of options alone (`graphmill.core.option_checks`)."""
 
 from importlib import import_module
 from typing import Any

@@ -1,1 +1,1 @@
-"""A finished run as it is read: summary, epochs, verdict; trackers. Imports: cluster, samplers, storage, core."""
+"""A run as it is read, in any state: summary, epochs, verdict; trackers. Imports: cluster, samplers, storage, core."""

@@ -112,7 +112,7 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
         evaluation,
         task,
         "roots" if resolved.config.links is None else "links",
-        _parts_of_whole(evaluation["valid"], manifest.num_nodes),
+        _parts_of_whole(evaluation["valid"], graph.manifest.num_nodes),
     )
     if plan.hosts == 1:
         return

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from graphmill.cluster.checkpoints.checkpoint import DATA
@@ -322,12 +321,14 @@ class Nodes(Subject):
                     f"{graph.url} has no {encoding.name} yet; the prediction computes it, or graphmill encode"
                 )
 
-        width, best = config.embeddings.width, run.place.folder.resolve() / BEST
+        def table() -> SavedTable:
+            return SavedTable(run.place.folder.resolve() / BEST, config.embeddings.width, config.fit.seed)
+
         return Prediction(
             subject=self,
             trained=replace(trained, config=replace(config, servers=servers)),
             check_look=check_look,
-            table=partial(SavedTable, best, width, config.fit.seed) if width else None,
+            table=table if config.embeddings.width else None,
             source_ids=source_ids(self.predicted(config)),
             **parts,
         )
@@ -343,8 +344,12 @@ class Nodes(Subject):
             inputs = graph_inputs(manifest, config)
         if inputs.embedded != trained.inputs.embedded:
             raise ConfigError(
-                f"{self.url}: expected embedded columns with the run's categories, got others; ingest its table by the run's graph "
-                f"(--edge-list.features-as {config.data.path})"
+                f"{self.url}: expected embedded columns with the run's categories, got others; "
+                + (
+                    "a typed graph is predicted as it was trained"
+                    if manifest.is_typed
+                    else f"ingest its table by the run's graph (--edge-list.features-as {config.data.path})"
+                )
             )
         if manifest.is_typed:
             return replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
@@ -375,10 +380,8 @@ def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph
 def _plain_facts(config: RunConfig, graph: StoredGraph, resources: Resources | None) -> tuple[RunConfig, Facts]:
     _check_targets(config, graph)
     manifest = graph.manifest
-    # Partitions are in it only where they are the chunks, or cut into them: else no batch depends on them.
-    partitioned = getattr(config.sampler.options, "cut", "random") != "random"
     identity = {
-        **({"partitions": manifest.content_hash} if partitioned else {}),
+        **_partitions(config, manifest),
         "graph": manifest.name,
         "num_nodes": manifest.num_nodes,
         "num_edges": manifest.num_edges,
@@ -389,6 +392,12 @@ def _plain_facts(config: RunConfig, graph: StoredGraph, resources: Resources | N
     return config, Facts(
         plain_inputs(config, graph), identity, resources, manifest.num_bytes, facts, edge_weights(manifest, config)
     )
+
+
+def _partitions(config: RunConfig, manifest: Manifest) -> dict[str, str]:
+    """What a run's identity has of the partitions: something only where they are the chunks, or cut into them; else no batch depends on them."""
+    partitioned = getattr(config.sampler.options, "cut", "random") != "random"
+    return {"partitions": manifest.content_hash} if partitioned else {}
 
 
 def plain_inputs(config: RunConfig, graph: StoredGraph) -> Inputs:
@@ -411,7 +420,7 @@ def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | No
     nodes = predicted.manifest
     return config, Facts(
         with_standard_columns(typed_inputs(manifest, nodes, config), manifest.node_types.values(), config.data),
-        typed_identity(manifest, nodes.name, split_set),
+        _partitions(config, manifest) | typed_identity(manifest, nodes.name, split_set),
         resources,
         manifest.num_bytes,
         typed_facts(manifest, nodes, split_set),

@@ -40,7 +40,7 @@ class GECOClassifier(nn.Module):
         return states[batch.root_index]
 
     def param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-        return param_groups(self.model, learning_rate, weight_decay, self._filter_learning_rate)
+        return param_groups(self, learning_rate, weight_decay, self._filter_learning_rate)
 
 
 def _adjacency(batch: TorchBatch) -> Adjacency:

@@ -99,10 +99,12 @@ class LinkModel(nn.Module):
         return torch.cat(found)
 
     def _param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-        """The encoder's own, and the decoder's: matrices with weight decay, vectors without."""
+        """The encoder's own, and all others, the decoder's and those of embedded columns: matrices with weight decay, vectors without."""
         own: Any = self.encoder
-        matrices = [parameter for parameter in self.decoder.parameters() if parameter.ndim >= 2]
-        vectors = [parameter for parameter in self.decoder.parameters() if parameter.ndim < 2]
+        of_encoder = set(map(id, own.parameters()))
+        others = [parameter for parameter in self.parameters() if id(parameter) not in of_encoder]
+        matrices = [parameter for parameter in others if parameter.ndim >= 2]
+        vectors = [parameter for parameter in others if parameter.ndim < 2]
         groups = [(matrices, weight_decay), (vectors, 0.0)]
         return [
             *own.param_groups(learning_rate, weight_decay),

@@ -88,11 +88,13 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
     """A typed batch, for heterogeneous models and `trim_to_layer`.
 
     `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, stored encodings by their names, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
-    edge_attr, edge_time and `num_sampled_edges` by hop. The roots come first among the nodes of their type, which has `batch_size` and `root_index`. All
+    edge_attr, edge_time and `num_sampled_edges` by hop. The type of the roots has `root_index` and, where they come first, `batch_size`; they do not in a chunk. All
     types and relations of the graph are there. A batch of one subgraph per root has `batch`, as `disjoint=True` has it, and of PPR `score`, and no counts by hop. Tensors are the batch's own, but for edge_index.
     """
     data = HeteroData()
-    by_hop = batch.roots.subgraph is None  # edges among all nodes of a subgraph lead to any hop
+    by_hop = (
+        batch.roots.subgraph is None and batch.num_hops > 0
+    )  # edges among all nodes of a subgraph, or a chunk, lead to any hop
     for name, nodes in batch.nodes.items():
         columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
         columns |= {"batch": nodes.subgraph, "score": nodes.score, "root_time": nodes.root_time}
@@ -103,7 +105,8 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
         data[name].num_nodes = len(nodes)
         if by_hop:
             data[name].num_sampled_nodes = batch.layer_sizes(name)
-    data[batch.root_type].batch_size = batch.num_roots
+    if torch.equal(batch.root_index.cpu(), torch.arange(batch.num_roots)):  # those of a chunk lie among its nodes
+        data[batch.root_type].batch_size = batch.num_roots
     data[batch.root_type].root_index = batch.root_index
     for relation, edges in batch.edges.items():
         target = torch.repeat_interleave(edges.indptr.diff(), output_size=len(edges))

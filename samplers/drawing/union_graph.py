@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.list_pool import ListsNeighbors
 from graphmill.samplers.access.router import Columns, Router, ask, fetch_rows
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.kernels.lists import all_positions
 from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
-from graphmill.samplers.vocabulary.requirements import edge_uses
+from graphmill.samplers.vocabulary.requirements import edge_uses, no_out_edges
 from graphmill.storage.format.source import Relation
 
 OfType = dict[str, tuple[np.ndarray | slice, np.ndarray]]  # a type's places among some nodes, and their stored ids
@@ -120,9 +119,6 @@ def searched_graph(
         manifest = router.edges[each].manifest
         # Lists of both directions are of one relation's nodes: between two types the reverse relation has the other.
         if direction != "in" and not (each.source == each.target and (manifest.symmetric or manifest.has_out_edges)):
-            raise ConfigError(
-                f"direction {direction!r} needs lists of out-edges, the relation {each} has none; set --sampler.direction in, and for both "
-                "ways ingest with --reverse-edges add"
-            )
+            raise no_out_edges(direction, each)
     is_one = len(router.nodes) == len(relations) == 1
     return router.edges[relations[0]] if is_one else UnionGraph(router, relations)

@@ -217,7 +217,7 @@ class RandomPartitionOptions:
     """Of all nodes at random; the stored partitions; or of each stored partition at random ("within"): a batch is read from one partition alone."""
     corrected: bool = False
     """Neighbors in the batch count for those that are not: sums and means over in-edges estimate the whole graph's (uniform vertex sampling, arXiv:2604.02651)."""
-    root_type: str | None = field(default=None, repr=False)
+    root_type: str | None = None
     """Of a typed graph, the roots' type; none: the only type that has labels."""
 
     def __post_init__(self) -> None:
@@ -229,6 +229,9 @@ class RandomPartitionOptions:
         codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
         if not codes or not all(SPLIT_NONE <= code <= SPLIT_TEST for code in codes):
             raise ConfigError(f"root_splits: expected codes of no split, train, valid or test, got {self.root_splits}")
+
+    def __repr__(self) -> str:
+        return _repr_without(self, root_type=None)
 
 
 @dataclass(frozen=True)
@@ -246,8 +249,11 @@ class FullGraphOptions:
     """What a single rank has: a minibatch, nodes ascending in permanent id, or the one shard."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """What the batch holds of each edge: "id", "weight", "time", "feature"."""
-    root_type: str | None = field(default=None, repr=False)
+    root_type: str | None = None
     """Of a typed graph, the roots' type; none: the only type that has labels."""
+
+    def __repr__(self) -> str:
+        return _repr_without(self, root_type=None)
 
 
 def full_evaluation(

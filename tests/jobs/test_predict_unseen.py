@@ -5,9 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from graphmill.cluster.training.train_loop import _param_groups
 from graphmill.jobs import ingest, predict, train_nodes
+from graphmill.storage.graph import open_graph
 from tests.job_in_process import output_of, run_job
 from tests.predictions import predictions_of
+from tests.runs import node_run
 
 NODES = 120
 SMALL = ["--model.num_layers", "2", "--model.width", "8", "--fit.epochs", "2", "--fit.warmup_epochs", "0"]
@@ -115,6 +118,25 @@ def shops(folder, name: str, count: int, words: list, *, rows: range, known: boo
 
 
 EMBED = ["--edge-list.embedding-columns", "shop"]
+
+
+@pytest.mark.parametrize(
+    "words", [["geco"], ["gcn"], ["geco", "--task", "links"], ["sage", "--task", "links"]], ids=" ".join
+)
+def test_every_parameter_is_trained(tmp_path, words):
+    """Also the rows of embedded columns, of models and tasks with parameter groups of their own."""
+    shops(
+        tmp_path,
+        "embedded",
+        8,
+        [*EMBED, *(["--links.valid", 0.3, "--links.test", 0.3] if "links" in words else [])],
+        rows=range(24),
+    )
+    run = node_run(open_graph(str(tmp_path / "embedded")), "--model", *words)
+    model = run.build_model()
+    trained = {id(parameter) for group in _param_groups(model, run.fit) for parameter in group["params"]}
+    assert [name for name, parameter in model.named_parameters() if id(parameter) not in trained] == []
+    assert any("standard." in name for name, _ in model.named_parameters())
 
 
 @pytest.mark.parametrize(("count", "most"), [(200, 8), pytest.param(3_000, 64, marks=pytest.mark.long)])

@@ -63,7 +63,7 @@ class FeatureTable:
         if not most and len(texts) > _MOST_EMBEDDED:
             raise DataError(
                 f"{self._path}: column {name!r}: expected at most {_MOST_EMBEDDED:,} categories, each with a trainable row, found {len(texts):,}; take it out "
-                "of --edge-list.embedding-columns, so that they are hashed"
+                "of embedding_columns, so that they are hashed"
             )
         if not most:
             return FeatureColumn(name, "embedded", 1, values=tuple(texts))

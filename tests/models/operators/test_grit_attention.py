@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import graphmill.models.grit.attention as grit_attention
 from graphmill.models.grit.attention import ConditionalAttention, PairNorm, Pairs
 from graphmill.models.grit.options import GRITConfig
-from graphmill.models.operators import grit_attention
 from graphmill.models.primitives.graphs import Graphs
 
 
