@@ -65,6 +65,8 @@ class Inputs:
     """Columns of numbers of categories, for which the model has trainable rows; their sum stands behind the features."""
     category_width: int = 0
     """Of these rows; 0: a plain graph has none."""
+    categories: tuple[tuple[str, str, str], ...] = ()
+    """Columns of features that are categories, one feature each: type of nodes, name, digest of the categories. Other data has to have the same."""
 
 
 @dataclass(frozen=True)

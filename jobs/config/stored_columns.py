@@ -23,6 +23,11 @@ def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[Embedde
     )
 
 
+def category_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[tuple[str, str, str], ...]:
+    """Those whose features are categories that were learnt: type of nodes, name, digest of the categories."""
+    return tuple((of, own.name, _digest(own.values)) for own in columns if own.kind == "categories" and own.values)
+
+
 def _digest(values: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(values).encode()).hexdigest()[:16]
 

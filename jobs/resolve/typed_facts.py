@@ -13,7 +13,7 @@ from graphmill.core.summaries import changed_options
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import GraphFacts, graph_facts
 from graphmill.jobs.config.registry import Inputs, stored_encoding
-from graphmill.jobs.config.stored_columns import embedded_columns
+from graphmill.jobs.config.stored_columns import category_columns, embedded_columns
 from graphmill.models.options.features import Features
 from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.vocabulary.options import TypedOptions
@@ -67,6 +67,9 @@ def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inpu
         relations=tuple((each.source, each.name, each.target) for each in manifest.edge_types),
         embedded=tuple(embedded),
         category_width=max(widths.values(), default=0),
+        categories=tuple(
+            each for name, row in manifest.node_types.items() for each in category_columns(name, row.feature_columns)
+        ),
     )
 
 

@@ -342,11 +342,12 @@ class Nodes(Subject):
             inputs = typed_inputs(manifest, self.predicted(config).manifest, config)
         else:
             inputs = graph_inputs(manifest, config)
-        if inputs.embedded != trained.inputs.embedded:
+        learnt = trained.inputs.categories
+        if inputs.embedded != trained.inputs.embedded or (learnt and inputs.categories and inputs.categories != learnt):
             raise ConfigError(
-                f"{self.url}: expected embedded columns with the run's categories, got others; "
+                f"{self.url}: expected columns with the run's categories, got others; "
                 + (
-                    "a typed graph is predicted as it was trained"
+                    "ingest a typed graph with the same categories"
                     if manifest.is_typed
                     else f"ingest its table by the run's graph (--edge-list.features-as {config.data.path})"
                 )

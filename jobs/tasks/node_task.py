@@ -10,7 +10,7 @@ from graphmill.cluster.tasks import BinaryClassification, Classification, Regres
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import Component, Inputs
-from graphmill.jobs.config.stored_columns import embedded_columns
+from graphmill.jobs.config.stored_columns import category_columns, embedded_columns
 from graphmill.models.options.features import Features
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
@@ -46,6 +46,7 @@ def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
         num_relations=0 if config.links is None else len(data.relations),
         embedded=embedded,
         category_width=width,
+        categories=category_columns("", data.feature_columns),
     )
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from graphmill.cluster.training.train_loop import _param_groups
+from graphmill.core.errors import ConfigError
 from graphmill.jobs import ingest, predict, train_nodes
+from graphmill.jobs.subjects.nodes import Nodes
 from graphmill.storage.graph import open_graph
 from tests.job_in_process import output_of, run_job
 from tests.predictions import predictions_of
@@ -167,7 +169,27 @@ def test_columns_of_many_words_are_trainable_rows(tmp_path, count, most):
     assert f"{count} categories, each a trainable row, 1 fields of others" in said
     shops(tmp_path, "others", count, EMBED, rows=later, known=False)
     done = run_job(predict.main, ["run-embedded", "out-others", "--graph", "others", "--other-graph"], tmp_path)
-    assert "others: expected embedded columns with the run's categories, got others" in done.stderr
+    assert "others: expected columns with the run's categories, got others" in done.stderr
+
+
+def test_other_categories_are_not_read_as_the_run_s(tmp_path):
+    """Of a plain graph and of a type of nodes."""
+    shops(tmp_path, "own", 8, [], rows=range(24))
+    renamed = (tmp_path / "own.csv").read_text().replace("shop ", "house ").replace("id,house", "id,shop")
+    (tmp_path / "other.csv").write_text(renamed)
+    output_of(ingest.main, "own_edges.csv", "other", "--edge-list.nodes", "other.csv", "--overwrite", cwd=tmp_path)
+    for name in ("own", "other"):
+        table = f"{{file: {name}.csv, id: id, features: [shop, size], label: label, split: split}}"
+        text = f"nodes:\n  a: {table}\nedges:\n  - {{source: a, relation: to, target: a, file: own_edges.csv}}\n"
+        text += "  - {source: a, relation: of, target: a, file: own_edges.csv}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+        output_of(ingest.main, f"{name}.yaml", f"typed-{name}", cwd=tmp_path)
+    for kind, model in (("", "gcn"), ("typed-", "rsage")):
+        own, other = (open_graph(str(tmp_path / f"{kind}{name}")) for name in ("own", "other"))
+        run = node_run(own, "--model", model)
+        assert Nodes(own).inputs(run) == run.inputs
+        with pytest.raises(ConfigError, match="expected columns with the run's categories, got others"):
+            Nodes(other).inputs(run)
 
 
 @pytest.mark.long

@@ -54,8 +54,8 @@ class EdgeListGraph:
         given = EdgeListOptions() if options is None else options
         self._file = EdgeFile(path, given)
         self._opened: dict[str, NodeFile] = {}
+        self._like, like_names = _learnt_before(given)
         self.options = options = self._with_nodes(given)
-        self._like, like_names = _learnt_before(options)
         named = None
         if options.ids is not None:
             named = self._open(options.ids).ids(strings=options.string_ids, folder=scratch)
@@ -77,12 +77,13 @@ class EdgeListGraph:
 
     @property
     def _named(self) -> set[str]:
-        """The columns that the options name: a line that has one is a line of names."""
+        """The columns that the options name, also by a graph whose columns they are: a line that has one is a line of names."""
         options = self.options
         named = {
             *options.categories,
             *options.embedding_columns,
             *(name for role in _NAMED_BY for name in _said(options, role)),
+            *(column.name for column in self._like),
         }
         return named | ({options.id_column} if options.id_column else set())
 
