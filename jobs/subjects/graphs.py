@@ -227,7 +227,8 @@ class Graphs(Subject):
         batches = trained.evaluation["test"]
         samplers = {name: GraphSplitOptions(name, batches) for name in store.split_names}
         samplers[UNSPLIT] = GraphSplitOptions(None, batches)
-        unsplit = manifest.provenance.get("split") == HASHED or manifest.split_names == ("train",)
+        all_train = "train" in store.split_names and len(store.split("train")) == len(store)
+        unsplit = manifest.provenance.get("split") == HASHED or all_train
         if manifest.content_hash != run.data_hash and unsplit:
             samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # nobody has split them, and the run has seen none
 
