@@ -63,8 +63,7 @@ class ControllerConfig:
 
 def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float) -> None:
     """Reports what rank 0 of so many workers does."""
-    from graphmill.cluster.runs.recorded_epochs import is_recorded
-    from graphmill.cluster.runs.records import Recorder
+    from graphmill.cluster.runs.records import Recorder, is_recorded
     from graphmill.cluster.training.train_loop import RANK_SECONDS
     from graphmill.samplers.access.traffic import COLUMNS
 

@@ -30,7 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links to the notebook lead to its page; a page's first sentence describes it in llms.txt."""
     paragraphs = [part for part in markdown.split("\n\n") if part[:1].isalnum() or part.startswith("`")]
-    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(paragraphs[0].split()))
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join([*paragraphs, page.title or ""][0].split()))
     _described[page.file.src_uri] = re.split(r"(?<=[.:?]) (?=[A-Z`])", text, maxsplit=1)[0]
     return markdown if page.file.src_uri == PAGE else markdown.replace("notebook.ipynb)", "notebook.md)")
 

@@ -39,8 +39,7 @@ from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.reduction.buffer_mean import BufferMean
 from graphmill.cluster.reduction.gradient_tree import GradientTree
 from graphmill.cluster.reduction.position_tree import Seat
-from graphmill.cluster.runs.recorded_epochs import is_recorded
-from graphmill.cluster.runs.records import Recorder
+from graphmill.cluster.runs.records import Recorder, is_recorded
 from graphmill.cluster.serving.shared_rows import HostMates, share_rows
 from graphmill.cluster.tasks import Scores, StepOutput, Task, step_output
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter

@@ -27,7 +27,7 @@ from graphmill.jobs.bench.speed import PAPER_NODES, PAPER_RATIO
 from graphmill.jobs.bench.training import PAPER_EPOCH_S
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
-from graphmill.jobs.resolve.cross_checks import check_device
+from graphmill.jobs.resolve.checks import check_device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

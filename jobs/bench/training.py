@@ -27,7 +27,7 @@ from graphmill.jobs.bench.device import peak_bytes, seconds_of, unless_too_large
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
-from graphmill.jobs.resolve.cross_checks import check_device
+from graphmill.jobs.resolve.checks import check_device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

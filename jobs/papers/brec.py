@@ -38,7 +38,7 @@ from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 from graphmill.jobs.config.reader import parse
 from graphmill.jobs.config.registry import MODELS, Inputs, model_config
 from graphmill.jobs.reporting.record_lines import append_record, load_records
-from graphmill.jobs.resolve.cross_checks import check_device
+from graphmill.jobs.resolve.checks import check_device
 from graphmill.samplers.methods.registry import load
 
 if TYPE_CHECKING:

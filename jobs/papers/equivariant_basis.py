@@ -27,7 +27,7 @@ from graphmill.core.option_checks import at_least, check_options
 from graphmill.jobs.bench.results import check_results, keep, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
-from graphmill.jobs.resolve.cross_checks import check_device
+from graphmill.jobs.resolve.checks import check_device
 
 if TYPE_CHECKING:
     import torch

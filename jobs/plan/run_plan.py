@@ -28,7 +28,7 @@ from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.machine.memory_check import available_bytes
 from graphmill.jobs.machine.this_machine import known_resources
 from graphmill.jobs.plan.tries import Tried
-from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve, step_warnings
 
 _MARGIN = 1.2  # of memory, over what is counted

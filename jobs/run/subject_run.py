@@ -17,7 +17,7 @@ from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.machine.this_machine import known_resources, local_session
 from graphmill.jobs.records.verdict import end_of_run
-from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
 from graphmill.jobs.run.training_run import (
     Ready,

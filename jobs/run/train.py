@@ -20,7 +20,7 @@ from graphmill.jobs.config.config import (
 )
 from graphmill.jobs.config.reader import Tree, UsageError, Words, asks_help, complain, read_words
 from graphmill.jobs.config.registry import find_kind
-from graphmill.jobs.resolve.cross_checks import choose_run_dir
+from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, resolve
 from graphmill.samplers.methods.registry import load
 

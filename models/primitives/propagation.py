@@ -179,7 +179,7 @@ def check_propagation(x_ND: Tensor, num_nodes: int, normalisation: str) -> None:
     """Raises ValueError on a wrong shape or normalisation."""
     allowed = get_args(Normalisation)
     if normalisation not in allowed:
-        raise ValueError(f"propagation must be one of {', '.join(allowed)}, got {normalisation!r}; set propagation")
+        raise ValueError(f"propagation: expected one of {', '.join(allowed)}, got {normalisation!r}; set propagation")
     if x_ND.dim() != 2 or x_ND.shape[0] != num_nodes:
         raise ValueError(
             f"propagate needs one row per node: {num_nodes} nodes, got shape {tuple(x_ND.shape)}; "

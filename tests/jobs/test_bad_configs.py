@@ -426,7 +426,7 @@ def no_ray(monkeypatch) -> None:
 
     monkeypatch.setattr(ray, "init", start)
     # A job is a process of its own; this one may hold the Ray of other tests, and would join it.
-    monkeypatch.setattr("graphmill.jobs.run.training_run.joins_a_cluster", lambda _: False)
+    monkeypatch.setattr("graphmill.jobs.machine.this_machine.joins_a_cluster", lambda _: False)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

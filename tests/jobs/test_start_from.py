@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from graphmill.jobs.config.config import config_tree, read_config
 from graphmill.jobs.config.registry import PLACEHOLDERS
 from graphmill.jobs.convert_checkpoint import save_converted
 from graphmill.jobs.tasks.build_model import build_model
+from graphmill.models.options.features import Features
 from tests.job_in_process import output_of, run_job
 
 SIZES = ["--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2"]
@@ -61,7 +63,8 @@ def test_a_resumed_run_needs_the_first_one_no_more(first, tmp_path):
 def test_a_converted_checkpoint(first, tmp_path):
     config = json.loads((first / "first" / "config.json").read_text())
     tree = {name: config[name] for name in ("kind", "model")}
-    made = build_model(read_config(config_tree("graphs", tree)).model, "graphs", PLACEHOLDERS["graphs"])
+    inputs = replace(PLACEHOLDERS["graphs"], edge=Features(categories=(2,)))
+    made = build_model(read_config(config_tree("graphs", tree)).model, "graphs", inputs)
     # The run's own features, in the checkpoint's plain names.
     weights = {name.removeprefix("model."): tensor for name, tensor in _weights(first / "first").items()}
     network = made.model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphmill.cluster.metrics.straggler import PeerWait, Straggler, StragglerWatch, find_slow_link, find_straggler
-from graphmill.cluster.runs.recorded_epochs import is_recorded
+from graphmill.cluster.runs.records import is_recorded
 from graphmill.cluster.runs.run_directory import RunDirectory
 from graphmill.cluster.training.train_loop import RANK_SECONDS
 from graphmill.jobs.records.run_record import read_run
