@@ -316,7 +316,7 @@ resumed = sys.argv[-2] == "--run.resume"
 run.mkdir(exist_ok=True)
 (run / "config.json").write_text("{}")
 done = len((run / "metrics.jsonl").read_text().splitlines()) if resumed else 0
-width = 0 if resumed else int(Path(sys.argv[1]).read_text().split("width: ")[1].split()[0])
+width = 0 if resumed else int(Path(sys.argv[1]).read_text().split(" width: ")[1].split()[0])
 def epoch(number, **scores):
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"epoch": number, "train_loss": 1.0, "train_s": 1.0, "resumed": resumed, **scores}) + "\\n")
