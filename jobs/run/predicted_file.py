@@ -55,7 +55,10 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
             graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=edges)
             _, _, written, more = ingest_graph(replace(graph, reverse_edges=config.reverse_edges), report)
             if own.symmetric and not open_graph(url, kind=StoredGraph).manifest.symmetric:
-                more = "the run's graph has every edge's reverse, this one has not: --reverse-edges add stores them"
+                more = (
+                    "warning: the run's graph has every edge's reverse, this one has not; store it as that one was, with "
+                    "--edge-list.undirected-once or --reverse-edges add"
+                )
     print(f"{written}\n{more}", flush=True)
     return replace(config, graph=url, other_graph=True)
 
