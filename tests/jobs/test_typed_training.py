@@ -255,7 +255,10 @@ def test_chunks_train_and_the_whole_graph_scores(folder: Path) -> None:
             "--model rsage --sampler typed-ppr --sampler.relations a--b--c",
             "relations: expected relations among author--a",
         ),
-        ("--model rsage --sampler node2subgraph", "direction 'both' needs lists of out-edges, the relation author--"),
+        (
+            "--model rsage --sampler node2subgraph",
+            "direction 'both' needs lists of out-edges, a relation has in-edges alone",
+        ),
         ("--model tokengt --sampler typed-neighbor --evaluation sampled", "without stored encodings"),
         (
             "--model ppgt --sampler typed-neighbor --evaluation sampled",

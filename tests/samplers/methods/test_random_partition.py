@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
-from tests.typed_memory_graph import EdgeTable, NodeTable, TypedMemoryGraph, random_typed_graph
 
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.owners import LocalOwner, Pending
@@ -30,7 +29,7 @@ from graphmill.storage.importers.files.npz_file import npz_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests import reference_sampler as reference
 from tests.listed_graph import ListedGraph, expected_graph, listed_graphs, random_listed_graph
-from tests.memory_graph import MemoryGraph, memory_router
+from tests.memory_graph import EdgeTable, MemoryGraph, NodeTable, TypedMemoryGraph, memory_router, random_typed_graph
 from tests.typed_reference import arrays_of
 
 CUTS = [(1, "random"), (2, "random"), (4, "random"), (4, "range"), (4, "ldg"), (4, "metis")]

@@ -201,7 +201,8 @@ def test_what_is_not_there_is_refused(options) -> None:
     with pytest.raises(ConfigError, match="no relation has it"):
         sampler(options, edge_columns=("time",))
     with pytest.raises(
-        ConfigError, match=r"direction 'both' needs lists of out-edges, the relation author--writes--paper has none"
+        ConfigError,
+        match=r"author--writes--paper: direction 'both' needs lists of out-edges, a relation has in-edges alone",
     ):
         sampler(options, direction="both")
 
