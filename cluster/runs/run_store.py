@@ -258,15 +258,15 @@ class RunStore:
         if not self.is_local and "folder" in vars(self):
             shutil.rmtree(self.folder.parent, ignore_errors=True)
 
-    def _request(self, action: Callable[[], Result], name: str, what: str, num_bytes: int | None = None) -> Result:
-        """What `action` returns. `num_bytes`: about what it copies, for the deadline."""
+    def _request(self, action: Callable[[], Result], name: str, purpose: str, num_bytes: int | None = None) -> Result:
+        """What `action` returns. `purpose`: for errors, "copy this file"; `num_bytes`: about what it copies, for the deadline."""
         if self.is_local:
             return action()
         where = self.below(name).rstrip("/")
         if num_bytes is None:
-            return retried(action, where, what, self.deadline_s)
+            return retried(action, where, purpose, self.deadline_s)
         longest = self.deadline_s + num_bytes / _SLOWEST_BYTES_PER_S
-        return retried(action, where, what, longest, longest)
+        return retried(action, where, purpose, longest, longest)
 
     def _cat(self, name: str) -> bytes:
         content: bytes = self.filesystem.cat_file(self._path(name))

@@ -197,8 +197,8 @@ class Graphs(Subject):
         }
         counts = [f"{name} {int(rows.sum()):,} of {len(rows):,}" for name, rows in known.items()]
         of = {"nodes": "nodes with a class", "pairs": "labelled pairs"}
-        what = of.get(self.manifest.labelled or "", "with a target")
-        plan.add("splits", f"{', '.join(counts)} {what}; scored: {', '.join(scored)}")
+        known_targets = of.get(self.manifest.labelled or "", "with a target")
+        plan.add("splits", f"{', '.join(counts)} {known_targets}; scored: {', '.join(scored)}")
         tries, task = Tries(data.open(), resolved.build_model()), self.task(resolved)
         add_training(plan, resolved, tries, self.training(resolved), scored, task, self.unit(resolved.config))
 

@@ -95,8 +95,8 @@ class Subject(Protocol):
 
     @classmethod
     def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
-        """Adds what is known before the data is made."""
-        raise NotImplementedError
+        """Adds what is known before the data is made: here, that it is not there."""
+        plan.add("data", "not there yet: the first run makes it")
 
     @property
     def url(self) -> str:
