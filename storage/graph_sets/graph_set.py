@@ -8,7 +8,7 @@
     data/<snapshot>/rejects.csv              the source's rows that are no graph, where there are any
 
 Opening maps the files and checks what `graphmill.storage.graph` checks for one graph: sizes, Arrow structure, pointers, and that edges stay
-in their graph. `verify` adds checksums and categories. The store is what `graphmill.samplers.methods.graph_batches.GraphStore` asks for.
+in their graph. `verify` adds checksums and categories. `graphmill.samplers.methods.graph_batches.GraphBatchSampler` draws from it.
 """
 
 import csv
