@@ -6,10 +6,12 @@ run = gm.train(gm.config("--data", "graphs/products", "--fit.epochs", 3))
 predictions = gm.predict(run)
 """
 
+import difflib
 import sys
 from importlib import import_module
 from typing import Any
 
+# graphmill/__init__.pyi says the same to editors and mypy.
 _NAMES = {
     "open_graph": "graphmill.storage.graph:open_graph",
     "open_graphs": "graphmill.storage.graph_sets.graph_set:open_graphs",
@@ -27,6 +29,8 @@ _NAMES = {
     "predict": "graphmill.jobs.predict:predict",
     "read_run": "graphmill.jobs.records.run_record:read_run",
 }
+_PACKAGES = ("models", "samplers")
+__all__ = [*_NAMES, *_PACKAGES]  # noqa: PLE0604  # what help(graphmill) shows
 
 # What `graphmill COMMAND` runs: the main function of a module.
 COMMANDS = {
@@ -41,31 +45,30 @@ COMMANDS = {
     "export_index": "graphmill.jobs.export_index",
     "sweep": "graphmill.jobs.sweep",
     "replay": "graphmill.jobs.replay",
+    "runs": "graphmill.jobs.runs",
+    "compare": "graphmill.jobs.compare",
     "report": "graphmill.jobs.report",
     "prune": "graphmill.jobs.prune",
     "doctor": "graphmill.jobs.doctor",
     "convert_checkpoint": "graphmill.jobs.convert_checkpoint",
+    "completion": "graphmill.jobs.completion",
     "bench": "graphmill.jobs.bench.__main__",
 }
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+_VERSIONS = ("torch", "ray", "pyarrow", "numpy", "numba", "torch_geometric", "dgl")
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("graphmill")
-    if name in ("models", "samplers"):
+    if name in _PACKAGES:
         return import_module(f"graphmill.{name}")
-    if name not in _NAMES:
-        raise AttributeError(f"module 'graphmill' has no attribute {name!r}")
-    return _load(_NAMES[name])
+    from graphmill.core.public_names import load_public
+
+    return load_public(__name__, _NAMES, name, _PACKAGES)
 
 
 def __dir__() -> list[str]:
-    return sorted([*_NAMES, "models", "samplers"])
+    return sorted(__all__)
 
 
 def _commands() -> str:
@@ -80,19 +83,34 @@ def _commands() -> str:
     return "\n".join(lines)
 
 
+def _versions() -> str:
+    """Of Graphmill, and of what a report of a defect should name."""
+    from importlib.metadata import PackageNotFoundError, version
+    from platform import platform, python_version
+
+    lines = [f"graphmill {__getattr__('__version__')}", f"python {python_version()}, {platform()}"]
+    for package in _VERSIONS:
+        try:
+            lines.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            lines.append(f"{package} is not installed")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """`graphmill COMMAND …`: the same as `python jobs/COMMAND.py …`."""
     from graphmill.jobs.cli.exit_codes import run
 
     words = sys.argv[1:]
     if words == ["--version"]:
-        print(f"graphmill {__getattr__('__version__')}")
+        print(_versions())
         return
     if words[:1] in (["--help"], ["-h"]):
         print(_commands())
         return
     if not words or words[0].replace("-", "_") not in COMMANDS:
-        wrong = f"unknown command {words[0]}; " if words else ""
+        near = difflib.get_close_matches(words[0], COMMANDS, 1) if words else []
+        wrong = f"unknown command {words[0]}{', perhaps ' + near[0] if near else ''}; " if words else ""
         print(f"{wrong}usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}", file=sys.stderr)
         sys.exit(2)
     command = words[0].replace("-", "_")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.config.reader import parse
 from graphmill.storage.format.encoding_names import EncodingOptions
 
@@ -51,9 +52,10 @@ def main() -> int | None:
     num_bytes = sum(entry.num_bytes for entry in encoded.manifest.encodings[options.name].files.values())
     did = f"computed in {time.perf_counter() - started:.1f} s" if computed else "found, nothing to compute"
     did += ", without the weights of edges" if graph.manifest.has_edge_weight else ""
-    print(
-        f"{options.name}: {did}; {num_bytes / 2**20:,.1f} MiB in snapshot {encoded.manifest.snapshot} of {config.url}"
-    )
+    with results():
+        print(
+            f"{options.name}: {did}; {num_bytes / 2**20:,.1f} MiB in snapshot {encoded.manifest.snapshot} of {config.url}"
+        )
     return None
 
 

@@ -34,6 +34,7 @@ from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import at_least, check_options
 from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
 from graphmill.storage.format.source import SPLIT_NAMES, SPLITS
 from graphmill.storage.importers.public.data_sets import DATA_SETS
@@ -500,9 +501,10 @@ def main() -> int | None:
     num_bytes, count, written, more = result
     elapsed_s = time.perf_counter() - start_s
     unit = "edges" if isinstance(config, IngestConfig) else "graphs"
-    print(
-        f"{written}\n{num_bytes / 2**20:,.1f} MiB at {config.url} in {elapsed_s:.1f} s ({count / elapsed_s:,.0f} {unit}/s)\n{more}"
-    )
+    with results():
+        print(
+            f"{written}\n{num_bytes / 2**20:,.1f} MiB at {config.url} in {elapsed_s:.1f} s ({count / elapsed_s:,.0f} {unit}/s)\n{more}"
+        )
     return None
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.config.predict_options import PredictConfig
 from graphmill.jobs.config.reader import parse
 
@@ -239,6 +240,7 @@ class _Prediction:
         return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
 
 
+@results()
 def _print_summary(config: PredictConfig, finished: "Run", subject: "Prediction", summary: dict[str, Any]) -> None:
     metric, estimate = summary["metric"], summary.get("estimate")
     same = subject.content_hash == finished.data_hash

@@ -28,6 +28,7 @@ from typing import Any
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.config.reader import UsageError, build, complain, merge, parse, read_words, to_tree
 from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.sweeps.design import (
@@ -141,10 +142,11 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
         write_pages(plan, words, configs[0].kind, records, metric, planned, out, classic)
         if clock is not None:
             clock.write_report()
-    print_table(records, metric)
-    for model in classic:
-        print(f"baseline {model.name}: {model}")
-    print(f"kept in {out}: {FILE}, trials.csv, sweep.html, and each trial's recipe, log and run")
+    with results():
+        print_table(records, metric)
+        for model in classic:
+            print(f"baseline {model.name}: {model}")
+        print(f"kept in {out}: {FILE}, trials.csv, sweep.html, and each trial's recipe, log and run")
     failed = sum(one["status"] == "failed" for one in records)
     if failed:
         print(f"error: {failed} of {len(slots)} trials failed; --resume {out} --retry runs them again", file=sys.stderr)

@@ -1,7 +1,8 @@
 """Networks as plain `nn.Module`s, and their options. The public names load when they are first used. Imports: torch; of ours the checks of options alone (`graphmill.core.option_checks`)."""
 
-from importlib import import_module
 from typing import Any
+
+from graphmill.core.public_names import load_public
 
 _PUBLIC = {
     "GECO": "graphmill.models.geco.network:GECO",
@@ -30,11 +31,11 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") or name not in _PUBLIC:
-        raise AttributeError(f"expected one of {', '.join(sorted(_PUBLIC))}, got {name!r}")
-    module, _, attribute = _PUBLIC[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return load_public(__name__, _PUBLIC, name)
 
 
 def __dir__() -> list[str]:
     return sorted(_PUBLIC)
+
+
+__all__ = [*_PUBLIC]  # noqa: PLE0604  # what help() lists

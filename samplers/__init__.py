@@ -1,8 +1,8 @@
 """From roots to minibatches: neighbor sampling, random partitioning, and the loader that streams them. No Ray. Imports: storage, core."""
 
-from importlib import import_module
 from typing import Any
 
+from graphmill.core.public_names import load_public
 from graphmill.samplers.methods.registry import SAMPLERS
 
 _PATHS = (
@@ -11,16 +11,19 @@ _PATHS = (
     "graphmill.samplers.vocabulary.options:GraphBatchOptions",
     "graphmill.samplers.loading.loader:Loader",
     "graphmill.samplers.vocabulary.options:LoaderOptions",
+    "graphmill.samplers.peers.loaders:NeighborLoader",
+    "graphmill.samplers.peers.loaders:BatchDataset",
+    "graphmill.samplers.peers.loaders:lightning_data",
 )
 _PUBLIC = {path.partition(":")[2]: path for path in _PATHS}
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") or name not in _PUBLIC:
-        raise AttributeError(f"expected one of {', '.join(sorted(_PUBLIC))}, got {name!r}")
-    module, _, attribute = _PUBLIC[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return load_public(__name__, _PUBLIC, name)
 
 
 def __dir__() -> list[str]:
     return sorted(_PUBLIC)
+
+
+__all__ = [*_PUBLIC]  # noqa: PLE0604  # what help() lists

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from graphmill.core.errors import ClusterLostError, GraphmillError, quoted
 from graphmill.jobs.cli.faults import faults_told
+from graphmill.jobs.cli.quiet import quiet_where_asked
 from graphmill.storage.filesystem.mapped_files import why_changed
 
 # Of a lost host Ray prints its raylet's stack, a page, several times, and a line for each request that is asked again. The run itself says
@@ -34,7 +35,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """
     for name, value in _NOT_SHOWN.items():
         os.environ.setdefault(name, value)
-    with _sigterm_unwinds(), faults_told():
+    with _sigterm_unwinds(), faults_told(), quiet_where_asked():
         try:
             code = _flushed(main)
         except GraphmillError as error:

@@ -28,6 +28,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 from graphmill.core.errors import ConfigError, quoted
 
 T = TypeVar("T")
+_MOST_LINES = 60  # of options that --help shows in full
 _MOST_CHARACTERS = 4096  # of a text: as many as a path may have
 HEAD = ""  # key of what is said of a whole group
 Tree = dict[str, Any]
@@ -59,10 +60,22 @@ def parse(
     checks.
     """
     words = sys.argv[1:] if words is None else list(words)
-    if asks_help(words):
-        print(help_text(kind, description or inspect.getdoc(kind) or "", positional))
-        sys.exit(0)
+    from graphmill.jobs.config.short_help import short_help, take_topics
+
+    words, topics = take_topics(words)
     try:
+        if topics is not None:
+            told = option_lines(kind, "", positional)
+            if topics or len(told) > _MOST_LINES:
+                told = short_help(told, topics, Path(sys.argv[0]).name)
+            about = [] if topics else [*(description or inspect.getdoc(kind) or "").strip().splitlines(), ""]
+            usage = " ".join(name.upper() for name in positional)
+            print(
+                "\n".join(
+                    [*about, f"usage: {Path(sys.argv[0]).name} {usage} --option value …".replace("  ", " "), "", *told]
+                )
+            )
+            sys.exit(0)
         first, tree = read_words(words)
         if len(first) > len(positional):
             raise UsageError(f"unexpected {' '.join(first[len(positional) :])!r}: options are written --name value")
@@ -186,14 +199,14 @@ def unknown(name: str, known: Mapping[str, str], said_of: str = "") -> UnknownOp
     told = ""
     if owner := known.get(name):
         told = f"; it belongs to {owner}"
-    elif len(name) < 100 and (near := _nearest(name, known)):
+    elif len(name) < 100 and (near := nearest(name, known)):
         told = f"; perhaps {' or '.join(f'--{one}' + (known[one] and f' of {known[one]}') for one in near)}"
     error = UnknownOption(f"unknown option --{name}{said_of and f' of {said_of}'}{told}")
     error.option = name
     return error
 
 
-def _nearest(name: str, known: Mapping[str, str]) -> list[str]:
+def nearest(name: str, known: Mapping[str, str]) -> list[str]:
     """At most three of the flags, the likeliest first: by their last parts, then by their groups, then those that can be said here."""
     group, _, leaf = name.rpartition(".")
     ranks: dict[str, float] = {}
@@ -371,18 +384,6 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
         else:
             merged[name] = value
     return merged
-
-
-def help_text(kind: type, description: str, positional: Sequence[str] = ()) -> str:
-    """What --help prints: the description, and every option with its type, its help and its default."""
-    usage = " ".join(name.upper() for name in positional)
-    lines = [
-        description.strip(),
-        "",
-        f"usage: {Path(sys.argv[0]).name} {usage} --option value …".replace("  ", " "),
-        "",
-    ]
-    return "\n".join(lines + option_lines(kind, "", positional))
 
 
 def option_lines(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError
-from graphmill.jobs.cli.typed_commands import program_name
+from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import (
     AUTO,
     RunConfig,
@@ -18,8 +18,9 @@ from graphmill.jobs.config.config import (
     read_saved,
     without,
 )
-from graphmill.jobs.config.reader import Tree, UsageError, Words, asks_help, complain, read_words
+from graphmill.jobs.config.reader import Tree, UsageError, Words, complain, read_words
 from graphmill.jobs.config.registry import find_kind
+from graphmill.jobs.config.short_help import short_help, take_topics
 from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, resolve
 from graphmill.samplers.methods.registry import load
@@ -40,6 +41,7 @@ def train_main(
         "--allow_import" if word == "--allow-import" else word for word in (sys.argv[1:] if words is None else words)
     ]
     job = program_name()
+    words, topics = take_topics(words)
     try:
         first, said = read_words(word for word in words if word not in _SWITCHES)
         if len(first) > 1:
@@ -52,12 +54,14 @@ def train_main(
         elif resumed is not None:  # what the run was is the default of what it goes on as
             layers = [read_saved(resumed, "start one without --run.resume", allow_import=allow_import).tree()]
         config = read_config(config_tree(kind, *layers, said))
+        if topics is not None:
+            lines = short_help([*_SWITCHES_HELP, *config_help(config)], topics, command_line(job))
     except UsageError as error:
         complain(str(error))
-    if asks_help(words):
+    if topics is not None:
         name = job if recipe else f"{job} [RECIPE.yaml]"
-        lines = [description.strip(), "", f"usage: {name} --option value …", "", *_SWITCHES_HELP, *config_help(config)]
-        print("\n".join(lines))
+        about = [] if topics else [description.partition("\n\n")[0].strip(), ""]
+        print("\n".join([*about, f"usage: {name} --option value …", "", *lines]))
         return 0
     return _begin(job, config, plan="--plan" in words)
 
@@ -99,7 +103,7 @@ def train(config: RunConfig, *, allow_import: bool = False) -> "Run":
     return read_run(str(config.run.resume or config.run.dir), finished=True)
 
 
-_SWITCHES = ("--help", "-h", "--plan", "--allow_import")
+_SWITCHES = ("--plan", "--allow_import")
 _SWITCHES_HELP = (
     "  --plan",
     "        Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",

@@ -28,6 +28,7 @@ from graphmill.core.summaries import counted
 from graphmill.jobs.baselines.node_baselines import Baselines
 from graphmill.jobs.cli.faults import last_words
 from graphmill.jobs.cli.progress import Progress, progress
+from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import RunConfig, RunOptions, saved_tree
 from graphmill.jobs.config.reader import shown
@@ -168,6 +169,7 @@ def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, A
     return record.summary if record.status == "finished" and same else None
 
 
+@results()
 def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions) -> int:
     """The exit status of a command that repeats a finished run's; says that it is."""
     print(f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it")
@@ -355,6 +357,7 @@ def _told_in_full(record: Run) -> dict[str, Any]:
     return {**peak, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
+@results()
 def print_end(summary: Mapping[str, Any], run_dir: RunStore) -> None:
     """What a finished run says: scores, cost, and the commands that go on from here."""
     print_scores(summary)

@@ -27,7 +27,7 @@ except ImportError as error:
 
 NODE_TYPE = "node"
 EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
-_MASKS = {"train_mask": SPLIT_TRAIN, "val_mask": SPLIT_VALID, "test_mask": SPLIT_TEST}
+MASKS = {"train_mask": SPLIT_TRAIN, "val_mask": SPLIT_VALID, "test_mask": SPLIT_TEST}
 
 
 @overload
@@ -141,7 +141,7 @@ class RouterFeatureStore(FeatureStore):
         columns = ["original_id"]
         columns += ["x"] if manifest.feature_dim else []
         columns += ["y"] if manifest.label_kind else []
-        columns += list(_MASKS) if split_set < manifest.num_split_sets else []
+        columns += list(MASKS) if split_set < manifest.num_split_sets else []
         self.__dict__["_columns"] = columns
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
@@ -160,12 +160,12 @@ class RouterFeatureStore(FeatureStore):
         if attr.group_name != NODE_TYPE or attr.attr_name not in self._columns:
             return None
         name, node = attr.attr_name, _as_nodes(attr.index, self._router.manifest.num_nodes)
-        split_set = self._split_set if name in _MASKS else None
+        split_set = self._split_set if name in MASKS else None
         rows = self._router.fetch(node, feature=name == "x", split_set=split_set)
         column = {"x": rows.feature, "y": rows.label, "original_id": rows.original_id}.get(name)
-        if name in _MASKS:
+        if name in MASKS:
             assert rows.split is not None
-            column = rows.split == _MASKS[name]
+            column = rows.split == MASKS[name]
         assert column is not None
         return torch.from_numpy(column if column.flags.writeable else column.copy())
 

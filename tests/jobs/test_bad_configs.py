@@ -525,7 +525,7 @@ def test_micro_batches_are_explained_by_the_default_that_is_shown() -> None:
 
 @pytest.mark.parametrize("job", [*sorted({row.job for row in ROWS}), "ingest embedded", "ingest zinc"])
 def test_every_option_of_a_job_has_a_sentence(job: str, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", [*job.split(), "--help"])
+    monkeypatch.setattr(sys, "argv", [*job.split(), "--help", "all"])
     with pytest.raises(SystemExit) as end:
         run(importlib.import_module(module_of(sys.argv[0])).main)
     assert end.value.code == 0

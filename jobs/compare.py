@@ -1,0 +1,91 @@
+"""Compares two runs: `graphmill compare RUN OTHER`: their scores and costs side by side, then each option and version that differs.
+
+An option that one of the runs lacks, as another model's, says so. `graphmill report RUN --compare OTHER` shows the curves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphmill.cluster.runs.run_directory import flat
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.records.run_record import Run, read_run
+from graphmill.jobs.runs import run_facts, text_table
+
+_COSTS = (
+    "epochs",
+    "workers",
+    "device",
+    "train_s",
+    "wall_s",
+    "nodes_per_s",
+    "roots_per_s",
+    "peak_bytes",
+    "num_parameters",
+)
+_LACKS = "not an option of it"
+_OF_A_START = ("run.dir", "run.resume")  # which differ in any two runs
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Compare two runs."""
+
+    run: str
+    """A run's directory: a path or a URL."""
+    other: str
+    """The other one's."""
+
+
+def main() -> int | None:
+    config = parse(CompareConfig, __doc__, ("run", "other"))
+    pair = read_run(config.run), read_run(config.other)
+    names = ("", *(each.name for each in pair))
+    options, versions = differing_options(*pair), _versions(*pair)
+    both = [row for row in options if _LACKS not in row]
+    print(text_table([names, *facts(*pair)]))
+    for title, rows in (("options that differ", both), ("versions that differ", versions)):
+        print(f"\n{title}: {len(rows)}")
+        if rows:
+            print(text_table([names, *rows]))
+    if len(both) < len(options):
+        alone = [name for name, *values in options if _LACKS in values]
+        print(f"\noptions of one of the two alone: {len(alone)}: {', '.join(alone)}")
+    return None
+
+
+def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
+    """Scores, status and costs, those that either run has."""
+    of = [
+        {**run_facts(each), **{name: each.summary[name] for name in _COSTS if name in each.summary}}
+        for each in (one, other)
+    ]
+    return [(name, of[0].get(name, ""), of[1].get(name, "")) for name in {**of[0], **of[1]}]
+
+
+def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
+    """(option, value, other's value) for each option that differs, but for the runs' directories."""
+    left, right = (
+        flat({name: group for name, group in each.config.items() if name not in ("format", "resolved")})
+        for each in (one, other)
+    )
+    names = [name for name in {**left, **right} if name not in _OF_A_START]
+    return _differing(names, left, right, _LACKS)
+
+
+def _versions(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
+    left, right = (flat(each.environment or {}) for each in (one, other))
+    names = [name for name in {**left, **right} if "version" in name or name.startswith(("packages.", "python"))]
+    return _differing(names, left, right, "not known")
+
+
+def _differing(
+    names: list[str], left: Mapping[str, Any], right: Mapping[str, Any], lacks: str
+) -> list[tuple[str, Any, Any]]:
+    rows = [(name, left.get(name, lacks), right.get(name, lacks)) for name in names]
+    return [(name, *map(str, values)) for name, *values in rows if values[0] != values[1]]  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,72 @@
+"""Prints a script that completes commands and options in a shell: `graphmill completion bash > ~/.local/share/bash-completion/completions/graphmill`.
+
+For zsh: `graphmill completion zsh > ~/.zfunc/_graphmill`, a folder of `fpath`. The script knows the commands and all their options, with the values of those
+that have few; it starts no process of ours as you type. Make it anew after an update. Needs shtab (extra: completion).
+"""
+
+import argparse
+import contextlib
+import importlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from graphmill import COMMANDS
+from graphmill.core.errors import MissingDependencyError
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+
+_WITHOUT_HELP = ("bench",)  # whose own commands have some
+
+
+@dataclass(frozen=True)
+class CompletionConfig:
+    """Print a completion script."""
+
+    shell: Literal["bash", "zsh", "tcsh"]
+    """Which shell reads it."""
+
+
+def main() -> int | None:
+    config = parse(CompletionConfig, __doc__, ("shell",))
+    try:
+        import shtab
+    except ImportError as error:
+        raise MissingDependencyError(f"completion needs shtab ({error}); pip install shtab") from error
+    print(shtab.complete(command_parser(), shell=config.shell))
+    return None
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Our commands as argparse has them, from what their `--help all` prints."""
+    parser = argparse.ArgumentParser("graphmill")
+    parser.add_argument("--version", action="store_true")
+    commands = parser.add_subparsers()
+    for command, module in COMMANDS.items():
+        of_command = commands.add_parser(command, help=command)  # without help shtab leaves it out
+        for flag, choices in [] if command in _WITHOUT_HELP else _options(command, module):
+            of_command.add_argument(flag, nargs="*", choices=choices)
+    return parser
+
+
+def _options(command: str, module: str) -> Iterator[tuple[str, list[str] | None]]:
+    """(flag, its values where they are few) of a command."""
+    before, sys.argv = sys.argv, [f"graphmill {command}", "--help", "all"]
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            importlib.import_module(module).main()
+    finally:
+        sys.argv = before
+    for flag, metavar in re.findall(r"^(?:  )?(--[\w.]+)(?: (.*))?$", text.getvalue(), re.MULTILINE):
+        few = re.match(r"\{(.*?)\}|\[(yes\|no)\]", metavar)
+        names = re.match(r"NAME: (.*?), or package", metavar)
+        found = re.split(r", |,|\|", few[1] or few[2]) if few else re.split(", ", names[1]) if names else None
+        yield flag, found
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,126 @@
+"""Lists the runs of a folder: `graphmill runs [FOLDER] [--sort test] [--where model=geco status=finished] [--limit 20]`.
+
+A line for each run: its name, when it began, its status, model and data, its metric's scores and its epochs. The newest stands last. A run that cannot be
+read says why in place of its status. You should see the table within a second for a hundred runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphmill.core.errors import ConfigError, GraphmillError
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
+from graphmill.jobs.records.run_record import Run, read_run
+
+COLUMNS = ("run", "began", "status", "model", "data", "metric", "valid", "test", "epochs", "parameters")
+
+
+@dataclass(frozen=True)
+class RunsConfig:
+    """List the runs of a folder."""
+
+    folder: str = "runs"
+    """Where the runs lie: a path or a URL."""
+    sort: str = "began"
+    """A column: run, began, status, model, data, metric, valid, test, epochs or parameters; -COLUMN: the greatest first."""
+    where: tuple[str, ...] = ()
+    """COLUMN=VALUE …: only runs that have these values; COLUMN=PART* takes what begins so."""
+    limit: int = 0
+    """The last so many of the sorted runs; 0: all."""
+
+
+def main() -> int | None:
+    config = parse(RunsConfig, __doc__, ("folder",))
+    rows = select_rows(list_runs(config.folder), config.sort, config.where)
+    print(text_table([COLUMNS, *([row[name] for name in COLUMNS] for row in rows[-config.limit :])]))
+    return None
+
+
+def list_runs(folder: str) -> list[dict[str, object]]:
+    """A row by column for each run in a folder, also for one that cannot be read. Raises ConfigError where there is no such folder, or no run in it."""
+    from graphmill.storage.filesystem.urls import split_url
+
+    filesystem, path = split_url(folder)
+    try:
+        names = sorted(entry.rstrip("/").rpartition("/")[2] for entry in filesystem.ls(path, detail=False))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(
+            f"{folder}: expected a folder of runs, found none; give the folder that --run.dir names"
+        ) from None
+    found = [f"{folder.rstrip('/')}/{name}" for name in names if filesystem.exists(f"{path}/{name}/config.json")]
+    if not found:
+        raise ConfigError(f"{folder}: expected runs in this folder, found none; give the folder that --run.dir names")
+    return [_row(place) for place in found]
+
+
+def _row(place: str) -> dict[str, object]:
+    row: dict[str, object] = {**dict.fromkeys(COLUMNS, ""), "run": place.rpartition("/")[2]}
+    try:
+        return {**row, **run_facts(read_run(place))}
+    except GraphmillError as error:
+        return {**row, "status": f"unreadable: {' '.join(str(error).split())[:60]}"}
+
+
+def run_facts(record: Run) -> dict[str, object]:
+    """What a run's row says, but for its name."""
+    config, summary = record.config, record.summary
+    begun = record.told("begin")
+    data = config.get("data")
+    path = (data.get("path") if isinstance(data, dict) else None) or "embedded"
+    return {
+        "began": str(begun[0].get("time", ""))[:19].replace("T", " ") if begun else "",
+        "status": record.status,
+        "model": _name(config.get("model")),
+        "data": str(path).rstrip("/").rpartition("/")[2],
+        "metric": f"{record.metric or ''}{' (estimate)' if record.is_estimate else ''}",
+        "valid": record.scores.get("valid", ""),
+        "test": record.scores.get("test", ""),
+        "epochs": len(record.epochs),
+        "parameters": summary.get("num_parameters", ""),
+    }
+
+
+def _name(component: object) -> str:
+    return str(component.get("name", "")) if isinstance(component, dict) else str(component or "")
+
+
+def select_rows(rows: Sequence[dict[str, object]], sort: str, where: Sequence[str]) -> list[dict[str, object]]:
+    """The rows that have the values of `where`, sorted. Raises ConfigError for a column that there is not."""
+    conditions = [condition.partition("=") for condition in where]
+    for named, equals in [(sort.removeprefix("-"), "="), *((name, equals) for name, equals, _ in conditions)]:
+        if named not in COLUMNS or not equals:
+            raise ConfigError(
+                f"expected a column, one of {', '.join(COLUMNS)}, as in --where model=geco, got {named!r}"
+            )
+    column = sort.removeprefix("-")
+    kept = [row for row in rows if all(_is(row[name], value) for name, _, value in conditions)]
+    return sorted(kept, key=lambda row: _rank(row[column]), reverse=sort.startswith("-"))
+
+
+def _is(value: object, wanted: str) -> bool:
+    return str(value).startswith(wanted[:-1]) if wanted.endswith("*") else str(value) == wanted
+
+
+def _rank(value: object) -> tuple[bool, float, str]:
+    """Numbers in their order, then texts."""
+    is_number = isinstance(value, int | float)
+    return (not is_number, value, "") if isinstance(value, int | float) else (not is_number, 0.0, str(value))
+
+
+def text_table(rows: Sequence[Sequence[object]]) -> str:
+    """Columns side by side, the first row above: numbers to the right with four digits, texts to the left and cut at 60 letters."""
+    cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell)[:60] for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numbers = [
+        all(isinstance(row[place], int | float) or row[place] == "" for row in rows[1:]) for place in range(len(widths))
+    ]
+    return "\n".join(
+        "  ".join(
+            f"{cell:>{w}}" if right else f"{cell:<{w}}" for cell, w, right in zip(row, widths, numbers, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""Our loader in the training loops of others."""

@@ -1,0 +1,213 @@
+"""Our loader in the training loops of others: PyTorch's `IterableDataset`, PyG's `NeighborLoader`, Lightning's data module.
+
+The loader samples ahead in threads of its own, so none of them takes worker processes, which would sample every batch once more.
+"""
+
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.typed_router import TypedRouter, whole_router
+from graphmill.samplers.batches.minibatch import to_torch
+from graphmill.samplers.batches.typed_batch import typed_to_torch
+from graphmill.samplers.drawing.protocol import check_batch
+from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
+from graphmill.samplers.loading.loader import Loader, LoaderOptions
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.vocabulary.messages import EdgeColumn
+from graphmill.samplers.vocabulary.options import NeighborOptions
+from graphmill.storage.format.source import Relation
+from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
+
+
+class BatchDataset(IterableDataset):
+    """Each pass is an epoch of the loader, for `torch.utils.data.DataLoader(dataset, batch_size=None)`. `transform` changes a batch on its way."""
+
+    def __init__(self, loader: Loader, transform: Callable[[Any], Any] | None = None) -> None:
+        self.loader, self.transform = loader, transform
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raises ConfigError in a worker process."""
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "expected DataLoader(…, num_workers=0), got worker processes; the loader samples ahead in threads: set LoaderOptions(threads=…)"
+            )
+        # Lightning takes as many batches as there are and asks for no more: the position is then at an epoch's end, not at the next one's start.
+        self.loader.load_state_dict(self.loader.state_dict())
+        return iter(self.loader) if self.transform is None else map(self.transform, self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+class NeighborLoader:
+    """`torch_geometric.loader.NeighborLoader` over our sampler: the same arguments, and batches as PyG's loader yields them (`Data`, `HeteroData`).
+
+    `data`: a PyG `Data` or `HeteroData`, a stored graph, or a stored graph's URL; an object in memory is stored in a temporary folder that goes with
+    the loader. `num_neighbors`: neighbors per hop, -1 all; of relations, by (source, relation, target). `input_nodes`: the roots as a mask or as
+    indices, None: all nodes; of a typed graph (type, roots). `shuffle`: another order in each epoch, drawn from `seed`. `num_workers`: threads that
+    sample ahead. `weight_attr`, `time_attr`: draw by the edges' weights; draw edges until the root's time. PyG may draw an edge in two hops; our
+    sampler expands each node once. A batch has the columns that the graph stores, `n_id`, `input_id` and `batch_size`; the roots come first.
+
+    Raises ConfigError for roots that the graph lacks, and for columns that it lacks.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Sequence[int] | Mapping[tuple[str, str, str], Sequence[int]],
+        input_nodes: Any = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        replace: bool = False,
+        subgraph_type: Literal["directional", "induced"] = "directional",
+        weight_attr: str | None = None,
+        time_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        num_workers: int = 0,
+        persistent_workers: bool = False,  # threads of an epoch begin at once
+        seed: int = 0,
+    ) -> None:
+        self.data, self._transform = data, transform
+        graph = self._stored(data)
+        router = whole_router(graph)
+        root_type, nodes = input_nodes if isinstance(input_nodes, tuple) else (None, input_nodes)
+        if isinstance(num_neighbors, Mapping):
+            of_relations = {Relation(*names): tuple(map(int, counts)) for names, counts in num_neighbors.items()}
+            fanouts = (0,) * max(map(len, of_relations.values()))
+        else:
+            of_relations, fanouts = {}, tuple(map(int, num_neighbors))
+        options = NeighborOptions(
+            fanouts=fanouts,
+            batch_size=batch_size,
+            relation_fanouts=of_relations,
+            root_type=root_type,
+            root_split=None,
+            replace=replace,
+            edges="induced" if subgraph_type == "induced" else "sampled",
+            scheme="uniform" if weight_attr is None else "weight",
+            time="all" if time_attr is None else "until",
+            edge_columns=_columns(router),
+            seed=seed,
+        )
+        self._sampler = _GivenRoots(router, options, _as_ids(nodes, router, root_type), shuffle, drop_last)
+        collate: Any = typed_to_torch if isinstance(router, TypedRouter) else to_torch
+        self._loader = Loader(self._sampler, LoaderOptions(threads=max(1, num_workers)), collate=collate)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        from graphmill.samplers.batches.to_pyg import MASKS, to_pyg
+
+        for batch in self._loader:
+            made = to_pyg(batch)
+            of_roots = made if self._sampler.is_plain else made[batch.root_type]
+            of_roots.input_id = self._sampler.positions(batch.epoch, batch.index)
+            for store in [made] if self._sampler.is_plain else made.node_stores:
+                if "split" in store:
+                    for name, code in MASKS.items():
+                        store[name] = store["split"] == code
+                    del store["split"]
+            yield made if self._transform is None else self._transform(made)
+
+    def _stored(self, data: Any) -> StoredGraph | TypedGraph:
+        if isinstance(data, StoredGraph | TypedGraph):
+            return data
+        if isinstance(data, str):
+            return open_graph(data, kind=(StoredGraph, TypedGraph))
+        from graphmill.storage.importers.memory.from_pyg import pyg_graph, typed_pyg_graph
+        from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+
+        folder = tempfile.TemporaryDirectory(prefix="graphmill-")
+        weakref.finalize(self, folder.cleanup)
+        source = (
+            typed_pyg_graph(data)
+            if hasattr(data, "node_types") and not hasattr(data, "edge_index")
+            else pyg_graph(data)
+        )
+        ingest(source, f"{folder.name}/graph", IngestOptions(num_partitions=1))
+        return open_graph(f"{folder.name}/graph", kind=(StoredGraph, TypedGraph))
+
+
+class _GivenRoots:
+    """A sampler of batches of given roots, in their order or in one that is drawn for each epoch."""
+
+    def __init__(self, router: Any, options: NeighborOptions, ids: np.ndarray, shuffle: bool, drop_last: bool) -> None:
+        self._sampler = NeighborSampler(router, options, roots=np.sort(ids))
+        self.options, self.content_hash = options, self._sampler.content_hash
+        self.is_plain = not isinstance(router, TypedRouter)
+        self._ids, self._shuffle, size = ids, shuffle, options.batch_size
+        self.num_batches = len(ids) // size if drop_last else -(-len(ids) // size)
+
+    def positions(self, epoch: int, batch: int) -> torch.Tensor:
+        """int64 [roots of the batch]: where they stand among the given ones."""
+        check_batch(batch, self.num_batches)
+        order = np.arange(len(self._ids))
+        if self._shuffle:
+            order = np.argsort(hash_ids(stream_key(self.options.seed, Purpose.ROOT_ORDER, epoch), order), kind="stable")
+        size = self.options.batch_size
+        return torch.from_numpy(order[batch * size : (batch + 1) * size])
+
+    def sample(self, epoch: int, batch: int) -> Any:
+        return self._sampler.sample_roots(self._ids[self.positions(epoch, batch).numpy()], epoch, batch)
+
+
+def _as_ids(nodes: Any, router: Any, root_type: str | None) -> np.ndarray:
+    """int64 [roots]: permanent ids, from a mask or from indices; of all nodes where none are given."""
+    manifest = router.nodes[root_type if root_type is not None else next(iter(router.nodes))].manifest
+    if nodes is None:
+        return np.arange(manifest.num_nodes, dtype=np.int64)
+    given = np.asarray(nodes)
+    return np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
+
+
+def _columns(router: Any) -> tuple[EdgeColumn, ...]:
+    """What some relation of the graph stores of its edges."""
+    manifests = [each.manifest for each in router.edges.values()]
+    has = {
+        "weight": any(each.has_edge_weight for each in manifests),
+        "time": any(each.has_edge_time for each in manifests),
+        "feature": any(each.edge_feature_dim for each in manifests),
+    }
+    return cast(tuple[EdgeColumn, ...], tuple(name for name, there in has.items() if there))
+
+
+def lightning_data(train: Loader, valid: Loader | None = None, test: Loader | None = None) -> Any:
+    """A `lightning.LightningDataModule` over our loaders; batches are ours (`TorchBatch`). Needs lightning (extra: lightning).
+
+    Lightning would put a `DistributedSampler` there for several ranks; a loader has its own share of the roots by `rank` and `num_ranks`.
+    """
+    try:
+        from lightning import LightningDataModule
+    except ImportError as error:
+        from graphmill.core.errors import MissingDependencyError
+
+        raise MissingDependencyError(f"lightning_data needs lightning ({error}); pip install lightning") from error
+
+    class Batches(LightningDataModule):
+        def train_dataloader(self) -> DataLoader:
+            return _in_loop(train)
+
+        def val_dataloader(self) -> Any:
+            return _in_loop(valid) if valid else []
+
+        def test_dataloader(self) -> Any:
+            return _in_loop(test) if test else []
+
+        def transfer_batch_to_device(self, batch: Any, device: torch.device, _: int) -> Any:
+            return batch.to(device)
+
+    return Batches()
+
+
+def _in_loop(loader: Loader) -> DataLoader:
+    return DataLoader(BatchDataset(loader), batch_size=None)
