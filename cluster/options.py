@@ -220,6 +220,8 @@ class EmbeddingOptions:
 
     width: Size = 0
     """Numbers of a row; 0: no table."""
+    node_types: tuple[str, ...] = ()
+    """Of a typed graph: the types whose nodes have rows; none named: all of them."""
     optimizer: Literal["adagrad", "adam"] = "adagrad"
     """Of the rows that a step touches; the others stay as they are."""
     learning_rate: Positive = 0.05
@@ -235,6 +237,10 @@ class EmbeddingOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.node_types and not self.width:
+            raise ConfigError(
+                f"node_types: expected a table, of rows of width 1 or more, got none for {' '.join(self.node_types)}; set --embeddings.width"
+            )
 
 
 MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB

@@ -4,6 +4,8 @@
     python jobs/encode.py runs/photo laplacian --dim 32 --which both_ends  # 16 from each end
     python jobs/encode.py s3://bucket/graphs/photo rwse --dim 20           # return probabilities of 20 steps, about a minute
 
+A typed graph is encoded as one graph: nodes of all types, edges of all relations.
+
 You should see a progress bar, then the name by which samplers find it, such as `laplacian-32-smallest`:
 `NeighborOptions(encodings=("laplacian-32-smallest",))` puts its rows on every batch. Asked for again, it is found and nothing is
 computed. Exit code 1 and one line where it cannot be computed.
@@ -36,14 +38,14 @@ def main() -> int | None:
     from graphmill.core.errors import ConfigError
     from graphmill.jobs.cli.progress import progress
     from graphmill.storage.encoding.encode import encode
-    from graphmill.storage.graph import StoredGraph, open_graph
+    from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 
     if config.kind == "rwse" and config.which != "smallest":
         raise ConfigError(
             f"which: expected nothing for rwse, which has no eigenvectors, got {config.which}; leave out --which"
         )
     options = EncodingOptions(config.kind, config.dim, config.which)
-    graph = open_graph(config.url, kind=StoredGraph)
+    graph = open_graph(config.url, kind=PLAIN_OR_TYPED)
     started = time.perf_counter()
     with progress(f"encoding {graph.manifest.name}") as bar:
         encoded, computed = encode(
@@ -51,7 +53,8 @@ def main() -> int | None:
         )
     num_bytes = sum(entry.num_bytes for entry in encoded.manifest.encodings[options.name].files.values())
     did = f"computed in {time.perf_counter() - started:.1f} s" if computed else "found, nothing to compute"
-    did += ", without the weights of edges" if graph.manifest.has_edge_weight else ""
+    if any(row.has_edge_weight for row in graph.manifest.edge_types.values()):
+        did += ", without the weights of edges"
     with results():
         print(
             f"{options.name}: {did}; {num_bytes / 2**20:,.1f} MiB in snapshot {encoded.manifest.snapshot} of {config.url}"

@@ -141,7 +141,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     torch.manual_seed(fit.seed)
     model = batches.resolved.build_model()
     checkpoints = checkpoints_of(RunStore(path))
-    inputs, width = batches.data.collate(batch), batches.resolved.config.embeddings.width
+    inputs, table = batches.data.collate(batch), batches.resolved.config.embeddings
     weights = "those that training began with: no checkpoint at or before this batch is kept"
     with checkpoints.newest([], (batch.epoch, step)) as found:
         if found is not None:
@@ -149,9 +149,9 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
             load_weights(folder / "model.safetensors", model)
             behind = "" if load_state(folder).position == (batch.epoch, step) else ", which is earlier than the batch"
             weights = f"of {name}{behind}"
-        if width:
-            table = SavedTable(None if found is None else found[1], width, fit.seed, "rows")
-            inputs = next(embedded([inputs], table.read))
+        if table.width:
+            rows = SavedTable(None if found is None else found[1], table.width, fit.seed, "rows")
+            inputs = next(embedded([inputs], rows.read, table.node_types))
     target = batches.data.target(inputs)
     weight = batches.task.weight(target)
     seed_dropout(fit.seed, batch.epoch, step, position)

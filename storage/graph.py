@@ -175,7 +175,7 @@ class StoredGraph:
         """A partition's files, those of its encodings last."""
         files = self.manifest.files.items()
         own = [entry for name, entry in files if name.startswith(f"{partition_dir(index)}/")]
-        return own + [entry.file(index) for entry in stored_encodings(self).values()]
+        return own + [file for entry in stored_encodings(self).values() for file in entry.files_of(index)]
 
     def partition(self, index: int, *, verify: bool = False) -> Partition:
         """Maps one partition and reads its topology and node columns once, to check their ranges (see the module).
@@ -209,12 +209,12 @@ class StoredGraph:
         if self.manifest.statistics is not None:
             _ = self.manifest.measured
         self.verify_lists(self.verify_nodes())
-        for name, encoding in stored_encodings(self).items():
-            for index in range(self.manifest.num_partitions):
-                read_encoding(self, name, encoding, index, verify=True)
 
     def verify_nodes(self) -> np.ndarray:
-        """The permanent ids of all nodes, int64 [num_nodes] by stored id, after the files of nodes are checked. Raises FormatError."""
+        """The permanent ids of all nodes, int64 [num_nodes] by stored id, after the files of nodes and their encodings are checked.
+
+        Raises FormatError.
+        """
         parts = range(self.manifest.num_partitions)
         # Each is compared with its file before room is made for all.
         original_id = np.concatenate(
@@ -227,6 +227,9 @@ class StoredGraph:
             raise FormatError(f"{self.path}: expected each original id once, found {repeated} twice")
         if self.manifest.id_kind == "string":
             self._verify_strings()
+        for name, encoding in stored_encodings(self).items():
+            for index in parts:
+                read_encoding(self, name, encoding, index, verify=True)
         return original_id
 
     def _verify_strings(self) -> None:

@@ -1,10 +1,11 @@
 """A trainable embedding of nodes beside the model: rows of a table are columns of a batch, and what the loss says of them goes back to the table.
 
-A batch's rows stand beside its features, or in their place. Each step reads the rows of its own batches once, at the table of that step, and sends
+A batch's rows stand beside its features, or in their place. Of a typed graph the nodes of the types that have rows share one table, in which a node's id is
+made of its own and its type's place among them. Each step reads the rows of its own batches once, at the table of that step, and sends
 the gradients of its micro-batches along the tree of `graphmill.cluster.reduction.position_tree`, so that the table is the same for any number of workers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from graphmill.cluster.metrics.class_scores import gather_objects
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, EmbeddingOptions
 from graphmill.cluster.reduction.position_tree import Seat, leaf
 from graphmill.core.daemon_threads import beside
+from graphmill.samplers.batches.typed_batch import node_tables, with_node_tables
 
 # Shorter than the wait of a worker for the others, which wait for the one that waits for an owner.
 _DEADLINE_S = COLLECTIVE_TIMEOUT_S - 60.0
@@ -95,14 +97,15 @@ class Embeddings:
 
     def for_step(self, batches: Sequence[Any]) -> list[Any]:
         """The batches of this rank's positions with their rows, of which `push` will send the gradients."""
-        own = [np.unique(batch.node_id.cpu().numpy(), return_inverse=True) for batch in batches]
+        types = self._spec.options.node_types
+        own = [np.unique(_row_ids(batch, types), return_inverse=True) for batch in batches]
         ids = np.unique(np.concatenate([unique for unique, _ in own]))
         rows = self.client.read(ids)
         self._leaves, complete = [], []
         for batch, (unique, inverse) in zip(batches, own, strict=True):
             tensor = torch.from_numpy(rows[np.searchsorted(ids, unique)]).to(self._device).requires_grad_()
             self._leaves.append((unique, tensor))
-            complete.append(_with_rows(batch, tensor, inverse))
+            complete.append(_with_rows(batch, tensor, inverse, types))
         return complete
 
     def push(self, rate: float, *, learns: bool) -> None:
@@ -119,7 +122,7 @@ class Embeddings:
 
     def evaluated(self, batches: Iterable[Any], *, best: bool) -> Iterator[Any]:
         """Batches with their rows as they are now, or as they were in the best epoch."""
-        return embedded(batches, lambda ids: self.client.read(ids, best=best))
+        return embedded(batches, lambda ids: self.client.read(ids, best=best), self._spec.options.node_types)
 
     def keep_best(self) -> None:
         """The rows of now are the best: every rank says it."""
@@ -132,14 +135,39 @@ class Embeddings:
         return folder
 
 
-def embedded(batches: Iterable[Any], read: Callable[[np.ndarray], np.ndarray]) -> Iterator[Any]:
-    """Batches with the rows that `read` gives for distinct ids, ascending."""
+def embedded(
+    batches: Iterable[Any], read: Callable[[np.ndarray], np.ndarray], node_types: tuple[str, ...] = ()
+) -> Iterator[Any]:
+    """Batches with the rows that `read` gives for distinct ids, ascending; of a typed graph at the nodes of `node_types`."""
     for batch in batches:
-        unique, inverse = np.unique(batch.node_id.cpu().numpy(), return_inverse=True)
-        yield _with_rows(batch, torch.from_numpy(read(unique)).to(batch.node_id.device), inverse)
+        unique, inverse = np.unique(_row_ids(batch, node_types), return_inverse=True)
+        yield _with_rows(batch, torch.from_numpy(read(unique)), inverse, node_types)
 
 
-def _with_rows(batch: Any, rows: Tensor, inverse: np.ndarray) -> Any:
+def _row_ids(batch: Any, node_types: tuple[str, ...]) -> np.ndarray:
+    """int64: the ids in the table of a batch's nodes, type after type."""
+    tables, names = node_tables(batch), node_types or ("",)
+    ids = [tables[name].node_id.cpu().numpy() * len(names) + place for place, name in enumerate(names)]
+    return np.concatenate(ids)
+
+
+def _with_rows(batch: Any, rows: Tensor, inverse: np.ndarray, node_types: tuple[str, ...]) -> Any:
+    tables = {name: node_tables(batch)[name] for name in node_types or ("",)}
+    device = next(iter(tables.values())).node_id.device
     # `index_select`, whose gradient is a sum in the order of the batch's nodes.
-    columns = rows.index_select(0, torch.from_numpy(inverse).to(rows.device))
-    return replace(batch, x=columns if batch.x is None else torch.cat([batch.x, columns], dim=1))
+    columns = rows.to(device).index_select(0, torch.from_numpy(inverse).to(device))
+    return with_columns(
+        batch, dict(zip(tables, columns.split([len(own.node_id) for own in tables.values()]), strict=True))
+    )
+
+
+def with_columns(batch: Any, columns: Mapping[str, Tensor]) -> Any:
+    """The batch with these beside the features of its nodes, by type."""
+    tables = node_tables(batch)
+    return with_node_tables(
+        batch,
+        {
+            name: replace(tables[name], x=own if tables[name].x is None else torch.cat([tables[name].x, own], dim=1))
+            for name, own in columns.items()
+        },
+    )

@@ -263,9 +263,14 @@ def _mapped(path: Path) -> np.ndarray:
 class SavedTable:
     """A saved table that is only read, its rows mapped."""
 
-    def __init__(self, folder: Path | None, width: int, seed: int, column: str = "best") -> None:
-        """`column`: "best", or "rows" of the newest step. None: nothing is saved yet. Raises FormatError where the folder has no table."""
-        self._width, self._seed, self._column = width, seed, column
+    def __init__(
+        self, folder: Path | None, width: int, seed: int, column: str = "best", node_types: tuple[str, ...] = ()
+    ) -> None:
+        """`column`: "best", or "rows" of the newest step; `node_types`: of a typed graph, whose nodes have rows. A folder None: nothing is saved yet.
+
+        Raises FormatError where the folder has no table.
+        """
+        self._width, self._seed, self._column, self.node_types = width, seed, column, node_types
         shards = () if folder is None else saved_shards(folder)
         self._shards = [(shard, np.argsort(shard.ids)) for shard in shards if len(shard.ids)]
 

@@ -187,7 +187,7 @@ class Predictor:
             return loader.epoch(0)
         if self._table is None:
             self._table = self.spec.table()
-        return embedded(loader.epoch(0), self._table.read)
+        return embedded(loader.epoch(0), self._table.read, self._table.node_types)
 
     def join(self, index: int, pieces: Sequence[Piece]) -> None:
         """Writes one part of what these pieces hold."""

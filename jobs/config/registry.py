@@ -53,6 +53,8 @@ class Inputs:
     """Of a typed graph: its types in their order, with the columns of each one's features (0: none). `node` is then the width of the relational layers."""
     relations: tuple[tuple[str, str, str], ...] = ()
     """Of a typed graph: (source type, name, target type) of each relation, in their order."""
+    edge_dims: tuple[int, ...] = ()
+    """Of a typed graph whose features of edges are read: how many each relation has, 0: none. `edge` is then the width of the relational layers."""
     num_relations: int = 0
     """Of links in a knowledge graph, the inverse ones too; 0: links have no relations."""
     edge_weight: bool = False
@@ -309,6 +311,7 @@ def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
         "encoding": inputs.encoding,
         "node_dims": dict(inputs.node_dims),
         "relations": inputs.relations,
+        "edge_dims": inputs.edge_dims,
     }
     return {name: values[name] for name in getattr(kind, "GIVEN", ()) if name in values}
 

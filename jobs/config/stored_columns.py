@@ -117,7 +117,8 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
         "times of nodes": (manifest.has_node_time and of_nodes and "time" not in read, "--sampler.time"),
         counted(further, "further split set"): (further > 0 and of_nodes and splits, "--data.split_set"),
     }
-    told = {name: f" ({option})" if is_plain or name == "edge weights" else "" for name, (_, option) in stored.items()}
+    of_any = "--data.edge_weight", "--data.edge_features"
+    told = {name: f" ({option})" if is_plain or option in of_any else "" for name, (_, option) in stored.items()}
     return [name + told[name] for name, (is_unread, _) in stored.items() if is_unread]
 
 

@@ -132,7 +132,7 @@ def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
         raise ConfigError(f"{error}; set --data.nodes") from None
 
 
-def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:
+def store_encoding(graph: StoredGraph | TypedGraph, options: EncodingOptions) -> StoredGraph | TypedGraph:
     """The graph with this encoding, computed and published as a further snapshot unless it is there already."""
     from graphmill.storage.encoding.encode import encode
 

@@ -229,7 +229,7 @@ def _edges_are_read(config: RunConfig) -> str | None:
     if getattr(config.sampler.options, "corrected", False):
         return "corrected: expected sums over neighbors, got models that read each edge (--data.edge_features); set --sampler.corrected no"
     name, options = config.model.name, config.model.options
-    if not {"edge", "edge_dim"} & set(options.GIVEN):
+    if not {"edge", "edge_dim", "edge_dims"} & set(options.GIVEN):
         return f"--data.edge_features: expected a model that reads features of edges, got {name}; set --model sage, gcn, gat, geco, grit, ppgt, tokengt or primphormer"
     if "model.local.block" in config.open:  # chosen when the graph is known, for edges that have features
         return None

@@ -106,8 +106,9 @@ class ResolvedRun:
         values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):
             values.pop(name, None)
-        if not values.get("edge_dim", 1):  # runs from before there were features of edges go on
-            del values["edge_dim"]
+        for name in ("edge_dim", "edge_dims"):
+            if not values.get(name, 1):  # runs from before there were features of edges go on
+                del values[name]
         links = self.config.links
         decoder = {} if links is None else {"decoder": asdict(links.decoder)}
         layers = {"relational": to_tree(self.config.relational)} if self.has_relational_layers else {}
@@ -282,6 +283,8 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     }
     if config.embeddings.width:
         identity["embeddings"] = {name: getattr(config.embeddings, name) for name in ("width", "optimizer", "mode")}
+        if config.embeddings.node_types:
+            identity["embeddings"]["node_types"] = list(config.embeddings.node_types)
     if reads_weights:
         identity["edge_weight"] = True
         chosen.append("--data.edge_weight yes: edges have weights")

@@ -12,8 +12,9 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import changed_options
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import GraphFacts, graph_facts
-from graphmill.jobs.config.registry import Inputs, stored_encoding
+from graphmill.jobs.config.registry import Inputs
 from graphmill.jobs.config.stored_columns import category_columns, embedded_columns
+from graphmill.jobs.tasks.node_task import edge_dims
 from graphmill.models.options.features import Features
 from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.vocabulary.options import TypedOptions
@@ -43,8 +44,15 @@ def predicted_type(graph: TypedGraph, named: str | None) -> str:
 
 
 def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
-    """The configuration with the predicted type's name, where the task says one. Raises ConfigError as `predicted_type`."""
-    if isinstance(graph, StoredGraph) or not hasattr(config.task.options, "node_type"):
+    """The configuration with the predicted type's name, where the task says one, and the types whose nodes have embeddings. Raises ConfigError as
+    `predicted_type`, and for a type that there is not."""
+    if isinstance(graph, StoredGraph):
+        return config
+    if config.embeddings.width:
+        asked = {name: graph.nodes(name) for name in config.embeddings.node_types or graph.node_types}
+        types = tuple(name for name in graph.node_types if name in asked)
+        config = replace(config, embeddings=replace(config.embeddings, node_types=types))
+    if not hasattr(config.task.options, "node_type"):
         return config
     named = replace(config.task.options, node_type=predicted_type(graph, config.node_type))
     return replace(config, task=replace(config.task, options=named))
@@ -57,12 +65,17 @@ def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inpu
     ]
     widths = {name: config.data.category_width for name, *_ in embedded}
     ages = getattr(config.sampler.options, "recency_dim", 0)  # beside the features of every node
+    trained = dict.fromkeys(config.embeddings.node_types, config.embeddings.width)
+    dims = edge_dims(manifest, config)
     return Inputs(
         node=Features(dim=config.relational.width),
+        edge=Features(dim=config.relational.width if dims else 0),
+        edge_dims=dims,
         out_dim=nodes.num_classes or 1,
         task="node",
         node_dims=tuple(
-            (name, row.feature_dim + widths.get(name, 0) + ages) for name, row in manifest.node_types.items()
+            (name, row.feature_dim + widths.get(name, 0) + ages + trained.get(name, 0))
+            for name, row in manifest.node_types.items()
         ),
         relations=tuple((each.source, each.name, each.target) for each in manifest.edge_types),
         embedded=tuple(embedded),
@@ -107,6 +120,8 @@ def _for_types(config: RunConfig) -> str | None:
         wrong["--sampler"] = config.sampler.name
     if config.node_type is not None:
         wrong["--task.node_type"] = config.node_type
+    if config.embeddings.node_types:
+        wrong["--embeddings.node_types"] = " ".join(config.embeddings.node_types)
     if config.relational != RelationalConfig():
         wrong["--relational"] = changed_options(config.relational)
     if not wrong:
@@ -131,8 +146,6 @@ def _for_one_type(config: RunConfig) -> str | None:
         return f"--baseline: expected a plain graph, got a typed one and {' '.join(config.baseline.models)}; leave out --baseline"
     if row is not None and row.takes_types and config.relational != RelationalConfig():
         return f"--relational: {config.model.name} has layers of its own; set --model.num_layers and the like, and leave out --relational"
-    if (encoding := stored_encoding(config.model.options)) is not None:
-        return f"{config.model.name}: expected a model without stored encodings, for a typed graph has none, got {encoding.name}; set another --model"
     if config.loader.cache_bytes:
         return "--loader.cache_bytes: rows are fetched by plan of plain graphs alone; leave it out"
     return None

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from graphmill.cluster.data.training_data import OpenNodes, StoredNodes
+from graphmill.cluster.embeddings.embeddings import with_columns
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Task
 from graphmill.core.errors import GraphmillError
@@ -26,9 +27,10 @@ from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
 from graphmill.jobs.resolve.typed_facts import NodeGraph, predicted_nodes
 from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
-from graphmill.jobs.tasks.node_task import graph_inputs
+from graphmill.jobs.tasks.node_task import graph_inputs, num_rows
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
 from graphmill.samplers.access.typed_router import whole_router
+from graphmill.samplers.batches.typed_batch import node_tables, with_node_tables
 from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.methods.registry import without_encodings
 from graphmill.samplers.vocabulary.options import FullGraphOptions, NeighborOptions, RandomPartitionOptions
@@ -52,10 +54,9 @@ def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) 
     baseline = resolved.config.baseline
     if left := unread(graph.manifest, resolved.config, resolved.inputs):
         plan.add("not read", left.partition(": ")[2])
-    if isinstance(graph, StoredGraph):
-        if resolved.encoding is not None:
-            plan.add("encoding", _encoding_text(graph, resolved.encoding))
-        plan.add_table(resolved, graph.manifest.num_nodes)
+    if resolved.encoding is not None:
+        plan.add("encoding", _encoding_text(graph, resolved.encoding))
+    plan.add_table(resolved, num_rows(graph.manifest, resolved.config.embeddings))
     if baseline.models:
         tried = f"{baseline.configurations} of {len(search())} configurations each, trained before the run"
         plan.add("baselines", f"{', '.join(baseline.models)}: {tried}")
@@ -65,7 +66,7 @@ def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) 
         _add_sampled(plan, graph.whole(), resolved, task)
 
 
-def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
+def _encoding_text(graph: NodeGraph, encoding: EncodingOptions) -> str:
     if find_encoding(graph, encoding.name) is not None:
         return f"{encoding.name}, stored with the graph"
     ends = f" --which {encoding.which}" if encoding.kind == "laplacian" else ""
@@ -82,7 +83,7 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
             "batch", f"not drawn: the graph lies at {graph.url}; plan with a copy on this machine to measure batches"
         )
         return
-    missing = encoding is not None and isinstance(graph, StoredGraph) and find_encoding(graph, encoding.name) is None
+    missing = encoding is not None and find_encoding(graph, encoding.name) is None
     embeddings = resolved.config.embeddings
 
     def readable(options: Any) -> Any:
@@ -91,13 +92,19 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
 
     def complete(batch: Any) -> Any:
         """With zeros for embeddings, and for an encoding that is not stored yet."""
+        tables = node_tables(batch)
         if embeddings.width:
-            columns = torch.zeros(len(batch.node_id), embeddings.width)
-            batch = replace(batch, x=columns if batch.x is None else torch.cat([batch.x, columns], dim=1))
+            of_types = {name: tables[name] for name in embeddings.node_types or ("",)}
+            batch = with_columns(
+                batch, {name: torch.zeros(len(own.node_id), embeddings.width) for name, own in of_types.items()}
+            )
         if not missing or encoding is None:
             return batch
-        zeros = torch.zeros(len(batch.node_id), encoding.dim)
-        return replace(batch, encoding=zeros, encoding_names=(encoding.name,))
+        dim, batch = encoding.dim, replace(batch, encoding_names=(encoding.name,))
+        encoded = {
+            name: replace(own, encoding=torch.zeros(len(own.node_id), dim)) for name, own in node_tables(batch).items()
+        }
+        return with_node_tables(batch, encoded)
 
     plan.add("splits", _split_text(manifest, resolved.config))
     evaluation = {split: readable(options) for split, options in resolved.evaluation.items()}

@@ -42,6 +42,7 @@ from graphmill.jobs.tasks.node_task import (
     graph_lacks,
     lacks_features,
     node_task,
+    num_rows,
 )
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import Traffic
@@ -148,7 +149,7 @@ class Nodes(Subject):
         graph = self.graph
         if resolved.config.servers.range_reads:
             graph = graph.features_by_range()
-        if resolved.encoding is not None and isinstance(graph, StoredGraph):
+        if resolved.encoding is not None:
             graph = store_encoding(graph, resolved.encoding)
         return replace(self, stored=graph)
 
@@ -201,11 +202,11 @@ class Nodes(Subject):
 
     def table(self, resolved: ResolvedRun) -> "TableSpec | None":
         options = resolved.config.embeddings
-        if not options.width or isinstance(self.graph, TypedGraph):
+        if not options.width:
             return None
         from graphmill.cluster.embeddings.embeddings import TableSpec
 
-        return TableSpec(options, self.graph.manifest.num_nodes, resolved.config.fit.seed)
+        return TableSpec(options, num_rows(self.graph.manifest, options), resolved.config.fit.seed)
 
     def rivals(self, config: RunConfig) -> str:
         constant = "mean" if config.task.name == "regression" else "majority class"
@@ -313,16 +314,14 @@ class Nodes(Subject):
         def check_look() -> None:
             if not graph.is_here:
                 raise ConfigError(f"{graph.url} is not on this machine, where batches would be drawn")
-            missing = (
-                encoding is not None and isinstance(graph, StoredGraph) and not find_encoding(graph, encoding.name)
-            )
-            if encoding is not None and missing:
+            if encoding is not None and not find_encoding(graph, encoding.name):
                 raise ConfigError(
                     f"{graph.url} has no {encoding.name} yet; the prediction computes it, or graphmill encode"
                 )
 
         def table() -> SavedTable:
-            return SavedTable(run.place.folder.resolve() / BEST, config.embeddings.width, config.fit.seed)
+            options, folder = config.embeddings, run.place.folder.resolve() / BEST
+            return SavedTable(folder, options.width, config.fit.seed, node_types=options.node_types)
 
         return Prediction(
             subject=self,
@@ -353,7 +352,8 @@ class Nodes(Subject):
                 )
             )
         if manifest.is_typed:
-            return replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
+            widths = {name: getattr(inputs, name) for name in ("node_dims", "relations", "edge_dims")}
+            return replace(trained.inputs, **widths)
         return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
 
 
@@ -407,14 +407,6 @@ def plain_inputs(config: RunConfig, graph: StoredGraph) -> Inputs:
 
 
 def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | None) -> tuple[RunConfig, Facts]:
-    if config.embeddings.width:
-        raise ConfigError(
-            f"{graph.url}: embeddings: expected a graph of one type, got a typed one; leave out --embeddings.width"
-        )
-    if config.data.edge_features:
-        raise ConfigError(
-            f"{graph.url}: edge_features: expected a graph of one type, got a typed one; leave out --data.edge_features"
-        )
     config, manifest, split_set = with_type(config, graph), graph.manifest, config.data.split_set
     predicted = predicted_nodes(graph, config)
     _check_targets(config, predicted)

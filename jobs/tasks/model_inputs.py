@@ -24,7 +24,8 @@ from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.relational.network import TypedGraphs
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.batches.minibatch import TorchBatch
-from graphmill.samplers.batches.typed_batch import TypedBatch
+from graphmill.samplers.batches.typed_batch import TypedBatch, node_tables, with_node_tables
+from graphmill.storage.format.encoding_names import split_encodings
 
 if TYPE_CHECKING:
     from graphmill.samplers.methods.graph_batches import TorchGraphBatch
@@ -159,6 +160,7 @@ def _rows(batch: TorchBatch) -> dict[str, Any]:
 def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
     """A minibatch of a typed graph."""
     subgraph = {name: nodes.subgraph for name, nodes in batch.nodes.items() if nodes.subgraph is not None}
+    encodings = [nodes.encoding for nodes in batch.nodes.values() if nodes.encoding is not None]
     return TypedGraphs(
         node_id={name: nodes.node_id for name, nodes in batch.nodes.items()},
         x={name: nodes.x for name, nodes in batch.nodes.items()},
@@ -167,6 +169,8 @@ def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
         root_index=batch.root_index,
         subgraph=subgraph or None,
         weight={name: edges.edge_weight for name, edges in batch.edges.items() if edges.edge_weight is not None},
+        edge_attr={name: edges.edge_feature for name, edges in batch.edges.items() if edges.edge_feature is not None},
+        encodings=split_encodings(torch.cat(encodings), batch.encoding_names) if encodings else {},
     )
 
 
@@ -207,9 +211,8 @@ class ReadColumns(nn.Module):
         if hasattr(batch, "node_feature"):  # of a set of graphs, whose module a run on nodes does not load
             edge = self.rows(batch.edge_feature, OF_EDGES)
             return replace(batch, node_feature=self.rows(batch.node_feature), edge_feature=edge)
-        if not isinstance(batch, TypedBatch):
-            return replace(batch, x=self.rows(batch.x))
-        return replace(batch, nodes={key: replace(own, x=self.rows(own.x, key)) for key, own in batch.nodes.items()})
+        tables = node_tables(batch)
+        return with_node_tables(batch, {name: replace(own, x=self.rows(own.x, name)) for name, own in tables.items()})
 
 
 def read_columns(model: nn.Module, inputs: Inputs) -> None:

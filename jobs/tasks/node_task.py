@@ -5,7 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from graphmill.cluster.options import NodeAnswerOptions, NodeBinaryOptions, NodeClassificationOptions, NumberOptions
+from graphmill.cluster.options import (
+    EmbeddingOptions,
+    NodeAnswerOptions,
+    NodeBinaryOptions,
+    NodeClassificationOptions,
+    NumberOptions,
+)
 from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.jobs.config.config import RunConfig
@@ -25,22 +31,35 @@ def beside_features(config: RunConfig) -> int:
     return config.embeddings.width + getattr(config.sampler.options, "recency_dim", 0)
 
 
-def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
-    """What the graph and the task decide of a model of its nodes. Raises ConfigError where features of edges are asked for and there are none."""
-    if config.data.edge_features and not data.edge_feature_dim:
+def num_rows(manifest: Manifest, options: EmbeddingOptions) -> int:
+    """How many nodes have embeddings."""
+    return sum(manifest.node_types[name].num_nodes for name in options.node_types or manifest.node_types)
+
+
+def edge_dims(data: Manifest | SourceInfo, config: RunConfig) -> tuple[int, ...]:
+    """Columns of each relation's features of edges, 0: none; empty: they are not read. Raises ConfigError where they are asked for and there are none."""
+    if not config.data.edge_features:
+        return ()
+    rows = data.edge_types.values() if isinstance(data, Manifest) else (data,)
+    if not any(row.edge_feature_dim for row in rows):
         raise ConfigError(
             f"{data.name}: edge_features: expected features of edges, the graph has none; leave out --data.edge_features, or ingest a source that has them"
         )
-    if config.data.edge_features and data.relations:
+    if any(row.relations for row in rows):
         raise ConfigError(
             f"{data.name}: edge_features: expected numbers, an edge of a knowledge graph has a relation, which the decoder of links reads; leave out "
             "--data.edge_features"
         )
+    return tuple(row.edge_feature_dim for row in rows)
+
+
+def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
+    """What the graph and the task decide of a model of its nodes. Raises ConfigError as `edge_dims`."""
     embedded = embedded_columns("", data.feature_columns)
     width = config.data.category_width if embedded else 0
     return Inputs(
         node=Features(dim=data.feature_dim + beside_features(config) + width),
-        edge=Features(dim=data.edge_feature_dim if config.data.edge_features else 0),
+        edge=Features(dim=sum(edge_dims(data, config))),
         out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # of links: states
         task="node",
         num_relations=0 if config.links is None else len(data.relations),

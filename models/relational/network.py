@@ -6,15 +6,18 @@ types stand one after another. A layer (basis decomposition of arXiv:1703.06103,
     L(H) = Drop(ReLU(Norm(H W + b + Σ_r mean_r(H) W_r))),      W_r = Σ_b a_rb V_b
 
 mean_r(H) of a node of the relation's target type is the mean of H over its in-neighbors by r, nodes of the source type, by the weights of edges where
-these have some; 0 where it has none, and for nodes of other types. W is the same for all types, whose input layers are their own.
+these have some; 0 where it has none, and for nodes of other types. W is the same for all types, whose input layers are their own. Where a relation's
+edges have features e, they are added to the message, as GraphSAGE has them in arXiv:1905.12265: mean_r(H) is the mean of H + e U_r. U_r is one linear map for
+each relation, without a bias, and the same in all layers.
 
 R-SAGE is these layers and a linear head. Before another model (`OverTypes`) they hear the relations apart, and the model, its local and its global part,
-then takes all nodes and the edges of all relations as one plain graph, or as one for each root where the batch has subgraphs of roots.
+then takes all nodes and the edges of all relations as one plain graph, or as one for each root where the batch has subgraphs of roots. Features of edges are
+there e U_r, and 0 of relations without any; stored encodings are rows of the nodes of all types.
 
 Shapes: n nodes of all types, D width, R relations, B bases.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
@@ -50,6 +53,11 @@ class RelationLists:
         """[rows, D]: the (weighted) mean over each row's sources; 0 where it has none. Differentiable, without scatter."""
         return Propagate.apply(x_sD, self, "mean", False)
 
+    def edge_mean(self, e_EF: Tensor) -> Tensor:
+        """[rows, F]: the (weighted) mean over each row's edges of their features, which take no gradient."""
+        place = torch.arange(len(e_EF), dtype=self._rows.indices.dtype, device=e_EF.device)
+        return sum_rows(self._rows._replace(indices=place), e_EF.detach()) * self._share.to(e_EF.dtype)
+
     def multiply(self, x_ND: Tensor, normalisation: str, transposed: bool) -> Tensor:
         """D⁻¹A X or its transpose, without a gradient."""
         share = self._share.to(x_ND.dtype)
@@ -80,6 +88,8 @@ class TypedGraphs:
     root_index: Tensor  # int64 [r], positions among the nodes of their type
     subgraph: Mapping[str, Tensor] | None = None  # int64 [n_t]: the root whose subgraph a node is in
     weight: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r], of the relations whose edges have weights
+    edge_attr: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r, F_r], likewise their features
+    encodings: Mapping[str, Tensor] = field(default_factory=dict)  # [n, k] each: stored rows of the nodes of all types
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -100,7 +110,7 @@ class TypedGraphs:
         sizes = self.num_nodes
         return {name: RelationLists(*csc, sizes[name[0]], self.weight.get(name)) for name, csc in self.edges.items()}
 
-    def as_plain(self, x_nD: Tensor) -> Graphs:
+    def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs:
         """All nodes and edges as plain graphs, with these rows as features: one, or one for each root's subgraph.
 
         Where some relations have weights, an edge of another one has the weight 1.
@@ -114,11 +124,12 @@ class TypedGraphs:
         edge_index, count = torch.cat(ends, dim=1), len(self.node_id)
         ones = {name: torch.ones(len(indices), device=device) for name, (_, indices) in self.edges.items()}
         weight_E = torch.cat([*{**ones, **self.weight}.values()]) if self.weight else None
-        graphs = partial(Graphs, edge_coefficient=weight_E)
+        graphs = partial(Graphs, edge_coefficient=weight_E, edge_attr=edge_attr_ED)
         node_id = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
         if self.subgraph is None:
             node_ptr = torch.tensor([0, len(x_nD)], device=device)
-            return graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row, max_nodes=len(x_nD))
+            graphs = partial(graphs, encodings=self.encodings, max_nodes=len(x_nD))
+            return graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row)
         subgraph_n = torch.cat(list(self.subgraph.values()))
         order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as models want graphs
         place_n = torch.empty_like(order_n).scatter_(0, order_n, torch.arange(len(order_n), device=device))
@@ -129,6 +140,7 @@ class TypedGraphs:
             x=x_nD[order_n],
             node_id=node_id[order_n],
             root_index=place_n[self.root_row],
+            encodings={name: rows_nk[order_n] for name, rows_nk in self.encodings.items()},
         )
 
 
@@ -149,13 +161,15 @@ class RelationalConvolution(nn.Module):
         """W_r of every relation, [R, F, D]."""
         return self.basis_BFD if self.share_RB is None else torch.einsum("rb,bfd->rfd", self.share_RB, self.basis_BFD)
 
-    def forward(self, x_nF: Tensor, graphs: TypedGraphs) -> Tensor:
+    def forward(self, x_nF: Tensor, graphs: TypedGraphs, edge_of: Mapping[Names, Tensor]) -> Tensor:
+        """`edge_of`: of the relations whose edges have features, the mean of e U_r at each node of the target type, [n_t, F]."""
         sizes = list(graphs.num_nodes.values())
         x_of = dict(zip(graphs.num_nodes, x_nF.split(sizes), strict=True))
         y_of = dict(zip(graphs.num_nodes, self.own(x_nF).split(sizes), strict=True))
         for weight_FD, (name, lists) in zip(self.weights(), graphs.lists.items(), strict=True):
             source, _, target = name
-            y_of[target] = y_of[target] + lists.mean(x_of[source]) @ weight_FD
+            mean_tF = lists.mean(x_of[source])
+            y_of[target] = y_of[target] + (mean_tF + edge_of[name] if name in edge_of else mean_tF) @ weight_FD
         return torch.cat(list(y_of.values()))
 
 
@@ -178,14 +192,34 @@ class RelationalLayers(nn.Module):
             for _ in range(config.num_layers)
         )
         self.norms = nn.ModuleList(make_norm(config.norm, config.width) for _ in range(config.num_layers))
+        self.edges = nn.ModuleDict(
+            {str(place): nn.Linear(dim, config.width, bias=False) for place, dim in enumerate(config.edge_dims) if dim}
+        )
 
     def forward(self, graphs: TypedGraphs) -> Tensor:
         """Returns the states of the nodes of all types, [n, width], one type after another. Raises ValueError for another graph's types."""
         self._check(graphs)
         x_nD = torch.cat([self._input(name, graphs) for name in self.config.node_dims])
+        means = {name: linear(graphs.lists[name].edge_mean(e_EF)) for name, linear, e_EF in self._edges(graphs)}
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x_nD = self.dropout(torch.relu(norm(convolution(x_nD, graphs))))
+            x_nD = self.dropout(torch.relu(norm(convolution(x_nD, graphs, means))))
         return x_nD
+
+    def edge_rows(self, graphs: TypedGraphs) -> Tensor | None:
+        """e U_r of the edges of all relations, [E, width], 0 of relations without features; None where no features are read."""
+        if not self.edges:
+            return None
+        rows_of = {name: linear(e_EF) for name, linear, e_EF in self._edges(graphs)}
+        like = next(iter(rows_of.values()))
+        missing = {name: like.new_zeros(len(indices), like.shape[1]) for name, (_, indices) in graphs.edges.items()}
+        return torch.cat([*{**missing, **rows_of}.values()])
+
+    def _edges(self, graphs: TypedGraphs) -> Iterator[tuple[Names, nn.Linear, Tensor]]:
+        """Of the relations whose edges have features: the name, U_r and the features."""
+        for place, linear in self.edges.items():
+            assert isinstance(linear, nn.Linear)
+            name = self.config.relations[int(place)]
+            yield name, linear, graphs.edge_attr[name].to(linear.weight.dtype)
 
     def _input(self, name: str, graphs: TypedGraphs) -> Tensor:
         key, x = f"type {name}", graphs.x[name]
@@ -208,6 +242,13 @@ class RelationalLayers(nn.Module):
             if dim != (0 if x is None else x.shape[1]):
                 got = "none" if x is None else x.shape[1]
                 raise ValueError(f"features of {name} must have {dim} columns, got {got}; set node_dims")
+        for relation, dim in zip(self.config.relations, self.config.edge_dims, strict=bool(self.config.edge_dims)):
+            e_EF = graphs.edge_attr.get(relation)
+            if dim and (e_EF is None or e_EF.shape[1] != dim):
+                got = "none" if e_EF is None else e_EF.shape[1]
+                raise ValueError(
+                    f"features of edges of {'--'.join(relation)} must have {dim} columns, got {got}; set edge_dims"
+                )
 
 
 class RSAGE(nn.Module):
@@ -233,9 +274,10 @@ class OverTypes(nn.Module):
 
     def forward(self, graphs: TypedGraphs, *, epoch: int = 0) -> Tensor:
         """Returns [r, out_dim], what the model predicts of the roots."""
-        return self.model(graphs.as_plain(self.layers(graphs)), epoch=epoch)
+        return self.model(graphs.as_plain(self.layers(graphs), self.layers.edge_rows(graphs)), epoch=epoch)
 
     def forward_with_penalty(self, graphs: TypedGraphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """The same with the model's penalty, of a model that has one."""
         model: Any = self.model
-        return model.forward_with_penalty(graphs.as_plain(self.layers(graphs)), epoch=epoch)
+        plain = graphs.as_plain(self.layers(graphs), self.layers.edge_rows(graphs))
+        return model.forward_with_penalty(plain, epoch=epoch)

@@ -14,11 +14,13 @@ class RelationalConfig:
     """Input layers by type, and layers of relational propagation, before a model of a typed graph's nodes as one graph. Raises ValueError on values
     that cannot work."""
 
-    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations")
+    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "edge_dims")
     node_dims: Mapping[str, int] = field(default_factory=lambda: {"node": 1})
     """Columns of each type's features, in the graph's order; 0: the type has none, and all its nodes begin with one learned vector."""
     relations: tuple[Names, ...] = ()
     """(source type, name, target type) of each relation, in the graph's order."""
+    edge_dims: tuple[int, ...] = ()
+    """Columns of each relation's features of edges, 0: it has none; empty: no relation's are read."""
     width: Count = 128
     """Channels of a node's state."""
     num_layers: Size = 2
@@ -45,12 +47,16 @@ class RelationalConfig:
                     raise ValueError(
                         f"relations must join types among {', '.join(self.node_dims)}, got {name!r}; set relations"
                     )
+        if len(self.edge_dims) not in (0, len(self.relations)):
+            raise ValueError(
+                f"edge_dims must have one count for each of {len(self.relations)} relations, got {len(self.edge_dims)}; set edge_dims"
+            )
 
 
 @dataclass(frozen=True)
 class RSAGEConfig(RelationalConfig):
     """R-SAGE."""
 
-    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "out_dim")
+    GIVEN: ClassVar[tuple[str, ...]] = (*RelationalConfig.GIVEN, "out_dim")
     reads_weights: ClassVar = True
     out_dim: Count = 1

@@ -1,7 +1,7 @@
 """A minibatch of a typed graph: a table of nodes for each type, and a CSC for each relation, as numpy arrays or as tensors."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -135,6 +135,16 @@ class TypedBatch(Generic[Array]):
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TypedBatch[Array]":
         """Of tensors: the batch on that device."""
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+def node_tables(batch: Any) -> dict[str, Any]:
+    """What has a batch's nodes, by type: a minibatch itself, of one type without a name."""
+    return dict(batch.nodes) if isinstance(batch, TypedBatch) else {"": batch}
+
+
+def with_node_tables(batch: Any, tables: Mapping[str, Any]) -> Any:
+    """The batch with these in place of its own."""
+    return replace(batch, nodes={**batch.nodes, **tables}) if isinstance(batch, TypedBatch) else tables[""]
 
 
 def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:

@@ -1,6 +1,7 @@
 """Stored encodings: float32 rows for the nodes of a stored graph, computed once, then found by name.
 
-    data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each
+    data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each; of a typed graph
+                                                         part-00000/<type>/encodings/<name>.arrow, for every type
 
 Storing one publishes another snapshot: the files of the previous one, and the encoding's. A name (`laplacian-16-smallest`, `rwse-20`) means
 the same for every graph and partitioning. A graph ingested again with the same content keeps its encodings; with other content it has none.
@@ -20,11 +21,15 @@ ALGORITHM_VERSION = 1  # of every stored encoding: raise it where the same optio
 COLUMN = "encoding"
 
 
-class EncodedGraph(Protocol):
-    """What is read of a `StoredGraph`."""
+class DescribedGraph(Protocol):
+    """A graph, plain or typed, or a part of a typed one."""
 
     @property
     def manifest(self) -> Manifest: ...
+
+
+class EncodedGraph(DescribedGraph, Protocol):
+    """What is read of a `StoredGraph`."""
 
     @property
     def filesystem(self) -> fsspec.AbstractFileSystem: ...
@@ -36,7 +41,7 @@ class EncodedGraph(Protocol):
     def offsets(self) -> np.ndarray: ...
 
 
-def find_encoding(graph: EncodedGraph, name: str) -> EncodingEntry | None:
+def find_encoding(graph: DescribedGraph, name: str) -> EncodingEntry | None:
     """The stored encoding of this name, or None if there is none of this version. ConfigError for a name that is not one of an encoding."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
@@ -56,7 +61,7 @@ def read_encoding(
 
     Raises FormatError where the file is missing, truncated, or does not fit; with `verify`, where its checksum does not match.
     """
-    file = entry.file(partition)
+    (file,) = entry.files_of(partition)
     path = f"{graph.path}/{file.path}"
     start, stop = graph.offsets[partition : partition + 2]
     batch = read_batch(graph.filesystem, path, file, verify=verify, num_rows=stop - start)

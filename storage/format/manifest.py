@@ -5,7 +5,8 @@ names must be the ones of the format, so a manifest cannot point outside its gra
 
 `node_types` and `edge_types` are tables: a plain graph has one row in each, and a typed one a row for each type of nodes and each relation. `requires` names what a
 reader must support to read the graph at all. A typed graph's partition has a folder for each type and each relation, `part-00000/paper/nodes.arrow` and
-`part-00000/author--writes--paper/topology.arrow`. A part of it is read as a graph of its own (`Manifest.of_part`): a type, or a relation with its target type.
+`part-00000/author--writes--paper/topology.arrow`; a stored encoding has a file for each type. A part of it is read as a graph of its own (`Manifest.of_part`): a
+type, or a relation with its target type.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from graphmill.storage.format.feature_rows import FeatureLayout, FeatureRows
 from graphmill.storage.format.manifest_reader import (
     FORMAT,
     FORMAT_VERSION,
+    OF_TYPES,
     RELATIONS,
     TIMES,
     TYPES,
@@ -42,7 +44,7 @@ _TYPED_FILE_NAME = re.compile(
     rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|edges))\.arrow"
 )
 _OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
-_ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
+_ENCODING_FILE = re.compile(rf"part-\d{{5}}/(?:{NAME}/)?encodings/[A-Za-z0-9._-]{{1,128}}\.arrow")
 LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}  # by the kind of labels
 
 
@@ -51,13 +53,19 @@ class EncodingEntry:
     """One stored encoding of the graph's nodes."""
 
     version: int  # of the algorithm that made it
-    files: Mapping[str, FileEntry] = field(default_factory=dict)  # one for each partition
+    files: Mapping[str, FileEntry] = field(
+        default_factory=dict
+    )  # one for each partition, of a typed graph for each of each type
     provenance: Mapping[str, str] = field(default_factory=dict)  # of laplacian: its eigenvalues, separated by spaces
 
-    def file(self, partition: int) -> FileEntry:
-        """The partition's file."""
-        (entry,) = (each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/"))
-        return entry
+    def files_of(self, partition: int) -> list[FileEntry]:
+        """The partition's file, or those of all types."""
+        return [each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/")]
+
+    def of_part(self, name: str) -> "EncodingEntry":
+        """Of a typed graph: what one type has, with the names of a plain graph's files; a relation has none."""
+        own = {file: each for file, each in self.files.items() if file.split("/")[1] == name}
+        return replace(self, files={file.replace(f"/{name}/", "/", 1): each for file, each in own.items()})
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,7 @@ class Manifest:
         return replace(
             self.rows[name],
             files={short: self.files[stored] for short, stored in self.stored_names(name).items()},
+            encodings={kind: own for kind, each in self.encodings.items() if (own := each.of_part(name)).files},
             provenance=self.provenance,
             snapshot=self.snapshot,
             created=self.created,
@@ -265,7 +274,8 @@ class Manifest:
     def requires(self) -> list[str]:
         """What a reader must support beyond a graph of 0.2."""
         if self.is_typed:
-            return [TYPES, *sorted({name for row in self.rows.values() for name in row.requires})]
+            of_rows = sorted({name for row in self.rows.values() for name in row.requires})
+            return [TYPES, *([OF_TYPES] if self.encodings else []), *of_rows]
         return [TIMES] * (self.has_edge_time or self.has_node_time) + [RELATIONS] * bool(self.relations)
 
     def node_row(self, name: str) -> dict[str, Any]:
@@ -344,6 +354,8 @@ def read_graph_manifest(reader: ManifestReader) -> Manifest:
     }
     name = reader.text("name")
     manifest = Manifest.of_tables(name, _tables(reader), **whole) if reader.is_typed else _plain(reader, name, whole)
+    encodings = reader.members("encodings").items()
+    manifest = replace(manifest, encodings={kind: _encoding(each, manifest) for kind, each in encodings})
     for part in manifest.rows:
         for stored in manifest.stored_names(part).values():
             if stored not in manifest.files:
@@ -362,7 +374,6 @@ def _plain(reader: ManifestReader, name: str, whole: Mapping[str, Any]) -> Manif
         name,
         **_node_fields(nodes),
         **_edge_fields(edges),
-        encodings={kind: _encoding(each, nodes) for kind, each in reader.members("encodings").items()},
         links=_links(reader),
         statistics=reader.optional_inner("statistics"),
         **whole,
@@ -374,8 +385,6 @@ def _tables(reader: ManifestReader) -> Tables:
     statistics = reader.optional_inner("statistics")
     if statistics is None:
         reader.fail("statistics", "those of each type and relation", None)
-    if encodings := reader.members("encodings"):
-        reader.fail("encodings", "none of a typed graph", list(encodings))
     types: dict[str, Manifest] = {}
     for row in reader.inners("node_types"):
         name = row.text("name")
@@ -468,10 +477,16 @@ def _edge_fields(edges: ManifestReader) -> dict[str, Any]:
     return fields
 
 
-def _encoding(reader: "ManifestReader", nodes: "ManifestReader") -> EncodingEntry:
+def encoding_folders(manifest: Manifest, node_type: str) -> list[str]:
+    """Where the rows of this type's nodes lie, partition after partition."""
+    folder = f"{node_type}/" * manifest.is_typed
+    return [f"{partition_dir(index)}/{folder}encodings" for index in range(manifest.num_partitions)]
+
+
+def _encoding(reader: "ManifestReader", manifest: Manifest) -> EncodingEntry:
     files = reader.files(_ENCODING_FILE)
-    folders = sorted(name.split("/")[0] for name in files)
-    if folders != [partition_dir(index) for index in range(len(nodes.offsets()) - 1)]:
+    folders = sorted(name.rpartition("/")[0] for name in files)
+    if folders != sorted(folder for name in manifest.node_types for folder in encoding_folders(manifest, name)):
         reader.fail("files", "one file for each partition", folders)
     return EncodingEntry(reader.count("version"), files, reader.texts("provenance"))
 

@@ -15,14 +15,14 @@ from graphmill.storage.filesystem.fsync import remove_if_empty
 from graphmill.storage.filesystem.object_stores import is_object_store
 from graphmill.storage.filesystem.outputs import remove_empty_folder
 from graphmill.storage.filesystem.urls import is_local
-from graphmill.storage.format.manifest import PART_NAME, parse_head
+from graphmill.storage.format.manifest import NAME, PART_NAME, parse_head
 from graphmill.storage.snapshots.snapshots import manifest_path
 
 # Every name that a writer gives to a file in its folder, and no other. The journal is removed last: without it the folder is nobody's.
 _KEPT = (
     r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links|graphs)\.arrow",
     rf"part-\d{{5}}/{PART_NAME}/(topology|nodes|ids|features|edges)\.arrow",
-    r"part-\d{5}/encodings/(laplacian-\d{1,4}-(smallest|both_ends)|rwse-\d{1,4})\.arrow",
+    rf"part-\d{{5}}/({NAME}/)?encodings/(laplacian-\d{{1,4}}-(smallest|both_ends)|rwse-\d{{1,4}})\.arrow",
     r"rejects\.csv",
     r"\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?",
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.cluster.embeddings.client import READ_BYTES, OwnerHere, SavedAt, TableClient
+from graphmill.cluster.embeddings.embeddings import Embeddings, TableSpec
 from graphmill.cluster.embeddings.owner import TableOwner
 from graphmill.cluster.embeddings.rows import (
     BLOCK_NUMBERS,
@@ -23,7 +24,8 @@ from graphmill.cluster.embeddings.rows import (
     owner_of,
     saved_shards,
 )
-from graphmill.cluster.reduction.position_tree import fold, leaf
+from graphmill.cluster.options import EmbeddingOptions
+from graphmill.cluster.reduction.position_tree import Seat, fold, leaf
 from graphmill.cluster.transport.embedding_messages import (
     SAVE,
     BeginTable,
@@ -34,7 +36,17 @@ from graphmill.cluster.transport.embedding_messages import (
     TableStatus,
 )
 from graphmill.core.errors import FormatError, StageError
+from graphmill.samplers.access.router import local_router
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.batches.minibatch import to_torch
+from graphmill.samplers.batches.typed_batch import node_tables, typed_to_torch
+from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.vocabulary.options import NeighborOptions
+from graphmill.storage.format.source import Relation
+from graphmill.storage.graph import StoredGraph, open_graph
+from graphmill.storage.ingestion.ingest import ingest
 from tests.cluster.table_simulation import Course, Simulation
+from tests.listed_graph import random_listed_graph
 
 CONFIG = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exact=True, num_positions=3)
 
@@ -278,3 +290,34 @@ def test_sums_are_over_the_ids_of_both():
     total = add_rows(left, right)
     assert total.ids.tolist() == [0, 1, 4]
     assert total.values[:, 0].tolist() == [8.0, 1.0, 18.0]
+
+
+def test_one_type_and_one_relation_have_the_plain_graphs_rows(tmp_path):
+    """Losses of every step and all rows, byte for byte; each node of two types has a row."""
+    graph = replace(random_listed_graph(40, 160), original_id=None)
+    ingest(graph, str(tmp_path / "graph"))
+    plain, found = local_router(open_graph(str(tmp_path / "graph"), kind=StoredGraph)), []
+    one = TypedRouter({"node": plain}, {Relation("node", "edge", "node"): plain})
+    two = TypedRouter({"node": plain, "other": plain}, {Relation("node", "to", "other"): plain})
+    for router, types in ((plain, ()), (one, ("node",)), (two, ("node", "other"))):
+        spec, seen = TableSpec(EmbeddingOptions(width=3, node_types=types), 80, seed=5), set()
+        table = Embeddings(spec, Seat(0, 1, 2), torch.device("cpu"))
+        table.begin(SavedAt(0, ""))
+        options = NeighborOptions((4, 3), 4, root_split=None, root_type="other" if router is two else None)
+        sampler, losses, collate = NeighborSampler(router, options, 2), [], typed_to_torch if types else to_torch
+        for step in range(3):
+            batches = [collate(sampler.sample(0, 2 * step + position)) for position in range(2)]
+            rows = [own.x for batch in table.for_step(batches) for own in node_tables(batch).values()]
+            seen |= {
+                (name, n) for each in batches for name, own in node_tables(each).items() for n in own.node_id.tolist()
+            }
+            assert {own.shape[1] for own in rows} == {4 + 3}
+            losses.append(sum(own[:, -3:].sin().cumsum(0).sum() for own in rows))
+            losses[-1].backward()
+            table.push(1.0, learns=True)
+        ids = np.arange(80)
+        after = table.client.read(ids)
+        assert (after != initial_rows(5, ids, 3)).any(axis=1).sum() == len(seen)
+        found.append(([loss.item() for loss in losses], after.tobytes()))
+        table.close()
+    assert found[0] == found[1] != found[2]

@@ -1,4 +1,4 @@
-"""Typed graphs through the commands: ingest and inspect_graph take them, a command for plain graphs says in one line that it does not."""
+"""Typed graphs through the commands: ingest, inspect_graph and encode take them; wrong options are refused in one line."""
 
 from pathlib import Path
 
@@ -66,11 +66,13 @@ def test_a_damaged_file_ends_inspect_graph_with_one_line(folder: Path, tmp_path:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_command_for_plain_graphs_refuses_it_in_one_line(folder: Path) -> None:
-    done = run_job(encode.main, ["stored", "rwse"], folder)
-    assert done.returncode == 1
-    assert "expected a graph of one type of nodes, found a typed graph" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_encode_stores_rows_of_every_type(folder: Path) -> None:
+    output_of(ingest.main, "graph.yaml", "encoded", "--partitions", "2", cwd=folder)
+    assert "rwse-4: computed" in output_of(encode.main, "encoded", "rwse", "--dim", "4", cwd=folder)
+    assert "rwse-4: found" in output_of(encode.main, "encoded", "rwse", "--dim", "4", cwd=folder)
+    graph = open_graph(str(folder / "encoded"))
+    assert {tuple(graph.nodes(name).manifest.encodings) for name in graph.node_types} == {("rwse-4",)}
+    assert "every checksum matches" in output_of(inspect_graph.main, "encoded", "--verify", cwd=folder)
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,9 @@ def test_chunks_train_and_the_whole_graph_scores(folder: Path) -> None:
             "--model rsage --sampler node2subgraph",
             "direction 'both' needs lists of out-edges, a relation has in-edges alone",
         ),
-        ("--model tokengt --sampler typed-neighbor --evaluation sampled", "without stored encodings"),
+        ("--model rsage --data.edge_features", "expected features of edges, the graph has none"),
+        ("--model rsage --embeddings.width 4 --embeddings.node_types book", "expected a type, one of author, field"),
+        ("--model rsage --embeddings.node_types author", "set --embeddings.width"),
         (
             "--model ppgt --sampler typed-neighbor --evaluation sampled",
             "set --sampler typed-node2subgraph or typed-ppr, and --eval",
@@ -274,7 +276,16 @@ def test_what_a_typed_graph_cannot_have_is_refused_in_one_line(words: str, messa
     assert not (folder / "refused").exists()
 
 
-@pytest.mark.parametrize("words", ["--model rsage", TYPED_SAMPLER, "--task.node_type paper", "--relational.width 64"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--model rsage",
+        TYPED_SAMPLER,
+        "--task.node_type paper",
+        "--relational.width 64",
+        "--embeddings.node_types paper --embeddings.width 4",
+    ],
+)
 def test_a_plain_graph_has_no_types(words: str | list[str], folder: Path) -> None:
     words = words.split() if isinstance(words, str) else words
     done = run_job(train_nodes.main, ["--data", "plain", *words, "--run.dir", "refused"], folder)

@@ -62,7 +62,7 @@ def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
 
 
 SETS = "1 further split set of paper"
-OTHERS = "2 features of edges of author--writes--paper; times of edges of author--writes--paper"
+OTHERS = "2 features of edges (--data.edge_features) of author--writes--paper; times of edges of author--writes--paper"
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,6 @@ def test_inspect_graph_names_them(graphs) -> None:
     printed = run_job(inspect_graph.main, [graphs["telling"]]).stdout
     assert "columns  weights\n" in printed
     assert "not read  unless a run asks for them: 1 further split set\n" in printed
-    assert "not read  unless a run asks for them: 2 features of edges, times of edges\n" in printed
+    assert (
+        "not read  unless a run asks for them: 2 features of edges (--data.edge_features), times of edges\n" in printed
+    )

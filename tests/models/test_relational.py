@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -95,6 +96,51 @@ def test_r_sage_is_its_formula(num_bases: int) -> None:
         h = {name: norm(rows).relu() for name, rows in out.items()}
     expected = model.head(h["author"][[4, 0, 6]])
     torch.testing.assert_close(model(graphs), expected, rtol=1e-12, atol=1e-12)
+
+
+EDGE_DIMS = (2, 0, 3, 0)
+
+
+class Kept(nn.Module):
+    """Keeps the graphs that it is given."""
+
+    def forward(self, graphs, *, epoch: int) -> torch.Tensor:
+        self.graphs = graphs
+        return graphs.x[graphs.root_index]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_features_of_edges_are_added_to_messages(weighted: bool) -> None:
+    """In each layer, by loops over edges; a model behind the layers gets them, and 0 of relations without any."""
+    torch.manual_seed(0)
+    config = RelationalConfig(DIMS, RELATIONS, EDGE_DIMS, width=6, num_layers=1, num_bases=0, norm="none")
+    model = OverTypes(config, Kept()).double().eval()
+    graphs, (layer,) = typed(), model.layers.convolutions
+    sizes = {name: len(indices) for name, (_, indices) in graphs.edges.items()}
+    e = {name: torch.randn(sizes[name], dim).double() for name, dim in zip(RELATIONS, EDGE_DIMS, strict=True) if dim}
+    weight = {CITES: torch.rand(sizes[CITES]).double()} if weighted else {}
+    graphs = replace(graphs, edge_attr=e, weight=weight)
+    x = dict(
+        zip(
+            SIZES,
+            torch.cat([model.layers._input(name, graphs) for name in SIZES]).split([*SIZES.values()]),
+            strict=True,
+        )
+    )
+    out, shown = {name: layer.own(rows) for name, rows in x.items()}, []
+    for number, (name, (indptr, indices)) in enumerate(graphs.edges.items()):
+        own = e[name] @ model.layers.edges[str(number)].weight.T if name in e else torch.zeros(sizes[name], 6).double()
+        share, rows = weight.get(name, torch.ones(sizes[name]).double()), []
+        for start, stop in pairwise(indptr.tolist()):
+            message = x[name[0]][indices[start:stop].long()] + own[start:stop]
+            rows.append(share[start:stop] @ message / share[start:stop].sum().clamp_min(1e-9))
+        out[name[2]] = out[name[2]] + torch.stack(rows) @ layer.basis_BFD[number]
+        shown.append(own)
+    torch.testing.assert_close(model(graphs), out["author"].relu()[[4, 0, 6]], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(model.model.graphs.edge_attr, torch.cat(shown))
+    for wrong in ({}, {**e, CITES: e[CITES][:, :2]}):
+        with pytest.raises(ValueError, match=r"features of edges of .* must have [23] columns, got"):
+            model(replace(graphs, edge_attr=wrong))
 
 
 def test_bases_are_shared() -> None:
@@ -199,7 +245,7 @@ def only(graphs: TypedGraphs, root: int) -> TypedGraphs:
 
 
 def test_one_plain_graph_for_each_root() -> None:
-    graphs = of_subgraphs()
+    graphs = replace(of_subgraphs(), encodings={"rwse-1": torch.arange(14)})
     assert sum(len(indices) for _, indices in graphs.edges.values()) > 8
     plain = graphs.as_plain(torch.arange(14).double().unsqueeze(1))
     row = plain.x.squeeze(1).long()  # where a node was before
@@ -214,6 +260,7 @@ def test_one_plain_graph_for_each_root() -> None:
     )
     assert sorted(map(tuple, row[plain.edge_index].T.tolist())) == expected
     assert row[plain.root_index].tolist() == [5, 6, 7]
+    assert plain.encodings["rwse-1"].tolist() == row.tolist()
     assert plain.node_id.tolist() == typed().as_plain(torch.zeros(14, 1)).node_id[row].tolist()
 
 
@@ -286,6 +333,7 @@ def test_another_graph_is_refused(config, message: str) -> None:
             "relations must join types among paper, author, place, got 'book'",
         ),
         ({"node_dims": {**DIMS, "a.b": 1}}, "a dot divides, got 'a.b'"),
+        ({"edge_dims": (1, 0)}, "edge_dims must have one count for each of 4 relations, got 2"),
     ],
 )
 def test_options_that_cannot_be(wrong, message: str) -> None:

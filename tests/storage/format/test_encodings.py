@@ -21,8 +21,11 @@ from graphmill.storage.format.encoding_names import (
     parse_encoding_name,
 )
 from graphmill.storage.format.encodings import ALGORITHM_VERSION, find_encoding, stored_encodings
-from graphmill.storage.graph import open_graph
+from graphmill.storage.format.source import Relation, TypedSource
+from graphmill.storage.graph import TypedGraph, open_graph
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.snapshots.prune import prune
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import all_files, edit_manifest, stored_file
 
@@ -56,6 +59,56 @@ def expected(options: EncodingOptions) -> np.ndarray:
     if options.kind == "rwse":
         return return_probabilities(source, destination, 60, options.dim)
     return laplacian_modes(symmetric_adjacency(source, destination, 60), options.dim, options.which)[0]
+
+
+TYPES = {
+    "one type": ({"paper": 60}, [("paper", "paper"), ("paper", "paper")]),
+    "several": (
+        {"paper": 30, "author": 20, "place": 10},
+        [("author", "paper"), ("paper", "author"), ("paper", "paper"), ("author", "place")],
+    ),
+}
+
+
+@pytest.mark.parametrize("options", [LAPLACIAN, RWSE], ids=lambda options: options.name)
+@pytest.mark.parametrize("name", TYPES)
+def test_a_typed_graph_has_the_rows_of_the_plain_graph_of_all_its_nodes_and_edges(name, options, tmp_path):
+    """Byte for byte; kept by prune and by ingestion again, and checked with the other files."""
+    sizes, relations = TYPES[name]
+    rng, first = np.random.default_rng(0), dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    ends = {
+        Relation(source, f"r{i}", target): (rng.integers(0, sizes[source], 60), rng.integers(0, sizes[target], 60))
+        for i, (source, target) in enumerate(relations)
+    }
+    nodes = {each: array_nodes(each, size) for each, size in sizes.items()}
+    source = TypedSource("typed", nodes, {each: array_edges(each.name, *own) for each, own in ends.items()})
+    of_all = [
+        own + first[side]
+        for each, pair in ends.items()
+        for own, side in zip(pair, (each.source, each.target), strict=True)
+    ]
+    plain = ArrayGraph("plain", 60, np.concatenate(of_all[::2]), np.concatenate(of_all[1::2]))
+    found = []
+    for graph, partitions in ((plain, 1), (source, 1), (source, 3)):
+        url = str(tmp_path / f"{graph.name if graph is source else 'plain'}-{partitions}")
+        ingest(graph, url, IngestOptions(num_partitions=partitions))
+        encoded, _ = encode(open_graph(url), options)
+        assert encode(open_graph(url), options) == (encoded, False)
+        types = [encoded.nodes(each) for each in sizes] if isinstance(encoded, TypedGraph) else [encoded]
+        found.append(np.concatenate([rows_by_id(each, options.name) for each in types]).tobytes())
+    assert found[0] == found[1] == found[2]
+    assert set(encoded.nodes("paper").manifest.encodings) == {options.name}
+    assert not encoded.relation(next(iter(ends))).manifest.encodings
+    ingest(source, url, IngestOptions(num_partitions=3, overwrite=True))
+    prune(url, keep=1)
+    kept = open_graph(url, kind=TypedGraph)
+    kept.verify()
+    assert kept.manifest.encodings == encoded.manifest.encodings
+    (file,) = tmp_path.glob(f"typed-3/data/*/part-00001/paper/encodings/{options.name}.arrow")
+    assert str(file.relative_to(url)) in {each.path for each in kept.partition_files(1)}
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(FormatError, match=f"part-00001/paper/encodings/{options.name}.arrow"):
+        kept.verify()
 
 
 @pytest.mark.parametrize("options", [LAPLACIAN, RWSE, EncodingOptions("laplacian", 3)], ids=lambda o: o.name)
