@@ -9,12 +9,12 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from graphmill.cluster.metrics.class_scores import gather_objects
-from graphmill.samplers.access.router import Router
+from graphmill.core.offsets import pointers
+from graphmill.samplers.access.router import Router, ask_rows
 from graphmill.samplers.drawing.pending_batch import DrawingSampler
 from graphmill.samplers.loading.scheduled_rows import SharedRows, copy_rows
 from graphmill.samplers.vocabulary.messages import NodeRows
@@ -58,31 +58,40 @@ class HostMates:
 
 def share_rows(
     sampler: DrawingSampler, epoch: int, batches: Sequence[int], num_bytes: int, mates: HostMates
-) -> SharedRows | None:
-    """The rows that the host's ranks need most, as many as `num_bytes` hold; None on a host with one rank. A collective call.
+) -> list[SharedRows]:
+    """The rows of each type that the host's ranks need most, as many as `num_bytes` hold; none on a host with one rank. A collective call.
 
     `batches`: the rank's, of this epoch.
     """
-    router = sampler.router
     drawn = sampler.draw(epoch, batches[:_COUNTED])
-    columns: dict[str, Any] = vars(drawn[0].columns)
-    one = router.empty_rows(1, **columns, stored=True)
-    row_bytes = sum(column.nbytes for column in vars(one).values() if column is not None)
+    ones = [router.empty_rows(1, **vars(columns), stored=True) for router, _, columns in drawn[0].wanted]
+    row_bytes = [sum(column.nbytes for column in vars(one).values() if column is not None) for one in ones]
     # Each tells as many as there is room for, so that no lengths need be told; what nobody tells has the count 0.
-    most = num_bytes // row_bytes if len(mates.ranks) > 1 else 0
-    own, times = needed(router, [one.node for one in drawn], most)
+    most = num_bytes // min(row_bytes) if len(mates.ranks) > 1 else 0
+    # Nodes are told by one number each, type after type.
+    first_of = pointers(np.array([router.manifest.num_nodes for router, *_ in drawn[0].wanted]))
+    own = [
+        needed(router, [one.wanted[place][1] for one in drawn], most)
+        for place, (router, *_) in enumerate(drawn[0].wanted)
+    ]
+    node = np.concatenate([nodes + first for (nodes, _), first in zip(own, first_of, strict=False)])
+    times = np.concatenate([times for _, times in own])
+    first = np.argsort(-times, kind="stable")[:most]
     told = mates.memory(16 * most * len(mates.ranks)).view(np.int64).reshape(len(mates.ranks), 2, most)
-    told[mates.place, :, : len(own)] = own, times
+    told[mates.place, :, : len(first)] = node[first], times[first]
     gather_objects(None)
-    node = most_needed(told[:, 0].ravel(), told[:, 1].ravel(), most)
-    rows = _columns(one, len(node), mates)
-    first, stop = even_split(len(node), len(mates.ranks), mates.place)
-    for start in range(first, stop, _ASKED_ROWS):
-        some = np.arange(start, min(start + _ASKED_ROWS, stop))
-        for pending, group in router.ask_rows(node[some], **columns)[1]:
-            copy_rows(pending.result(), np.arange(len(group)), rows, some[group])
+    chosen = most_needed(told[:, 0].ravel(), told[:, 1].ravel(), num_bytes, first_of, row_bytes)
+    shared = []
+    for (router, _, columns), one, node in zip(drawn[0].wanted, ones, chosen, strict=True):
+        rows = _columns(one, len(node), mates)
+        start_of, stop = even_split(len(node), len(mates.ranks), mates.place)
+        for start in range(start_of, stop, _ASKED_ROWS):
+            some = np.arange(start, min(start + _ASKED_ROWS, stop))
+            for pending, group in ask_rows([(router, node[some], columns)])[0][1]:
+                copy_rows(pending.result(), np.arange(len(group)), rows, some[group])
+        shared.append(SharedRows(node, rows))
     gather_objects(None)
-    return SharedRows(node, rows) if len(node) else None
+    return shared if any(len(one.node) for one in shared) else []
 
 
 def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,12 +104,21 @@ def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np
     return node[first], times[first]
 
 
-def most_needed(node: np.ndarray, times: np.ndarray, most: int) -> np.ndarray:
-    """The nodes, ascending, that are needed most often by all who told; entries of 0 times are none."""
+def most_needed(
+    node: np.ndarray, times: np.ndarray, room: int, first_of: np.ndarray, row_bytes: Sequence[int]
+) -> list[np.ndarray]:
+    """The nodes of each type, ascending, that are needed most often by all who told, as many rows as there is room for; entries of 0 times are none.
+
+    A type's nodes are told by numbers from its entry of `first_of` on. A byte saves as many bytes as its row is needed times, whatever the type.
+    """
     found, place = np.unique(node, return_inverse=True)
     total = np.bincount(place, weights=times, minlength=len(found))
-    first = np.argsort(-total, kind="stable")[:most]
-    return np.sort(found[first[total[first] > 0]])
+    order = np.argsort(-total, kind="stable")
+    order = order[total[order] > 0]
+    type_of = np.searchsorted(first_of, found[order], side="right") - 1
+    chosen = np.sort(found[order[np.cumsum(np.array(row_bytes, np.int64)[type_of]) <= room]])
+    ends = np.searchsorted(chosen, first_of)
+    return [chosen[start:stop] - first for start, stop, first in zip(ends, ends[1:], first_of, strict=False)]
 
 
 def _columns(one: NodeRows, length: int, mates: HostMates) -> NodeRows:

@@ -302,7 +302,7 @@ class Worker:
     def loader(self, sampler_options: Any, *, is_sharing: bool = False) -> Loader:
         """This rank's training batches; with rows that the host's ranks share, a collective call."""
         sampler, num_positions = self.data.sampler(sampler_options, self.seat.num_positions), self.seat.num_positions
-        shared = None
+        shared = list[SharedRows]()
         if is_sharing and isinstance(sampler, DrawingSampler):
             own = [
                 step * num_positions + place
@@ -326,7 +326,7 @@ class Worker:
         num_positions: int,
         options: LoaderOptions,
         place: int,
-        shared: SharedRows | None = None,
+        shared: Sequence[SharedRows] = (),
     ) -> Loader:
         num_ranks = min(self.world_size, num_positions)
         return Loader(

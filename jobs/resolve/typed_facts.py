@@ -146,8 +146,6 @@ def _for_one_type(config: RunConfig) -> str | None:
         return f"--baseline: expected a plain graph, got a typed one and {' '.join(config.baseline.models)}; leave out --baseline"
     if row is not None and row.takes_types and config.relational != RelationalConfig():
         return f"--relational: {config.model.name} has layers of its own; set --model.num_layers and the like, and leave out --relational"
-    if config.loader.cache_bytes:
-        return "--loader.cache_bytes: rows are fetched by plan of plain graphs alone; leave it out"
     return None
 
 

@@ -283,22 +283,10 @@ class Router:
         """bool [owners]: whose rows are written where they belong in this process."""
         return np.array([owner is not None for owner in self._near])
 
-    def ask_rows(
-        self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]
-    ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[PendingRows, np.ndarray]]]:
-        """Asks the owners for rows: of those in this process what places them, and of the others the replies under way, each with the
-        positions of its nodes in `node`."""
-        near, asked = self.row_requests(node, feature=feature, split_set=split_set, encodings=encodings)
-        far = [
-            (PendingRows(self._owners[index].submit(request), index, len(group)), group)
-            for index, request, group in asked
-        ]
-        return near, far
-
     def row_requests(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
     ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[int, FetchRows, np.ndarray]]]:
-        """The same with the requests to the other owners, by their numbers, not sent."""
+        """What places the rows of owners in this process, and the requests to the others, by their numbers, each with the positions of its nodes in `node`."""
         near: list[tuple[PlaceRows, np.ndarray | slice]] = []
         far: list[tuple[int, FetchRows, np.ndarray]] = []
         # One owner says itself which ids are not its own.
@@ -434,22 +422,37 @@ class Router:
         return Question(requests, lambda replies: then(_merge_lists(replies, groups, len(node))))
 
 
-def fetch_rows(wanted: Sequence[tuple[Router, np.ndarray, Columns]]) -> list[NodeRows]:
-    """Rows of each router's nodes, in their order (`Router.fetch`): all asked at once, with one message to each owner elsewhere."""
-    rows, placed, asked = list[NodeRows](), [], []
-    for router, ids, columns in wanted:
-        node, told = integer_ids(ids), vars(columns)
-        into = router.empty_rows(len(node), **told)
-        rows.append(into)
-        if len(node):
-            near, far = router.row_requests(node, **told)
-            placed += [(place, into, group) for place, group in near]
-            asked += [(router, into, *one) for one in far]
-    pending = submit_together([(router.owner(index), request) for router, _, index, request, _ in asked])
-    for place, into, group in placed:  # while the others answer
-        place(into, group)
-    for (router, into, index, _, group), one in zip(asked, pending, strict=True):
-        router.put_rows(PendingRows(one, index, len(group)).result(), None, into, group)
+Wanted = tuple[Router, np.ndarray, Columns]  # rows of these nodes, by stored ids
+AskedRows = tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[PendingRows, np.ndarray]]]
+
+
+def ask_rows(wanted: Sequence[Wanted]) -> list[AskedRows]:
+    """Asks for rows of each router's nodes, all at once, with one message to each owner elsewhere: of owners in this process what places them, and of
+    the others the replies under way, each with the positions of its nodes."""
+    asked = [router.row_requests(node, **vars(columns)) if len(node) else ([], []) for router, node, columns in wanted]
+    requests = [
+        (router.owner(index), request)
+        for (router, *_), (_, far) in zip(wanted, asked, strict=True)
+        for index, request, _ in far
+    ]
+    pending = iter(submit_together(requests))
+    return [
+        (near, [(PendingRows(next(pending), index, len(group)), group) for index, _, group in far])
+        for near, far in asked
+    ]
+
+
+def fetch_rows(wanted: Sequence[Wanted]) -> list[NodeRows]:
+    """Rows of each router's nodes, in their order (`Router.fetch`), all asked at once."""
+    wanted = [(router, integer_ids(ids), columns) for router, ids, columns in wanted]
+    rows = [router.empty_rows(len(node), **vars(columns)) for router, node, columns in wanted]
+    asked = ask_rows(wanted)
+    for into, (near, _) in zip(rows, asked, strict=True):  # while the others answer
+        for place, group in near:
+            place(into, group)
+    for (router, *_), into, (_, far) in zip(wanted, rows, asked, strict=True):
+        for reply, group in far:
+            router.put_rows(reply.result(), None, into, group)
     return rows
 
 

@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from graphmill.samplers.access.router import Columns, Router, fetch_rows
+from graphmill.samplers.access.router import Columns, Router, Wanted, fetch_rows
+from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 
@@ -15,7 +16,7 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 class PendingBatch:
     """A batch that lacks its rows."""
 
-    wanted: tuple[tuple[Router, np.ndarray, Columns], ...]  # of each type, distinct stored ids; a plain graph has one
+    wanted: tuple[Wanted, ...]  # of each type, in the graph's order, distinct nodes; a plain graph has one
     complete: Callable[..., Any]  # the batch, from the rows of each of `wanted`
     num_bytes: int  # that it keeps in memory
 
@@ -39,7 +40,7 @@ class DrawingSampler(Protocol):
     """A sampler that can tell a batch's nodes before their rows are fetched."""
 
     @property
-    def router(self) -> Router: ...
+    def router(self) -> Router | TypedRouter: ...
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         """These batches, in one go: with joined requests where the sampler can."""

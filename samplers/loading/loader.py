@@ -6,7 +6,7 @@ no Ray: a plain PyTorch loop can iterate it. Stages: plan, sample, fetch (inside
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +70,7 @@ class _Position:
 
 
 def _planned(
-    sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int, shared: SharedRows | None
+    sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int, shared: Sequence[SharedRows]
 ) -> ScheduledBatches | None:
     """What fetches the sampler's rows by plan; None where that is not asked for, or all partitions are read in this process.
 
@@ -82,10 +82,6 @@ def _planned(
         raise ConfigError(
             f"cache_bytes: expected a sampler with a method `draw` (docs/guides/your_sampler.md), got {type(sampler).__name__}; leave out "
             "--loader.cache_bytes"
-        )
-    if len(sampler.router.nodes) > 1 and not sampler.router.is_near.all():
-        raise ConfigError(
-            "cache_bytes: expected a plain graph, whose rows alone are planned, got a typed one; leave out --loader.cache_bytes"
         )
     return None if sampler.router.is_near.all() else ScheduledBatches(sampler, options, batches, num_epochs, shared)
 
@@ -105,7 +101,7 @@ class Loader:
     own positions (`graphmill.samplers.vocabulary.rank_shares.own_positions`) step by step. Steps, and the state between two steps, do not depend on the ranks.
 
     `num_epochs`: how many will be asked for, one after the other, as far as is known: rows are planned across their ends. `shared`: rows that
-    need no plan.
+    need no plan, of each type of nodes.
     """
 
     def __init__(
@@ -117,7 +113,7 @@ class Loader:
         num_ranks: int = 1,
         num_positions: int | None = None,
         num_epochs: int = 0,
-        shared: SharedRows | None = None,
+        shared: Sequence[SharedRows] = (),
         device: torch.device | str = "cpu",
         collate: Callable[[Any], Any] = to_torch,
     ) -> None:

@@ -3,6 +3,9 @@
 Threads draw batches ahead, without their rows, from one epoch into the next, within a budget of bytes of their own, so the batches to come are known. Batch by
 batch, in order, the plan (`graphmill.samplers.loading.row_schedule`) says which rows are kept here, which are fetched, and which of these to keep. What is drawn is
 what is trained on. A batch is the one that its sampler makes alone, bit for bit: the plan decides only where its rows come from.
+
+The rows of each type of nodes have a plan and room for themselves. The budget is dealt by the bytes that the first batches need of each type; what a
+type has no use for is the others'.
 """
 
 import threading
@@ -11,13 +14,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from graphmill.core.errors import DeadlineError, StageError
 from graphmill.samplers.access.owners import PendingRows
-from graphmill.samplers.access.router import Columns
-from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.access.router import Wanted, ask_rows
 from graphmill.samplers.drawing.pending_batch import DrawingSampler, PendingBatch
 from graphmill.samplers.kernels.rows import place_rows
 from graphmill.samplers.loading.ordered_stream import Bounds, OrderedStream
@@ -46,7 +49,7 @@ class ScheduleStats:
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows of other machines that are there for good: in memory that the processes of a host share (`graphmill.cluster.serving.shared_rows`)."""
+    """Rows of one type that are other machines' and here for good: in memory that the processes of a host share (`graphmill.cluster.serving.shared_rows`)."""
 
     node: np.ndarray  # stored ids, distinct
     rows: NodeRows  # theirs, features as they are stored
@@ -57,9 +60,42 @@ class _Asked:
     """A batch whose rows are on their way."""
 
     drawn: PendingBatch
-    step: Step
-    # With the positions of their rows among those fetched for the batch, and those fetched ahead after them.
-    replies: list[tuple[PendingRows, np.ndarray]]
+    steps: list[Step]  # of each type
+    # Of each type, with the positions of their rows among those fetched for the batch, and those fetched ahead after them.
+    replies: list[list[tuple[PendingRows, np.ndarray]]]
+
+
+class _KeptRows:
+    """What is kept of one type's rows, and the plan of it."""
+
+    def __init__(self, wanted: Wanted, row_bytes: int, num_bytes: int, shared: SharedRows | None) -> None:
+        """`wanted`: of any batch, for its columns. `num_bytes`: room."""
+        self.router, _, columns = wanted
+        self.columns, self.row_bytes, self.shared = vars(columns), row_bytes, shared
+        num_slots = num_bytes // row_bytes
+        self.rows = self.router.empty_rows(num_slots, **self.columns, stored=True)  # by slot
+        self.plan = RowSchedule(np.asarray(self.router.manifest.partition_offsets), self.router.is_near, num_slots)
+        if shared is not None:
+            self.plan.share(shared.node)
+
+    def put(self, rows: NodeRows, step: Step, near: list[Any], replies: list[tuple[NodeRows, np.ndarray]]) -> None:
+        """A batch's rows from this process, from what processes share, and from other owners; what is kept comes in turn (`exchange`)."""
+        for place, group in near:
+            place(rows, step.near[group])
+        if self.shared is not None and len(step.shared):
+            self.router.put_rows(self.shared.rows, step.shared_row, rows, step.shared)
+        for reply, group in replies:
+            row = np.flatnonzero(group < len(step.absent))
+            self.router.put_rows(reply, row, rows, step.absent[group[row]])
+
+    def exchange(self, rows: NodeRows, step: Step, replies: list[tuple[NodeRows, np.ndarray]]) -> None:
+        """Reads what the batches before this one have kept, then keeps of it what the next ones need."""
+        self.router.put_rows(self.rows, step.slot, rows, step.hit)
+        slot = np.concatenate([step.keep, step.ahead_slot])
+        for reply, group in replies:
+            to = slot[group]
+            row = np.flatnonzero(to >= 0)
+            copy_rows(reply, row, self.rows, to[row])
 
 
 class _Turns:
@@ -113,23 +149,22 @@ class ScheduledBatches:
         options: LoaderOptions,
         batches: Sequence[int],
         num_epochs: int = 0,
-        shared: SharedRows | None = None,
+        shared: Sequence[SharedRows] = (),
     ) -> None:
-        """`batches`: the sampler's numbers of a rank's batches of an epoch, in order."""
+        """`batches`: the sampler's numbers of a rank's batches of an epoch, in order. `shared`: of each type, or none."""
         self._shared = shared
-        self._sampler, self._router, self._options = sampler, sampler.router, options
+        self._sampler, self._options = sampler, options
         self._batches, self._num_epochs = batches, num_epochs
-        self._kept: NodeRows | None = None  # by slot
-        self._plan: RowSchedule | None = None
+        self._kept: list[_KeptRows] = []  # of each type, once a batch is known
         self._draws: OrderedStream[list[PendingBatch]] | None = None
         self._turns = _Turns(0, options.timeout_s)
         self._asking = threading.Lock()  # whoever has it plans, in order
-        self._first = self._planned = self._stop = self._row_bytes = 0
+        self._first = self._planned = self._stop = 0
         self.stats = ScheduleStats()
 
     def begin(self, epoch: int, step: int) -> None:
         """The next batch is that of `step` in an epoch: the one that is planned next, or what is under way ends."""
-        length, options, dtype = len(self._batches), self._options, self._router.manifest.index_dtype
+        length, options = len(self._batches), self._options
         self._first = epoch * length
         first, stop = self._first + step, max(self._num_epochs, epoch + 1) * length
         is_next = self._turns.next == self._planned == first
@@ -141,14 +176,12 @@ class ScheduledBatches:
         def draw(part: int) -> list[PendingBatch]:
             of_epoch, start = divmod(bounds[part], length)
             drawn = self._sampler.draw(of_epoch, self._batches[start : start + bounds[part + 1] - bounds[part]])
-            return [
-                replace(one, wanted=((self._router, one.node.astype(dtype, copy=False), one.columns),)) for one in drawn
-            ]
+            return [replace(one, wanted=tuple(map(_as_stored, one.wanted))) for one in drawn]
 
-        if self._plan is not None:
-            if self._turns.next != self._plan.next_taken:  # a batch was given up: its rows may not have come
-                self._plan.forget()
-            self._plan.begin(first, stop)
+        for kept in self._kept:
+            if self._turns.next != kept.plan.next_taken:  # a batch was given up: its rows may not have come
+                kept.plan.forget()
+            kept.plan.begin(first, stop)
         self._turns, self._planned, self._stop = _Turns(first, options.timeout_s), first, stop
         self._asked: dict[int, _Asked] = {}
         self._known: deque[PendingBatch] = deque()
@@ -174,13 +207,13 @@ class ScheduledBatches:
             self.cancel()
             self._draws.close(timeout_s)
 
-    def batch(self, step: int) -> MiniBatch:
+    def batch(self, step: int) -> Any:
         """The batch of a step of the epoch that has begun. Raises what a stage of it raised, or one of a batch before it."""
         number = self._first + step
         with self._or_nobody():
             asked = self._ask_until(number)
             rows = self._rows(number, asked)
-        return asked.drawn.complete(rows)
+        return asked.drawn.complete(*rows)
 
     @contextmanager
     def _or_nobody(self) -> Iterator[None]:
@@ -210,19 +243,20 @@ class ScheduledBatches:
         self._look_ahead()
         with stage("plan"):
             began = time.thread_time()
-            drawn, plan, stats = self._known.popleft(), self._plan, self.stats
-            assert plan is not None
-            step = plan.take(plan.num_slots // _AHEAD_SHARE)
-            stats.needed += len(drawn.node) - len(step.near)
-            stats.fetched += len(step.absent) + len(step.ahead)
-            stats.fetched_ahead += len(step.ahead)
-            stats.peak_bytes = max(stats.peak_bytes, plan.num_used * self._row_bytes)
+            drawn, stats = self._known.popleft(), self.stats
+            steps = [kept.plan.take(kept.plan.num_slots // _AHEAD_SHARE) for kept in self._kept]
+            wanted = []
+            for (router, node, columns), step in zip(drawn.wanted, steps, strict=True):
+                stats.needed += len(node) - len(step.near)
+                stats.fetched += len(step.absent) + len(step.ahead)
+                stats.fetched_ahead += len(step.ahead)
+                wanted.append((router, np.concatenate([node[step.absent], step.ahead.astype(node.dtype)]), columns))
+            stats.peak_bytes = max(stats.peak_bytes, sum(kept.plan.num_used * kept.row_bytes for kept in self._kept))
             stats.plan_cpu_s += time.thread_time() - began
-        node = np.concatenate([drawn.node[step.absent], step.ahead.astype(drawn.node.dtype)])
         with stage("fetch"):
-            replies = self._router.ask_rows(node, **vars(drawn.columns))[1] if len(node) else []
-        stats.requests += len(replies)
-        return _Asked(drawn, step, replies)
+            replies = [far for _, far in ask_rows(wanted)]
+        stats.requests += sum(map(len, replies))
+        return _Asked(drawn, steps, replies)
 
     def _look_ahead(self) -> None:
         """Tells the plan which batches have been drawn; waits where it knows none."""
@@ -244,53 +278,63 @@ class ScheduledBatches:
     def _admit(self, part: list[PendingBatch]) -> None:
         with stage("plan"):
             began = time.thread_time()
-            plan = self._plan or self._open(part[0].columns)
+            self._kept = self._kept or self._open(part)
             for drawn in part:
-                plan.admit(drawn.node)
+                for kept, (_, node, _) in zip(self._kept, drawn.wanted, strict=True):
+                    kept.plan.admit(node)
             self._known.extend(part)
             self._parts_known += 1
-            self.stats.most_known = max(self.stats.most_known, plan.num_known)
+            self.stats.most_known = max(self.stats.most_known, len(self._known))
             self.stats.plan_cpu_s += time.thread_time() - began
 
-    def _open(self, columns: Columns) -> RowSchedule:
-        """The plan and the room for rows, once it is known which columns they have."""
-        router, near = self._router, self._router.is_near
-        offsets = np.asarray(router.manifest.partition_offsets)
-        one = router.empty_rows(1, **vars(columns), stored=True)
-        self._row_bytes = sum(column.nbytes for column in vars(one).values() if column is not None)
-        num_shared = 0 if self._shared is None else len(self._shared.node)
-        num_far = int(np.diff(offsets)[~near].sum()) - num_shared
-        num_slots = min(self._options.cache_bytes // self._row_bytes, num_far)
-        self._kept = router.empty_rows(num_slots, **vars(columns), stored=True)
-        self._plan = RowSchedule(offsets, near, num_slots)
-        if self._shared is not None:
-            self._plan.share(self._shared.node)
-        self._plan.begin(self._planned, self._stop)
-        return self._plan
+    def _open(self, part: list[PendingBatch]) -> list[_KeptRows]:
+        """The plans and the room for rows, once it is known which columns they have."""
+        row_bytes, needed, most = [], [], []
+        for place, (router, _, columns) in enumerate(part[0].wanted):
+            one = router.empty_rows(1, **vars(columns), stored=True)
+            row_bytes.append(sum(column.nbytes for column in vars(one).values() if column is not None))
+            offsets, is_far = np.asarray(router.manifest.partition_offsets), ~router.is_near
+            owners = [np.searchsorted(offsets, drawn.wanted[place][1], side="right") - 1 for drawn in part]
+            needed.append(1 + row_bytes[-1] * int(is_far[np.concatenate(owners)].sum()))
+            num_shared = len(self._shared[place].node) if self._shared else 0
+            most.append(row_bytes[-1] * (int(np.diff(offsets)[is_far].sum()) - num_shared))
+        rooms = _dealt(self._options.cache_bytes, needed, most)
+        shared = self._shared or [None] * len(rooms)
+        opened = [_KeptRows(*of_type) for of_type in zip(part[0].wanted, row_bytes, rooms, shared, strict=True)]
+        for kept in opened:
+            kept.plan.begin(self._planned, self._stop)
+        return opened
 
-    def _rows(self, number: int, asked: _Asked) -> NodeRows:
-        """The batch's rows, from this process, from what is kept, and from other owners."""
-        drawn, step, kept = asked.drawn, asked.step, self._kept
-        assert kept is not None
+    def _rows(self, number: int, asked: _Asked) -> list[NodeRows]:
+        """The batch's rows of each type, from this process, from what is kept, and from other owners."""
+        wanted, steps = asked.drawn.wanted, asked.steps
         with stage("fetch"):
-            rows = self._router.empty_rows(len(drawn.node), **vars(drawn.columns))
-            if len(step.near):
-                for place, group in self._router.ask_rows(drawn.node[step.near], **vars(drawn.columns))[0]:
-                    place(rows, step.near[group])
-            if self._shared is not None and len(step.shared):
-                self._router.put_rows(self._shared.rows, step.shared_row, rows, step.shared)
-            replies = [(pending.result(), group) for pending, group in asked.replies]
-            for reply, group in replies:
-                row = np.flatnonzero(group < len(step.absent))
-                self._router.put_rows(reply, row, rows, step.absent[group[row]])
-            slot = np.concatenate([step.keep, step.ahead_slot])
+            rows = [router.empty_rows(len(node), **vars(columns)) for router, node, columns in wanted]
+            near = ask_rows(
+                [(router, node[one.near], columns) for (router, node, columns), one in zip(wanted, steps, strict=True)]
+            )
+            replies = [[(pending.result(), group) for pending, group in far] for far in asked.replies]
+            for kept, into, step, (places, _), far in zip(self._kept, rows, steps, near, replies, strict=True):
+                kept.put(into, step, places, far)
             with self._turns.turn(number):  # reads what the batches before it have kept, and nothing that later ones do
-                self._router.put_rows(kept, step.slot, rows, step.hit)
-                for reply, group in replies:
-                    to = slot[group]
-                    row = np.flatnonzero(to >= 0)
-                    copy_rows(reply, row, kept, to[row])
+                for kept, into, step, far in zip(self._kept, rows, steps, replies, strict=True):
+                    kept.exchange(into, step, far)
         return rows
+
+
+def _as_stored(wanted: Wanted) -> Wanted:
+    """With node ids as the graph stores them."""
+    router, node, columns = wanted
+    return router, node.astype(router.manifest.index_dtype, copy=False), columns
+
+
+def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
+    """Bytes for each, in proportion to what is needed, none beyond its most; what is left over is dealt among the others."""
+    rooms, left = [0] * len(needed), sum(needed)
+    for place in sorted(range(len(needed)), key=lambda place: most[place] / needed[place]):
+        rooms[place] = min(room * needed[place] // left, most[place])
+        room, left = room - rooms[place], left - needed[place]
+    return rooms
 
 
 def _joined(first: int, stop: int, length: int) -> list[int]:

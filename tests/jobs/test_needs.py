@@ -8,7 +8,7 @@ from graphmill.jobs.plan.cost_model import Rates
 from graphmill.jobs.plan.needs import Needs, probabilities, seen_needs
 from graphmill.jobs.plan.settings_search import Settings, Setup
 from graphmill.samplers.access.owners import LocalOwner, Owner
-from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.access.router import Router, ask_rows, local_router
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, WatchedRemote
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.loading.scheduled_rows import SharedRows, copy_rows
@@ -32,19 +32,22 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
     return open_graph(str(url))
 
 
-def shared_rows(sampler: NeighborSampler, router: Router, num_bytes: int, row_bytes: int, ranks: range) -> SharedRows:
+def shared_rows(
+    sampler: NeighborSampler, router: Router, num_bytes: int, row_bytes: int, ranks: range
+) -> list[SharedRows]:
     """As the workers of a host choose and fetch them."""
     steps = sampler.num_batches // MICRO_BATCHES
     most, told = num_bytes // row_bytes, []
     for rank in ranks:
         drawn = sampler.draw(0, [step * MICRO_BATCHES + rank for step in range(steps)][:16])
         told.append(needed(router, [one.node for one in drawn], most))
-    node = most_needed(*map(np.concatenate, zip(*told, strict=True)), most)
+    of_all, first_of = map(np.concatenate, zip(*told, strict=True)), np.array([0, router.manifest.num_nodes])
+    (node,) = most_needed(*of_all, num_bytes, first_of, [row_bytes])
     columns = vars(drawn[0].columns)
     rows = router.empty_rows(len(node), **columns, stored=True)
-    for pending, group in router.ask_rows(node, **columns)[1]:
+    for pending, group in ask_rows([(router, node, drawn[0].columns)])[0][1]:
         copy_rows(pending.result(), np.arange(len(group)), rows, group)
-    return SharedRows(node, rows)
+    return [SharedRows(node, rows)]
 
 
 def counted(graph: StoredGraph, options: NeighborOptions, loader: LoaderOptions, row_bytes: int) -> tuple[float, float]:
@@ -61,7 +64,7 @@ def counted(graph: StoredGraph, options: NeighborOptions, loader: LoaderOptions,
         sampler = NeighborSampler(router, options, MICRO_BATCHES)
         steps = sampler.num_batches // MICRO_BATCHES
         before = np.zeros(len(COLUMNS))
-        shared = None
+        shared = list[SharedRows]()
         if loader.shared_bytes:
             shared = shared_rows(sampler, router, loader.shared_bytes, row_bytes, ranks)
         for rank in ranks:

@@ -122,7 +122,7 @@ def load_batches(
         cache_bytes=int(way.room * all_bytes),
         plan_bytes=int(1.1 * AHEAD * first.num_bytes),
     )
-    shared = share(sampler, rank, ranks, addresses, int(way.shared * all_bytes)) if way.shared else None
+    shared = share(sampler, rank, ranks, addresses, int(way.shared * all_bytes)) if way.shared else []
     known = 1 + load.epochs + EPOCHS_AFTER
     with Loader(sampler, options, rank=rank, num_ranks=ranks, num_epochs=known, shared=shared) as loader:
 
@@ -156,7 +156,7 @@ def load_batches(
 
 def share(
     sampler: "DrawingSampler", rank: int, ranks: int, addresses: Sequence[str], num_bytes: int
-) -> "SharedRows | None":
+) -> "list[SharedRows]":
     """The rows that a host's loaders share, as the workers of a training run choose them."""
     import torch.distributed as dist
 

@@ -161,7 +161,7 @@ CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 # Samplers of one graph's nodes.
 OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
 # Samplers that tell a batch's nodes before their rows are fetched.
-BY_PLAN = [name for name in OF_NODES if not name.startswith("typed-")]
+BY_PLAN = OF_NODES
 # Samplers that make a batch around whatever nodes are named.
 AROUND_ROOTS = [name for name in OF_NODES if not name.startswith(("random-partition", "typed-random", "saint"))]
 PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
@@ -435,7 +435,7 @@ def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
     for threads, plan_bytes in ((3, 1 << 30), (1, 0)):
         sampler = build(far, 1)
         options = LoaderOptions(threads=threads, prefetch=3, cache_bytes=cache_bytes, plan_bytes=plan_bytes)
-        with Loader(sampler, options) as loader:
+        with Loader(sampler, options, collate=collate_of(sampler)) as loader:
             for epoch in (0, 1):
                 assert_same([tensors_of(sampler, batch) for batch in loader.epoch(epoch)], expected[epoch])
             assert_same([tensors_of(sampler, batch) for batch in loader.epoch(1, 1)], expected[1][1:])

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import RemoteOwner
@@ -13,11 +15,18 @@ from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.partition_owner import open_parts
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
 from graphmill.samplers.access.typed_router import TypedRouter, typed_router
+from graphmill.samplers.loading.loader import Loader
+from graphmill.samplers.loading.scheduled_rows import _dealt
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
 from graphmill.samplers.methods.ppr import PprSampler
 from graphmill.samplers.vocabulary.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
-from graphmill.samplers.vocabulary.options import PprOptions, TypedNeighborOptions, TypedNode2SubgraphOptions
+from graphmill.samplers.vocabulary.options import (
+    LoaderOptions,
+    PprOptions,
+    TypedNeighborOptions,
+    TypedNode2SubgraphOptions,
+)
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import TypedGraph, open_graph
 from graphmill.storage.ingestion.ingest import ingest
@@ -105,6 +114,51 @@ def test_subgraphs_of_roots_are_those_of_one_process(kind, options, graph: Typed
         assert {type(one) for request in searched for one in request.requests} == {ListNeighbors}
         if kind is Node2SubgraphSampler:
             assert len(searched) <= 2
+
+
+def test_rows_by_plan_are_those_of_one_process(
+    graph: TypedGraph, served: TypedRouter, far: dict[int, FarOwner]
+) -> None:
+    """Each far row once where there is room for all, with one request per owner for all types; the budget is kept where there is not."""
+    here = NeighborSampler(typed_router(graph), OPTIONS)
+    for cache_bytes in (1 << 30, 6000):
+        for owner in far.values():
+            owner.requests.clear()
+        options = LoaderOptions(cache_bytes=cache_bytes, threads=2)
+        with Loader(NeighborSampler(served, OPTIONS), options, num_epochs=3, collate=lambda batch: batch) as loader:
+            for epoch in range(3):
+                for index, batch in enumerate(loader.epoch(epoch)):
+                    assert_same(batch, here.sample(epoch, index))
+            assert loader.planned is not None
+            stats, kept = loader.planned.stats, loader.planned._kept
+        assert 0 < stats.peak_bytes <= cache_bytes
+        assert (
+            0
+            < sum(column.nbytes for one in kept for column in vars(one.rows).values() if column is not None)
+            <= cache_bytes
+        )
+        assert stats.fetched < stats.needed
+        for owner in far.values():
+            asked = [one for one in owner.requests if isinstance(one.requests[0], FetchRows)]
+            rows: dict[str, list[int]] = {}
+            for one in asked:
+                assert len(set(one.parts)) == len(one.parts)
+                for part, request in zip(one.parts, one.requests, strict=True):
+                    rows.setdefault(part, []).extend(request.node.tolist())
+            assert len(asked) <= 3 * here.num_batches
+            if cache_bytes > 6000:
+                assert all(len(set(of_type)) == len(of_type) for of_type in rows.values())
+
+
+@given(st.integers(0, 1000), st.lists(st.tuples(st.integers(1, 50), st.integers(0, 500)), min_size=1, max_size=4))
+def test_room_is_dealt_by_need_and_none_is_left_that_one_can_use(room, types) -> None:
+    needed, most = ([one[place] for one in types] for place in (0, 1))
+    rooms = _dealt(room, needed, most)
+    assert all(0 <= own <= full for own, full in zip(rooms, most, strict=True))
+    assert 0 <= min(room, sum(most)) - sum(rooms) < len(types)
+    shares = sorted((own / need, own < full) for own, need, full in zip(rooms, needed, most, strict=True))
+    below = [share for share, is_short in shares if is_short]
+    assert not below or shares[-1][0] <= below[0] + 1  # who could use more has as much by need as any other
 
 
 def test_what_is_asked_by_itself_is_answered(graph: TypedGraph, served: TypedRouter) -> None:

@@ -84,8 +84,15 @@ def test_shared_rows_change_no_bit_and_are_asked_for_once_a_host(folder):
 def test_room_is_full_where_workers_need_the_same_rows() -> None:
     """Three workers' nodes with the times that each needs them; a node that nobody tells is told 0 times."""
     node, times = np.array([[7, 5, 3], [7, 5, 2], [7, 1, 0]]), np.array([[4, 3, 1], [4, 2, 2], [1, 3, 0]])
-    assert most_needed(node.ravel(), times.ravel(), 3).tolist() == [1, 5, 7]
-    assert most_needed(node.ravel(), times.ravel(), 9).tolist() == [1, 2, 3, 5, 7]
+
+    def chosen(room: int, first_of: list[int], row_bytes: list[int]) -> list[list[int]]:
+        found = most_needed(node.ravel(), times.ravel(), room, np.array(first_of), row_bytes)
+        return [of_type.tolist() for of_type in found]
+
+    assert chosen(38, [0, 8], [10]) == [[1, 5, 7]]
+    assert chosen(90, [0, 8], [10]) == [[1, 2, 3, 5, 7]]
+    # Of two types, the second one's nodes from number 3 on: those of most times, whatever their bytes, while these fit.
+    assert chosen(42, [0, 3, 8], [10, 16]) == [[1], [2, 4]]
 
 
 def hold_until_killed(rank: int, folder: str) -> None:

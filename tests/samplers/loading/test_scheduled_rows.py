@@ -83,7 +83,7 @@ def test_never_more_than_the_budget_with_rows_that_come_early(graph, share):
     router, far = far_router(graph)
     with Loader(NeighborSampler(router, OPTIONS), planned(room, threads=2)) as loader:
         num_batches = sum(len(list(loader.epoch(epoch))) for epoch in range(2))
-        stats, kept = loader.planned.stats, loader.planned._kept
+        stats, kept = loader.planned.stats, loader.planned._kept[0].rows
     assert num_batches == 2 * len(loader)
     assert sum(column.nbytes for column in vars(kept).values() if column is not None) == room * ROW_BYTES
     assert stats.peak_bytes <= room * ROW_BYTES
@@ -112,7 +112,7 @@ def test_rows_are_kept_as_they_are_stored(form, tmp_path):
         for epoch in range(2):
             pairs = zip(loader.epoch(epoch), plain.epoch(epoch), strict=True)
             assert all(same(one, other) for one, other in pairs)
-        kept = loader.planned._kept
+        kept = loader.planned._kept[0].rows
     assert sum(column.nbytes for column in vars(kept).values() if column is not None) == 200 * row_bytes
 
 
