@@ -212,11 +212,11 @@ def _sums_can_be_corrected(config: RunConfig) -> str | None:
         return None
     block = getattr(config.model.options, "local", None)
     name = config.model.name
-    if name in ("geco", "sage", "gcn") and getattr(block, "block", "lcb") not in ("gat", "gated-gcn"):
+    if name in ("geco", "sage", "gcn", "rsage") and getattr(block, "block", "lcb") not in ("gat", "gated-gcn"):
         return None
     what = f"{name} with --model.local {block.block}" if name == "geco" and block is not None else name
     return (
-        f"corrected: expected a model that sums over neighbors (geco, sage, gcn), got {what}, which weighs them itself; "
+        f"corrected: expected a model that sums over neighbors (geco, sage, gcn, rsage), got {what}, which weighs them itself; "
         "set --sampler.corrected no"
     )
 

@@ -24,7 +24,7 @@ from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.relational.network import TypedGraphs
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.batches.minibatch import TorchBatch
-from graphmill.samplers.batches.typed_batch import TypedBatch, node_tables, with_node_tables
+from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, node_tables, with_node_tables
 from graphmill.storage.format.encoding_names import split_encodings
 
 if TYPE_CHECKING:
@@ -168,9 +168,10 @@ def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
         root_type=batch.root_type,
         root_index=batch.root_index,
         subgraph=subgraph or None,
-        weight={name: edges.edge_weight for name, edges in batch.edges.items() if edges.edge_weight is not None},
         edge_attr={name: edges.edge_feature for name, edges in batch.edges.items() if edges.edge_feature is not None},
         encodings=split_encodings(torch.cat(encodings), batch.encoding_names) if encodings else {},
+        weight={name: weight for name, edges in batch.edges.items() if (weight := coefficients(edges)) is not None},
+        degree={name: edges.degree for name, edges in batch.edges.items() if edges.degree is not None},
     )
 
 
@@ -229,7 +230,7 @@ def baselines_see(inputs: Inputs, choice: str, name: str = "") -> Callable[[Tens
     return None if see_raw else lambda x_nF: columns.rows(x_nF, name)[:, : x_nF.shape[1]]
 
 
-def coefficients(batch: TorchBatch) -> Tensor | None:
+def coefficients(batch: TorchBatch | TypedEdges[Tensor]) -> Tensor | None:
     """By what messages count: the edges' weights, or what a sampler says that also knows by which degrees to divide sums; GraphSAINT's does not."""
     return batch.edge_coefficient if batch.degree is not None else batch.edge_weight
 

@@ -44,10 +44,17 @@ from graphmill.models.relational.options import Names, RelationalConfig, RSAGECo
 class RelationLists:
     """The in-edges of one relation: `indices[indptr[i]:indptr[i + 1]]` are the sources of row i, among `num_sources` nodes of another type or the same."""
 
-    def __init__(self, indptr: Tensor, indices: Tensor, num_sources: int, weight: Tensor | None = None) -> None:
-        """`weight` [E], at least 0, counts each edge. Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        num_sources: int,
+        weight: Tensor | None = None,
+        degree: Tensor | None = None,
+    ) -> None:
+        """`weight` [E], at least 0, counts each edge; `degree` [rows] stands for the sums of the weights, where these make estimates. Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
         self._rows = check_lists(indptr, indices, weight, "indptr", num_sources)
-        self._num_sources = num_sources
+        self._num_sources, self._degree = num_sources, degree
 
     def mean(self, x_sD: Tensor) -> Tensor:
         """[rows, D]: the (weighted) mean over each row's sources; 0 where it has none. Differentiable, without scatter."""
@@ -67,8 +74,9 @@ class RelationLists:
 
     @cached_property
     def _share(self) -> Tensor:
-        """[rows, 1]: 1 / degree, which is the sum of the weights."""
-        return power_or_zero(edge_sums(self._rows), -1.0)
+        """[rows, 1]: 1 / degree, which is the sum of the weights unless it was given."""
+        degree_n1 = edge_sums(self._rows) if self._degree is None else self._degree.unsqueeze(1).double()
+        return power_or_zero(degree_n1, -1.0)
 
     @cached_property
     def _columns(self) -> SourceLists:
@@ -90,6 +98,9 @@ class TypedGraphs:
     weight: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r], of the relations whose edges have weights
     edge_attr: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r, F_r], likewise their features
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # [n, k] each: stored rows of the nodes of all types
+    degree: Mapping[Names, Tensor] = field(
+        default_factory=dict
+    )  # int64 [n_t], where weights estimate sums over so many
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -108,7 +119,13 @@ class TypedGraphs:
     @cached_property
     def lists(self) -> dict[Names, RelationLists]:
         sizes = self.num_nodes
-        return {name: RelationLists(*csc, sizes[name[0]], self.weight.get(name)) for name, csc in self.edges.items()}
+        more = {name: (self.weight.get(name), self.degree.get(name)) for name in self.edges}
+        return {name: RelationLists(*csc, sizes[name[0]], *more[name]) for name, csc in self.edges.items()}
+
+    def _degree_of(self, node_type: str) -> Tensor:
+        """int64 [n_t]: over all relations."""
+        zero_n = torch.zeros_like(self.node_id[node_type])
+        return sum((degree for name, degree in self.degree.items() if name[2] == node_type), zero_n)
 
     def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs:
         """All nodes and edges as plain graphs, with these rows as features: one, or one for each root's subgraph.
@@ -127,8 +144,9 @@ class TypedGraphs:
         graphs = partial(Graphs, edge_coefficient=weight_E, edge_attr=edge_attr_ED)
         node_id = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
         if self.subgraph is None:
+            degree_n = torch.cat([self._degree_of(name) for name in self.node_id]) if self.degree else None
             node_ptr = torch.tensor([0, len(x_nD)], device=device)
-            graphs = partial(graphs, encodings=self.encodings, max_nodes=len(x_nD))
+            graphs = partial(graphs, encodings=self.encodings, degree=degree_n, max_nodes=len(x_nD))
             return graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row)
         subgraph_n = torch.cat(list(self.subgraph.values()))
         order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as models want graphs

@@ -241,9 +241,14 @@ class Router:
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
         """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
+        return ask([self.step_question(node, walk, key, direction)])[0].neighbor
+
+    def step_question(
+        self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in"
+    ) -> Question[NeighborLists]:
+        """What `step_walks` asks."""
         node = integer_ids(node)
-        question = self._lists_question(node, lambda at: StepWalks(node[at], walk[at], key, direction), _as_they_are)
-        return ask([question])[0].neighbor
+        return self._lists_question(node, lambda at: StepWalks(node[at], walk[at], key, direction), _as_they_are)
 
     def fetch(
         self,

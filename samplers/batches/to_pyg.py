@@ -87,8 +87,8 @@ def _data(batch: TorchBatch) -> Data:
 def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
     """A typed batch, for heterogeneous models and `trim_to_layer`.
 
-    `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, stored encodings by their names, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
-    edge_attr, edge_time and `num_sampled_edges` by hop. The type of the roots has `root_index` and, where they come first, `batch_size`; they do not in a chunk. All
+    `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, loss_weight, stored encodings by their names, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
+    edge_attr, edge_time, edge_coefficient, degree (of target nodes) and `num_sampled_edges` by hop. The type of the roots has `root_index` and, where they come first, `batch_size`; they do not in a chunk. All
     types and relations of the graph are there. A batch of one subgraph per root has `batch`, as `disjoint=True` has it, and of PPR `score`, and no counts by hop. Tensors are the batch's own, but for edge_index.
     """
     data = HeteroData()
@@ -98,6 +98,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
     for name, nodes in batch.nodes.items():
         columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
         columns |= {"batch": nodes.subgraph, "score": nodes.score, "root_time": nodes.root_time}
+        columns |= {"loss_weight": nodes.loss_weight}
         columns |= {} if nodes.encoding is None else split_encodings(nodes.encoding, batch.encoding_names)
         for column, value in columns.items():
             if value is not None:
@@ -117,6 +118,8 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
             "edge_weight": edges.edge_weight,
             "edge_attr": edges.edge_feature,
             "edge_time": edges.edge_time,
+            "edge_coefficient": edges.edge_coefficient,
+            "degree": edges.degree,
         }
         for column, value in columns.items():
             if value is not None:

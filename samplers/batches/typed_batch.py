@@ -32,6 +32,7 @@ class TypedNodes(Generic[Array]):
     score: Array | None = None  # float32 [n], closeness to that root
     root_time: Array | None = None  # int64 [n], of the root that each copy of a node was reached from
     encoding: Array | None = None  # float32 [n, sum of dims]: the encodings asked for, of a type that stores them
+    loss_weight: Array | None = None  # float32 [n], by which a root's loss enters the sum
 
     def __repr__(self) -> str:
         return describe(self)
@@ -52,6 +53,9 @@ class TypedEdges(Generic[Array]):
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
+    edge_coefficient: Array | None = None  # float32 [e], by which a message counts
+    # int64 [n], in-edges by this relation in the whole graph: of those the coefficients make estimates
+    degree: Array | None = None
 
     def __repr__(self) -> str:
         return describe(self)

@@ -1,18 +1,19 @@
 """From the rows of nodes and lists of edges to a batch: a minibatch of a plain graph, a typed batch of any other."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, Router, ask
+from graphmill.samplers.access.router import EDGE_COLUMNS, ONE_RELATION, ONE_TYPE, Router, ask
 from graphmill.samplers.access.router import Columns as FetchedColumns
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, TypedNodes
 from graphmill.samplers.drawing.pending_batch import PendingBatch
-from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows, WalkDirection
+from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows
 from graphmill.samplers.vocabulary.requirements import check_splits, edge_uses, encodings_by_type, type_of_roots
 from graphmill.storage.format.source import Relation
 
@@ -92,12 +93,12 @@ def edges_among(
 class InducedBatches:
     """Batches of given nodes and of all edges among them, of every relation, without roots; `options` name the columns."""
 
-    def __init__(self, router: Router | TypedRouter, options: Any, direction: WalkDirection = "in") -> None:
+    def __init__(self, router: Router | TypedRouter, options: Any) -> None:
         """Raises ConfigError where the graph lacks what the options name."""
         self._router, self._encodings = router, options.encodings
         self.root_type = type_of_roots(router, getattr(options, "root_type", None))
         check_splits(router, self.root_type, options.split_set)
-        uses = edge_uses(router, direction, edge_columns=options.edge_columns, induced=True)
+        uses = edge_uses(router, edge_columns=options.edge_columns, induced=True)
         self._edge_columns = {relation: use.columns for relation, use in uses.items()}
         encodings = encodings_by_type(router, options.encodings)
         self._columns = {
@@ -131,3 +132,20 @@ def edges_of(lists: NeighborLists) -> tuple[np.ndarray, np.ndarray, Columns]:
 def root_table(batch: Any) -> Any:
     """What has the nodes among which a batch's roots are: a minibatch itself."""
     return batch.roots if isinstance(batch, TypedBatch) else batch
+
+
+def edge_tables(batch: Any) -> Mapping[Relation, Any]:
+    """What has the edges of each relation: a minibatch itself."""
+    return batch.edges if isinstance(batch, TypedBatch) else {ONE_RELATION: batch}
+
+
+def with_columns(batch: Any, edges: Mapping[Relation, Columns], nodes: Mapping[str, Columns] | None = None) -> Any:
+    """The batch with further columns of some relations' edges, and of some types' nodes."""
+    of_nodes = nodes or {}
+    if not isinstance(batch, TypedBatch):
+        return replace(batch, **edges[ONE_RELATION], **of_nodes.get(ONE_TYPE, {}))
+    return replace(
+        batch,
+        nodes={name: replace(table, **of_nodes.get(name, {})) for name, table in batch.nodes.items()},
+        edges={relation: replace(table, **edges.get(relation, {})) for relation, table in batch.edges.items()},
+    )

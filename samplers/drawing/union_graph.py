@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphmill.core.counter_random import unit_interval
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.list_pool import ListsNeighbors
 from graphmill.samplers.access.router import Columns, Router, ask, fetch_rows
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.kernels.lists import all_positions
+from graphmill.samplers.kernels.random_streams import hash_again, hash_ids
 from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
 from graphmill.samplers.vocabulary.requirements import edge_uses, no_out_edges
 from graphmill.storage.format.source import Relation
@@ -69,35 +70,47 @@ class NodeNumbers:
         return rank
 
 
-class UnionGraph:
-    """Relations of a typed graph as one graph: a `graphmill.samplers.access.list_pool.ListsNeighbors`."""
+Lists = tuple[Relation, WalkDirection]  # a relation, and which of its lists
 
-    def __init__(self, router: TypedRouter, relations: Sequence[Relation]) -> None:
-        self._router, self._relations = router, relations
+
+class UnionGraph:
+    """Relations of a typed graph as one graph: a `graphmill.samplers.access.list_pool.ListsNeighbors`.
+
+    Its lists are of the one direction that it was made for, whatever its methods are told.
+    """
+
+    def __init__(self, router: TypedRouter, lists: Sequence[Lists]) -> None:
+        self._router, self._lists = router, lists
         self.numbers = NodeNumbers(router.nodes)
         self.manifest = Sizes(self.numbers.count)
+
+    def _asked(
+        self, node: np.ndarray, max_degree: np.ndarray | None, by_weight: bool
+    ) -> list[tuple[Lists, np.ndarray | slice, DegreeLists]]:
+        """Every relation's lists of those nodes that are of its target type, and their places in `node`. One request per owner for all relations."""
+        of_type, asked, questions = self.numbers.by_type(node), [], []
+        for one in self._lists:
+            (at, own), router = of_type[one[0].target], self._router.edges[one[0]]
+            if len(own):
+                most = None if max_degree is None else max_degree[at]
+                weighed = by_weight and router.manifest.has_edge_weight
+                questions.append(router.list_question(own, one[1], most, weighed))
+                asked.append((one, at))
+        return [(*one, lists) for one, lists in zip(asked, ask(questions), strict=True)]
 
     def list_neighbors(
         self, node: np.ndarray, direction: WalkDirection, max_degree: np.ndarray | None, by_weight: bool
     ) -> DegreeLists:
-        """As `Router.list_neighbors`: a node's list has those of its relations one after another. One request per owner for all relations."""
-        of_type, numbers = self.numbers.by_type(node), self.numbers
-        asked = [relation for relation in self._relations if len(of_type[relation.target][1])]
-        questions = []
-        for relation in asked:
-            (at, own), router = of_type[relation.target], self._router.edges[relation]
-            most = None if max_degree is None else max_degree[at]
-            questions.append(router.list_question(own, direction, most, by_weight and router.manifest.has_edge_weight))
-        answers = ask(questions)
+        """As `Router.list_neighbors`: a node's list has those of its relations one after another."""
+        answers, numbers = self._asked(node, max_degree, by_weight), self.numbers
         degree = np.zeros(len(node), np.int64)
-        for relation, lists in zip(asked, answers, strict=True):
-            degree[of_type[relation.target][0]] += lists.degree
+        for _, at, lists in answers:
+            degree[at] += lists.degree
         is_whole = np.ones(len(node), bool) if max_degree is None else degree <= max_degree
         count = np.where(is_whole, degree, 0)
         start, neighbor = pointers(count)[:-1].copy(), np.empty(int(count.sum()), self.manifest.index_dtype)
         weight = np.ones(len(neighbor), np.float32) if by_weight else None
-        for relation, lists in zip(asked, answers, strict=True):
-            at, _ = of_type[relation.target]
+        for (relation, _), at, lists in answers:
             whole = is_whole[at]
             entries, some = np.repeat(whole, lists.count), np.where(whole, lists.count, 0)
             place = all_positions(start[at], some)
@@ -107,18 +120,48 @@ class UnionGraph:
             start[at] += some
         return DegreeLists(degree, count, neighbor, weight)
 
+    def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection) -> np.ndarray:
+        """As `Router.step_walks`: a relation is drawn by its share of the node's neighbors, then one of these. Two requests per owner."""
+        answers, numbers = self._asked(node, np.zeros(len(node), np.int64), by_weight=False), self.numbers
+        last = np.zeros((len(answers) + 1, len(node)), np.int64)
+        for row, (_, at, lists) in zip(last[1:], answers, strict=True):
+            row[at] = lists.degree
+        last = last.cumsum(axis=0)
+        # Drawn from a hash of the one by which the relation's owner draws.
+        drawn = (unit_interval(hash_again(hash_ids(np.uint64(key), walk), walk)) * last[-1]).astype(np.int64)
+        chosen = (drawn >= last).sum(axis=0) - 1  # as many as there are answers: a node without neighbors
+        walks = [np.flatnonzero(chosen == number) for number in range(len(answers))]
+        questions = [
+            self._router.edges[relation].step_question(node[at] - numbers.first(relation.target), walk[at], key, lists)
+            for ((relation, lists), *_), at in zip(answers, walks, strict=True)
+        ]
+        reached = node.copy()
+        for ((relation, _), *_), at, stepped in zip(answers, walks, ask(questions), strict=True):
+            reached[at] = stepped.neighbor + numbers.first(relation.source)
+        return reached
+
 
 def searched_graph(
     router: Router | TypedRouter, relations: Sequence[Relation], direction: WalkDirection
-) -> ListsNeighbors:
-    """These relations as one graph. Raises ConfigError where they have no lists of the direction."""
+) -> Router | UnionGraph:
+    """These relations as one graph. Raises ConfigError where they have no lists of the direction.
+
+    A relation's out-edges are the in-edges of its reverse, where the graph has that: as many edges by the name that ingestion gives.
+    """
     if isinstance(router, Router):
         edge_uses(router, direction, induced=True)
         return router
+    searched = set[Lists]()
     for each in relations:
-        manifest = router.edges[each].manifest
-        # Lists of both directions are of one relation's nodes: between two types the reverse relation has the other.
-        if direction != "in" and not (each.source == each.target and (manifest.symmetric or manifest.has_out_edges)):
+        manifest, reverse = router.edges[each].manifest, router.edges.get(each.reverse)
+        # Lists of both directions are of one relation's nodes.
+        if direction == "in" or (each.source == each.target and (manifest.symmetric or manifest.has_out_edges)):
+            searched.add((each, direction))
+        elif reverse is not None and reverse.manifest.num_edges == manifest.num_edges:
+            searched |= {(each.reverse, "in"), (each if direction == "both" else each.reverse, "in")}
+        else:
             raise no_out_edges(direction, each)
-    is_one = len(router.nodes) == len(relations) == 1
-    return router.edges[relations[0]] if is_one else UnionGraph(router, relations)
+    if len(router.nodes) == len(relations) == 1:
+        return router.edges[relations[0]]
+    ways: tuple[WalkDirection, ...] = ("in", "out", "both")
+    return UnionGraph(router, [(each, way) for each in router.edges for way in ways if (each, way) in searched])

@@ -299,7 +299,7 @@ class ScheduledBatches:
             num_shared = len(self._shared[place].node) if self._shared else 0
             most.append(row_bytes[-1] * (int(np.diff(offsets)[is_far].sum()) - num_shared))
         rooms = _dealt(self._options.cache_bytes, needed, most)
-        shared = self._shared or [None] * len(rooms)
+        shared: Sequence[SharedRows | None] = self._shared or [None] * len(rooms)
         opened = [_KeptRows(*of_type) for of_type in zip(part[0].wanted, row_bytes, rooms, shared, strict=True)]
         for kept in opened:
             kept.plan.begin(self._planned, self._stop)

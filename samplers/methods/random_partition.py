@@ -14,13 +14,14 @@ partition that d' of the edges begin in, of its N. Given that v is in it, anothe
     edge_coefficient of u → v = (N - 1) / (n - 1) · (d - l) / (d' - l), of v → v 1;     degree of v = d
 
 so Σ coefficient · message estimates the sum over all in-edges without bias and, divided by the degree, the mean: of a random cut exactly; within partitions as if
-the edges that begin in others were like those that do not.
+the edges that begin in others were like those that do not. In a typed graph this holds of each relation, with N and n those of its source type; between two
+types no node is there for certain: the factor is N / n.
 
 A batch may hold no root: a training loop then skips the loss (a mean over none is NaN), but under DDP still steps, for other ranks wait.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,10 +30,9 @@ import numpy as np
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.router import Router, ask
 from graphmill.samplers.access.typed_router import TypedRouter
-from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.drawing.build_batch import InducedBatches, root_table
+from graphmill.samplers.drawing.build_batch import InducedBatches, edge_tables, root_table, with_columns
 from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
 from graphmill.samplers.drawing.root_batches import hash_of_data
@@ -69,8 +69,6 @@ class RandomPartitionSampler:
         self._num_partitions = len(sizes)
         self._num_chunks = count_chunks(options, Sizes(int(sizes.sum()), self._num_partitions))
         self._num_groups = -(-self._num_chunks // options.chunks_per_batch)
-        if options.corrected and not isinstance(router, Router):
-            raise ConfigError("corrected: expected a plain graph, got a typed one; leave out --sampler.corrected")
         self._induced = InducedBatches(router, options)
         root_router = router.nodes[self._induced.root_type]
         self._roots = Roots(root_router, options.split_set, options.root_splits, roots)
@@ -117,23 +115,30 @@ class RandomPartitionSampler:
         with stage("sample"):
             node = self._group_nodes(epoch, share.chunk)
             drawn = self._induced.draw(epoch, batch, node).then(choose_roots)
-            return drawn.then(self._estimate(drawn.node, share.chunk)) if self.options.corrected else drawn
+            return drawn.then(self._estimate(node, share.chunk)) if self.options.corrected else drawn
 
-    def _estimate(self, node: np.ndarray, group: int) -> Callable[[MiniBatch], MiniBatch]:
-        """What gives the minibatch of these nodes the coefficients of the module's docstring; their degrees are asked for here."""
-        router = self._router
-        assert isinstance(router, Router)
-        offsets = router.manifest.partition_offsets
-        if self.options.cut == "random":
-            lists = router.list_neighbors(node, max_degree=np.zeros(len(node), np.int64))
-            num_nodes, seen = router.manifest.num_nodes, lists.degree
-        else:
-            lists = router.list_neighbors(node)
-            partition, _ = self._part(group)
-            start, stop = offsets[partition], offsets[partition + 1]
-            is_here = (lists.neighbor >= start) & (lists.neighbor < stop)
-            num_nodes, seen = stop - start, np.diff(np.append(0, np.cumsum(is_here))[pointers(lists.count)])
-        return partial(_with_estimates, lists.degree, seen, (num_nodes - 1) / max(len(node) - 1, 1))
+    def _estimate(self, node: Mapping[str, np.ndarray], group: int) -> Callable[[Any], Any]:
+        """What gives the batch of these nodes the coefficients of the module's docstring; their degrees are asked for here."""
+        routers, within = self._router, self.options.cut == "within"
+        questions = [
+            router.list_question(own, max_degree=None if within else np.zeros(len(own), np.int64))
+            for own, router in ((node[relation.target], router) for relation, router in routers.edges.items())
+        ]
+        estimates = {}
+        for relation, lists in zip(routers.edges, ask(questions), strict=True):
+            of_sources = routers.nodes[relation.source].manifest
+            num_nodes, seen = of_sources.num_nodes, lists.degree
+            if within:
+                partition, _ = self._part(group)
+                start, stop = of_sources.partition_offsets[partition : partition + 2]
+                is_here = (lists.neighbor >= start) & (lists.neighbor < stop)
+                num_nodes, seen = stop - start, np.diff(np.append(0, np.cumsum(is_here))[pointers(lists.count)])
+            itself = relation.source == relation.target  # a node is there where its list is looked at
+            scale = (num_nodes - itself) / max(len(node[relation.source]) - itself, 1)
+            estimates[relation] = partial(_estimates, lists.degree, seen, scale, itself)
+        return lambda batch: with_columns(
+            batch, {name: estimates[name](one) for name, one in edge_tables(batch).items()}
+        )
 
     def _part(self, chunk: int) -> tuple[int, int]:
         """(partition, number of the part of it) that a chunk of a cut within partitions is."""
@@ -168,17 +173,18 @@ class RandomPartitionSampler:
         return found
 
 
-def _with_estimates(degree: np.ndarray, seen: np.ndarray, scale: float, minibatch: MiniBatch) -> MiniBatch:
-    """With coefficients and degrees: `seen` of a node's in-edges may be in a batch, and are there with probability 1 / `scale`."""
-    end = np.repeat(np.arange(len(degree)), np.diff(minibatch.indptr))
-    is_loop = minibatch.indices == end
+def _estimates(
+    degree: np.ndarray, seen: np.ndarray, scale: float, has_loops: bool, edges: Any
+) -> dict[str, np.ndarray]:
+    """Coefficients and degrees of a relation's edges: `seen` of a node's in-edges may be in a batch, and are there with probability 1 / `scale`."""
+    end = np.repeat(np.arange(len(degree)), np.diff(edges.indptr))
+    is_loop = (edges.indices == end) & has_loops
     num_loops = np.bincount(end[is_loop], minlength=len(degree))
     weight = scale * (degree - num_loops) / np.maximum(seen - num_loops, 1)
-    return replace(
-        minibatch,
-        edge_coefficient=np.where(is_loop, 1, weight[end]).astype(np.float32),
-        degree=degree.astype(np.int64, copy=False),
-    )
+    return {
+        "edge_coefficient": np.where(is_loop, 1, weight[end]).astype(np.float32),
+        "degree": degree.astype(np.int64, copy=False),
+    }
 
 
 def _with_roots(original_id: np.ndarray, batch: Any) -> Any:

@@ -6,28 +6,34 @@ edge u → v in C_uv. Counts of 0 are taken for 1. Then
 
     loss_weight of v = T / (C_v · number of roots)    the weighted sum of a batch's losses estimates the mean over all roots
     edge_coefficient of u → v = C_v / C_uv            a weighted sum of messages estimates the one over all in-edges
+
+In a typed graph walks start at nodes of one type and step over all relations, along each of a node's edges alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from graphmill.core.counter_random import unit_interval
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.router import Router
-from graphmill.samplers.batches.minibatch import MiniBatch
-from graphmill.samplers.drawing.build_batch import InducedBatches
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.drawing.build_batch import InducedBatches, edge_tables, root_table, with_columns
 from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
+from graphmill.samplers.drawing.root_batches import hash_of_data
 from graphmill.samplers.drawing.roots import Roots
+from graphmill.samplers.drawing.union_graph import NodeNumbers, searched_graph
 from graphmill.samplers.kernels.edge_counts import count_edges
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
 from graphmill.samplers.kernels.relabel import Relabeler
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import SaintOptions
 from graphmill.samplers.vocabulary.stage_clock import stage
+from graphmill.storage.format.source import Relation
 
 _WALKS_AT_ONCE = 1 << 18  # while pre-sampling: bounds memory, not the result
 
@@ -36,7 +42,7 @@ _WALKS_AT_ONCE = 1 << 18  # while pre-sampling: bounds memory, not the result
 class SampleCounts:
     """In which pre-sampled subgraphs each visited node was: those of node[i] are sample[first[i]:first[i + 1]], ascending."""
 
-    node: np.ndarray  # [k], stored ids, ascending
+    node: np.ndarray  # [k], as `NodeNumbers` has them, ascending
     first: np.ndarray  # int64 [k + 1]
     sample: np.ndarray  # int32
 
@@ -50,24 +56,30 @@ class SampleCounts:
 class SaintSampler:
     """Minibatches of one subgraph each; positions in order of first visit: roots, then step after step.
 
-    Walks start at the nodes of one split, or at given `roots` (permanent ids, distinct).
+    Walks start at the nodes of one split, or at given `roots` (permanent ids, distinct); in a typed graph of one type.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
     router, sample = own_router, sample_drawn
 
     def __init__(
-        self, router: Router, options: SaintOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+        self,
+        router: Router | TypedRouter,
+        options: SaintOptions,
+        num_ranks: int = 1,
+        roots: np.ndarray | None = None,
     ) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         direction = "in" if options.walk_length == 0 else options.direction
-        self._induced = InducedBatches(router, options, direction)
+        self._graph, self._numbers = searched_graph(router, tuple(router.edges), direction), NodeNumbers(router.nodes)
+        self._induced = InducedBatches(router, options)
         codes = None if options.root_split is None else (options.root_split,)
-        self._roots = Roots(router, options.split_set, codes, roots)
+        self._roots = Roots(router.nodes[self._induced.root_type], options.split_set, codes, roots)
 
     @property
     def content_hash(self) -> str:
-        return self._roots.content_hash
+        return hash_of_data(self._router, self._roots.content_hash)
 
     @cached_property
     def _starts(self) -> NodeList:
@@ -103,13 +115,14 @@ class SaintSampler:
         )
 
     def _walk(self, walk: np.ndarray, purpose: Purpose, *position: int) -> list[np.ndarray]:
-        """Nodes of these walks after 0, 1, … steps."""
-        options, starts = self.options, self._starts.node
+        """Nodes of these walks after 0, 1, … steps, as `NodeNumbers` has them."""
+        options, starts = self.options, self._starts.node.astype(np.int64, copy=False)
+        first = self._numbers.first(self._induced.root_type)
         drawn = unit_interval(hash_ids(stream_key(options.seed, purpose, *position, 0), walk))
-        steps = [starts[(drawn * len(starts)).astype(np.int64)]]
+        steps = [starts[(drawn * len(starts)).astype(np.int64)] + first]
         for step in range(1, options.walk_length + 1):
             key = stream_key(options.seed, purpose, *position, step)
-            reached = self._router.step_walks(steps[-1], walk, int(key), options.direction)
+            reached = self._graph.step_walks(steps[-1], walk, int(key), options.direction)
             steps.append(reached.astype(np.int64, copy=False))
         return steps
 
@@ -123,26 +136,23 @@ class SaintSampler:
             steps = self._walk(np.arange(options.num_walks), Purpose.WALKS, epoch if options.shuffle else 0, batch)
             relabeler = Relabeler(np.empty(0, np.int64))
             relabeler.add(np.concatenate(steps))
-            node = relabeler.node.copy()
-            return self._induced.draw(epoch, batch, dict.fromkeys(self._router.nodes, node)).then(
-                partial(self._weigh, node)
-            )
+            of_type = self._numbers.by_type(relabeler.node.copy())
+            drawn = self._induced.draw(epoch, batch, {name: node for name, (_, node) in of_type.items()})
+            return drawn.then(partial(self._weigh, {name: relabeler.node[at] for name, (at, _) in of_type.items()}))
 
-    def _weigh(self, node: np.ndarray, minibatch: MiniBatch) -> MiniBatch:
-        """With its roots, and what losses and messages count."""
-        options = self.options
+    def _weigh(self, node: Mapping[str, np.ndarray], batch: Any) -> Any:
+        """With its roots, and what losses and messages count; `node`: the numbers of each type's nodes."""
+        counts, root_type = self.sample_counts, self._induced.root_type
         with stage("sample"):
-            is_root = self._roots.among(minibatch)
-            counts = self.sample_counts
-            first, last = counts.bounds(node)
-            node_count = np.maximum(last - first, 1)
-            together = count_edges(minibatch.indptr, minibatch.indices, first, last, counts.sample)
-            edge_count = np.maximum(together, 1)
-            of_end = np.repeat(node_count, np.diff(minibatch.indptr))
-            weight = options.num_presamples / (node_count * len(self._starts.node))
-        return replace(
-            minibatch,
-            root_index=np.flatnonzero(is_root),
-            loss_weight=np.where(is_root, weight, 0).astype(np.float32),
-            edge_coefficient=(of_end / edge_count).astype(np.float32),
-        )
+            is_root = self._roots.among(root_table(batch))
+            bounds = {name: counts.bounds(own) for name, own in node.items()}
+            count = {name: np.maximum(last - first, 1) for name, (first, last) in bounds.items()}
+            edges: dict[Relation, dict[str, np.ndarray]] = {}
+            for relation, table in edge_tables(batch).items():
+                ends = *bounds[relation.target], *bounds[relation.source]
+                together = count_edges(table.indptr, table.indices, *ends, counts.sample)
+                of_end = np.repeat(count[relation.target], np.diff(table.indptr))
+                edges[relation] = {"edge_coefficient": (of_end / np.maximum(together, 1)).astype(np.float32)}
+            weight = self.options.num_presamples / (count[root_type] * len(self._starts.node))
+            losses = {root_type: {"loss_weight": np.where(is_root, weight, 0).astype(np.float32)}}
+        return replace(with_columns(batch, edges, losses), root_index=np.flatnonzero(is_root))

@@ -343,7 +343,7 @@ SubgraphOptions = Node2SubgraphOptions | PprOptions  # one per root
 class SaintOptions:
     """Walks of a batch, and how well their frequencies are known."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings", "root_type")
     num_walks: int = 2000
     """Roots drawn per batch."""
     walk_length: int = 2
@@ -364,9 +364,14 @@ class SaintOptions:
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    root_type: str | None = None
+    """Of a typed graph, the roots' type; none: the only type that has labels."""
 
     def __post_init__(self) -> None:
         check_fields(self, num_walks=1, walk_length=0, num_presamples=1, batches_per_epoch=1)
+
+    def __repr__(self) -> str:
+        return _repr_without(self, root_type=None)
 
 
 TrainNegatives = Literal["uniform", "degree", "in_batch", "fixed"]

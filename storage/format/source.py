@@ -23,6 +23,9 @@ SPLIT_NAMES = ("none", "train", "valid", "test")
 SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}  # that a run trains on or scores
 
 
+REVERSE = "rev_"  # begins the name of a relation that was added, as PyG's ToUndirected has it
+
+
 class Relation(NamedTuple):
     """A type of edges of a typed graph, with the types of nodes that they join."""
 
@@ -40,6 +43,12 @@ class Relation(NamedTuple):
         if len(names) != 3:
             raise ConfigError(f"relation: expected SOURCE--NAME--TARGET, got {name!r}")
         return cls(*names)
+
+    @property
+    def reverse(self) -> "Relation":
+        """By the names that ingestion gives: of NAME rev_NAME, and of rev_NAME NAME."""
+        name = self.name.removeprefix(REVERSE) if self.name.startswith(REVERSE) else REVERSE + self.name
+        return Relation(self.target, name, self.source)
 
 
 def check_class_names(where: str, names: tuple[str, ...], num_classes: int | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.format.manifest import EDGE, NAME
 from graphmill.storage.format.source import (
+    REVERSE,
     EdgeChunk,
     EdgeSource,
     GraphSource,
@@ -18,7 +19,6 @@ from graphmill.storage.format.source import (
 )
 from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptions
 
-REVERSE = "rev_"  # begins the name of a relation that was added, as PyG's ToUndirected has it
 _OF_EDGES = (
     "num_edges",
     "edge_feature_dim",

@@ -219,33 +219,35 @@ def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> N
     assert "one pass over the whole graph as one batch" in done.stdout
 
 
-def test_chunks_train_and_the_whole_graph_scores(folder: Path) -> None:
+CHUNKS = {
+    "plain": ["--sampler.num_chunks", "3"],
+    "corrected": ["--sampler.num_chunks", "3", "--sampler.corrected", "yes"],
+    "saint": ["--sampler", "saint", "--sampler.num_walks", "60", "--sampler.num_presamples", "20"],
+}
+
+
+@pytest.mark.parametrize("how", CHUNKS)
+def test_chunks_train_and_the_whole_graph_scores(how: str, folder: Path) -> None:
     """Scores of one batch of all nodes, the same for any partitions and ranks; the run resumes, and predicts."""
     words = ["--model", "geco", *BEHIND_LAYERS, "--model.width", "16", "--model.num_layers", "1", *SMALL[7:], *PROCESS]
-    words += ["--sampler.num_chunks", "3"]
-    train(["--data", "two", *words, "--run.dir", "two-chunks", "--fit.epochs", "2"], folder)
-    train(["--data", "one", *words, "--run.dir", "one-chunks", "--fit.epochs", "1"], folder)
-    train(["--run.resume", "one-chunks", "--fit.epochs", "2"], folder)
-    assert curve(folder / "one-chunks") == curve(folder / "two-chunks")
-    done = run_job(predict.main, [str(folder / "two-chunks"), "predictions-chunks"], folder)
+    words += CHUNKS[how]
+    train(["--data", "two", *words, "--run.dir", f"two-{how}", "--fit.epochs", "2"], folder)
+    train(["--data", "one", *words, "--run.dir", f"one-{how}", "--fit.epochs", "1"], folder)
+    train(["--run.resume", f"one-{how}", "--fit.epochs", "2"], folder)
+    assert curve(folder / f"one-{how}") == curve(folder / f"two-{how}")
+    done = run_job(predict.main, [str(folder / f"two-{how}"), f"predictions-{how}"], folder)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            "--model rsage --sampler saint --evaluation full",
-            "set --sampler neighbor, random-partition, typed-node2subgraph or ppr",
-        ),
-        ("--sampler random-partition --sampler.corrected true", "corrected: expected a plain graph, got a typed one"),
         ("--model rsage --task.node_type book", "expected a type, one of author, field_of_study, institution, paper"),
         ("--model rsage --task.node_type author", "expected nodes with a class each"),
         ("--model rsage --task binary", "set --task classification"),
         ("--model rsage --data.split_set 2", "set --data.split_set"),
         ("--model rsage --baseline gcn", "leave out --baseline"),
         ("--model rsage --relational.num_bases 2", "leave out --relational"),
-        ("--model rsage --loader.cache_bytes 5000", "leave it out"),
         ("--model rsage --sampler.fanouts 5 5 5", "fanouts needs one entry per layer: 2 layers"),
         ("--model rsage --sampler.relation_fanouts writes=5,5", "expected SOURCE--NAME--TARGET, got 'writes'"),
         ("--model rsage --sampler.relation_fanouts a--b--c=5,5", "expected relations among author--affiliated"),
@@ -255,13 +257,10 @@ def test_chunks_train_and_the_whole_graph_scores(folder: Path) -> None:
             "--model rsage --sampler typed-ppr --sampler.relations a--b--c",
             "relations: expected relations among author--a",
         ),
-        (
-            "--model rsage --sampler node2subgraph",
-            "direction 'both' needs lists of out-edges, a relation has in-edges alone",
-        ),
         ("--model rsage --data.edge_features", "expected features of edges, the graph has none"),
         ("--model rsage --embeddings.width 4 --embeddings.node_types book", "expected a type, one of author, field"),
         ("--model rsage --embeddings.node_types author", "set --embeddings.width"),
+        ("--model rsage --sampler neighbor --sampler.direction out", "a relation has in-edges alone and the graph no"),
         (
             "--model ppgt --sampler typed-neighbor --evaluation sampled",
             "set --sampler typed-node2subgraph or typed-ppr, and --eval",

@@ -150,20 +150,27 @@ SAMPLERS: dict[str, Build] = {
     "typed-random-partition-stored": lambda r, n: RandomPartitionSampler(
         several_types(r), RandomPartitionOptions(cut="partitions", seed=5, root_type="node"), n
     ),
+    "typed-random-partition-corrected": lambda r, n: RandomPartitionSampler(
+        several_types(r), RandomPartitionOptions(num_chunks=5, corrected=True, root_type="node"), n
+    ),
+    "typed-random-partition-within": lambda r, n: RandomPartitionSampler(
+        several_types(r), RandomPartitionOptions(num_chunks=10, cut="within", corrected=True, root_type="node"), n
+    ),
+    "typed-saint": lambda r, n: SaintSampler(
+        several_types(r), SaintOptions(num_walks=10, num_presamples=20, direction="in", root_type="node"), n
+    ),
     "graph-batches": lambda r, n: GraphBatchSampler(small_graphs(), GraphBatchOptions(max_nodes=40), n),
 }
 # Samplers that deal every root (or graph) of an epoch exactly once over all ranks.
-COVERING = [name for name in SAMPLERS if name != "saint"]
+COVERING = [name for name in SAMPLERS if not name.endswith("saint")]
 # Samplers whose batches do not depend on how the graph is partitioned.
-BY_PARTITION = ("random-partition-stored", "random-partition-within", "typed-random-partition-stored")
+BY_PARTITION = tuple(name for name in SAMPLERS if name.endswith(("-stored", "-within")))
 CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 
 # Samplers of one graph's nodes.
 OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
-# Samplers that tell a batch's nodes before their rows are fetched.
-BY_PLAN = OF_NODES
 # Samplers that make a batch around whatever nodes are named.
-AROUND_ROOTS = [name for name in OF_NODES if not name.startswith(("random-partition", "typed-random", "saint"))]
+AROUND_ROOTS = [name for name in OF_NODES if "random-partition" not in name and "saint" not in name]
 PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -324,12 +331,7 @@ def as_plain(batch: TypedBatch) -> dict[str, Any]:
     )
 
 
-# Samplers of plain and typed graphs; corrected chunks are of plain ones.
-OF_ANY_GRAPH = [name for name in SAMPLERS if name.startswith(("neighbor", "random-partition", "node2subgraph", "ppr"))]
-CORRECTED = ("random-partition-corrected", "random-partition-within")
-
-
-@pytest.mark.parametrize("name", [name for name in OF_ANY_GRAPH if name not in CORRECTED])
+@pytest.mark.parametrize("name", [name for name in OF_NODES if not name.startswith("typed-")])
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_one_type_and_one_relation_are_a_plain_graph(name, partitions, graphs):
     """The same nodes, edges, rows and columns, byte for byte, from one batch and from several drawn together."""
@@ -424,7 +426,7 @@ def has_splits(batch: Any) -> bool:
     return (batch.roots if isinstance(batch, TypedBatch) else batch).split is not None
 
 
-@pytest.mark.parametrize("name", mostly_long(BY_PLAN))
+@pytest.mark.parametrize("name", mostly_long(OF_NODES))
 @pytest.mark.parametrize("cache_bytes", [1, 60 * 33])
 def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
     """Whatever room there is for rows, for batches ahead and for threads; a second epoch too, and the rest of one."""

@@ -483,6 +483,44 @@ def test_chunks_of_a_typed_graph_have_all_types_and_relations():
         FullGraphSampler(router, FullGraphOptions(), 2)
 
 
+@pytest.mark.parametrize("cut_of", ["random", "within"])
+def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
+    """As of a plain graph, within 4.5 standard errors of 400 epochs; one chunk counts every edge once."""
+    graph, trials, splits = random_typed_graph().parted(2), 400, (0, 1, 2, 3)
+    router = typed_router(graph)
+    options = RandomPartitionOptions(4, cut=cut_of, corrected=True, root_splits=splits)
+    sampler = RandomPartitionSampler(router, options)
+    part_of = {name: dict(zip(t.ids, graph.cut[name], strict=True)) for name, t in graph.tables.items()}
+    value = lambda node: node**2 / 10.0 - 20  # noqa: E731
+    stored = {relation: graph.in_edges(relation) for relation in graph.relations}
+    sums = {relation: {node: np.zeros(trials) for node in lists} for relation, lists in stored.items()}
+    for epoch in range(trials):
+        for number in range(4):
+            batch = sampler.sample(epoch, number)
+            for relation, edges in batch.edges.items():
+                source, target = (batch.nodes[end].node_id for end in (relation.source, relation.target))
+                assert edges.degree.tolist() == [len(stored[relation][node]) for node in target.tolist()]
+                end = np.repeat(np.arange(len(target)), np.diff(edges.indptr))
+                found = np.bincount(end, edges.edge_coefficient * value(source[edges.indices]), minlength=len(target))
+                for node, total in zip(target.tolist(), found, strict=True):
+                    sums[relation][node][epoch] = total
+    for relation, lists in stored.items():
+        for node, edges in lists.items():
+            others = [source for source, _ in edges if relation.source != relation.target or source != node]
+            here = part_of[relation.target][node]
+            near = [one for one in others if cut_of == "random" or part_of[relation.source][one] == here]
+            loops = value(node) * (len(edges) - len(others))
+            exact, found = loops + sum(map(value, near)) * len(others) / max(len(near), 1), sums[relation][node]
+            assert abs(found.mean() - exact) <= 4.5 * found.std() / np.sqrt(trials) + 1e-3 * abs(exact), (
+                relation,
+                node,
+            )
+    whole = RandomPartitionSampler(router, replace(options, cut="random", num_chunks=1)).sample(0, 0)
+    for edges in whole.edges.values():
+        assert (edges.edge_coefficient == 1).all()
+        assert edges.degree.tolist() == np.diff(edges.indptr).tolist()
+
+
 def test_types_are_cut_apart():
     """Nodes of two types with the same ids do not share their chunks."""
     table = NodeTable(list(range(400)))

@@ -218,3 +218,29 @@ def test_pyg_s_heterogeneous_data_tells_subgraphs_apart() -> None:
     assert data["author", "writes", "paper"].edge_index.shape == (2, len(batch.edges[WRITES]))
     assert "num_sampled_nodes" not in data["paper"]
     assert data["paper"].batch_size == batch.num_roots
+
+
+@settings(max_examples=40)
+@given(graph=typed_graphs(), way=st.sampled_from(["out", "both"]), epoch=st.integers(0, 2))
+def test_a_reverse_relation_has_the_out_edges(graph, way, epoch) -> None:
+    """The search of a plain graph against the edges of these relations' reverses and, of both ways, of themselves."""
+    back = {one.reverse: EdgeTable(edges.dst, edges.src) for one, edges in graph.edges.items()}
+    assert all(one.reverse.reverse == one for one in graph.relations)
+    there = replace(graph, edges={**graph.edges, **back})
+    one_way, shift, roots = tuple(map(str, graph.relations)), offsets(graph), np.array(graph.tables["a"].ids)
+    search = Node2SubgraphOptions(3, 6, way, relations=one_way, root_type="a", seed=5)
+    found = sampler(search, there).sample_roots(roots, epoch)
+    searched = union(there, (*(graph.relations if way == "both" else ()), *back))
+    expected = Node2SubgraphSampler(searched, Node2SubgraphOptions(3, 6, "in", seed=5), roots=roots)
+    assert typed_sets(found, shift) == plain_sets(expected.sample_roots(roots, epoch))
+    fewer = replace(
+        there,
+        edges=there.edges
+        | {
+            graph.relations[0].reverse: EdgeTable(
+                [*back[graph.relations[0].reverse].src, 0], [*back[graph.relations[0].reverse].dst, 0]
+            )
+        },
+    )
+    with pytest.raises(ConfigError, match="and the graph no reverse of it"):
+        sampler(search, fewer)
