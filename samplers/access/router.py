@@ -7,7 +7,7 @@ owner from a remote one. One request per owner and question.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -71,8 +71,7 @@ ONE_RELATION = Relation(ONE_TYPE, "edge", ONE_TYPE)
 Answer = TypeVar("Answer", covariant=True)
 
 
-@dataclass(frozen=True)
-class Question(Generic[Answer]):
+class Question(NamedTuple, Generic[Answer]):
     """What a router asks its owners, and how their replies become one answer; `ask` sends several together."""
 
     requests: Sequence[tuple[Owner, PartRequest]]

@@ -1,7 +1,7 @@
 """From sets of nodes, one for each root, to one packed batch of their induced subgraphs, of a plain graph or a typed one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from graphmill.storage.format.source import Relation
 Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # with the positions of the roots: what `build_batch` takes
 
 
-@dataclass(frozen=True)
-class RootSets:
+class RootSets(NamedTuple):  # of a small batch a dataclass costs as much as a step of the search
     """A set of nodes for each root, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first."""
 
     node: np.ndarray  # int64 [k], as `NodeNumbers` has them
@@ -40,8 +39,7 @@ class RootSets:
         return TypeSets(RootSets(node, graph_ptr, self.level[at], self.hop[at], score), row, relabeler.node.copy())
 
 
-@dataclass(frozen=True)
-class TypeSets:
+class TypeSets(NamedTuple):
     """The nodes of one type in each set."""
 
     sets: RootSets  # by stored ids
@@ -50,8 +48,7 @@ class TypeSets:
 
     @property
     def num_bytes(self) -> int:
-        arrays = (*vars(self.sets).values(), self.row, self.distinct)
-        return sum(array.nbytes for array in arrays if array is not None)
+        return sum([array.nbytes for array in (*self.sets, self.row, self.distinct) if array is not None])
 
     def ordered(self, original_id: np.ndarray) -> "TypeSets":
         """Each level of each set in ascending permanent id, which are those of `distinct`."""

@@ -54,6 +54,7 @@ class RootSubgraphs:
         encodings = encodings_by_type(router, options.encodings)
         direction = options.direction if num_hops else "in"
         self.graph, self.numbers = searched_graph(router, relations, direction), NodeNumbers(router.nodes)
+        self._first = self.numbers.first(self.root_type)
         self.root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)
         self._columns = [
             Columns.of(each, options.split_set, encodings[name], feature=options.features)
@@ -66,7 +67,7 @@ class RootSubgraphs:
 
     def numbered(self, roots: NodeList) -> NodeList:
         """The roots by their numbers in the graph that is searched; the permanent ids, which key draws, stay those of their type."""
-        first = self.numbers.first(self.root_type)
+        first = self._first
         return NodeList(roots.node.astype(np.int64) + first, roots.original_id) if first else roots
 
     def draw(self, sets: RootSets, epoch: int, batch: int) -> PendingBatch:

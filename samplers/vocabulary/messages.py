@@ -88,7 +88,7 @@ class NodeRows:
 
     def take(self, rows: np.ndarray) -> "NodeRows":
         """Some of them, in this order."""
-        taken = {name: None if column is None else np.take(column, rows, axis=0) for name, column in vars(self).items()}
+        taken = {name: None if column is None else column.take(rows, axis=0) for name, column in vars(self).items()}
         return NodeRows(**taken)  # type: ignore[arg-type]  # permanent ids are always there
 
 
