@@ -47,7 +47,7 @@ def credit(seconds: Mapping[str, float]) -> None:
             clock.seconds[name] = clock.seconds.get(name, 0.0) + value
 
 
-class stage(ContextDecorator):  # noqa: N801  # a generator's context takes four times as long
+class stage(ContextDecorator):  # a generator's context takes four times as long
     """What runs in the context belongs to stage `name`; stages may nest, time counts once. An error leaves the stage as it is."""
 
     def __init__(self, name: str) -> None:
