@@ -25,6 +25,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("batch") else "s")
 
 
+def rounded(score: float) -> str:
+    """To four places, and of a small one to three digits."""
+    return f"{score:.3g}" if 0 < abs(score) < 0.001 else f"{score:.4f}"
+
+
 def size(num_bytes: float) -> str:
     """Bytes in the largest unit that leaves a figure before the point."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

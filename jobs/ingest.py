@@ -105,7 +105,11 @@ class IngestConfig(IngestOptions):
         rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads", "per_class", "split_sets")
         check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
         named = self.source in DATA_SETS or self.source.startswith(("synthetic", "ogbn-", "ogbl-", _TRIPLES))
-        if self.edge_list != EdgeListOptions() and (named or is_typed(self.source) or self.source.endswith(".npz")):
+        typed = is_typed(self.source)
+        other = EdgeListOptions(
+            features_as=self.edge_list.features_as if typed and not named else None
+        )  # of tables of any kind
+        if self.edge_list != other and (named or typed or self.source.endswith(".npz")):
             raise ConfigError(
                 f"edge_list: expected a table of edges as the source, got {self.source}; leave the options --edge-list.… out"
             )
@@ -196,7 +200,7 @@ def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSour
         return ogb_mag(config.ogb_root, download=config.download, progress=progress)
     from graphmill.storage.importers.tables.typed_tables import typed_tables
 
-    return typed_tables(config.source, config.scratch)
+    return typed_tables(config.source, config.scratch, config.edge_list.features_as)
 
 
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
@@ -334,11 +338,12 @@ def ingest_options(config: IngestConfig) -> IngestOptions:
 def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of edges, what was written, what to do next)"""
     from graphmill.storage.ingestion.ingest import ingest
+    from graphmill.storage.ingestion.typed_sources import with_drawn_splits
     from graphmill.storage.splits.drawn_split import SplitSource
 
     source: GraphSource | TypedSource
     if is_typed(config.source):
-        source = build_typed_source(config, report)
+        source = with_drawn_splits(build_typed_source(config, report), config)
         tables: list[NodeSource | EdgeSource] = [*source.nodes.values(), *source.relations.values()]
     else:
         plain = with_edge_means(build_source(config, report), config)

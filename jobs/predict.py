@@ -5,6 +5,7 @@
     python jobs/predict.py runs/my-run predictions --split test --embeddings   one split, with the states before the model's head
     python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
     python jobs/predict.py runs/my-run predictions --graph new.csv              a table of SMILES, or edges with --edge-list.features x.npy
+    python jobs/predict.py runs/typed predictions --graph later.yaml            tables of several types, read by the run's graph
     python jobs/predict.py runs/links predictions --top_k 10                    of a run on links: the best new links of every node
     python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes spread over the workers
 
@@ -21,6 +22,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError
+from graphmill.core.summaries import rounded
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.config.predict_options import PredictConfig
@@ -248,15 +250,16 @@ def _print_summary(config: PredictConfig, finished: "Run", subject: "Prediction"
     for split, values in summary["scores" if estimate is None else "estimates"].items():
         if metric not in values:
             continue
-        told = finished.scores.get(split) if same else None
+        told, score = finished.scores.get(split) if same else None, rounded(values[metric])
         if told is None:
             note = ""
         elif told == values[metric]:
             note = ", as in the run's summary"
         else:
             kind = "" if finished.estimate == estimate else " (estimate)" if finished.estimate else " (exact)"
-            note = f"; the run's summary has {told!r}{kind}"
-        print(f"{split} {named} {values[metric]!r} over {values['count']:,.0f}{note}")
+            off = f", {values[metric] - told:.1g} away" if rounded(told) == score else ""
+            note = f"; the run's summary has {rounded(told)}{kind}{off}"
+        print(f"{split} {named} {score} over {values['count']:,.0f}{note}")
     if estimate is not None:
         print(f"estimate: {estimate}, as the run was scored; so are the predictions")
     print(f"{summary['rows']:,} predictions in {summary['parts']} file(s) at {config.out}")

@@ -1,6 +1,7 @@
 """A folder of predictions in Parquet: first pieces as batches arrive, then parts in order of id. An interrupted run continues from its pieces.
 
     _data                    the graph or set of a file of the user's that is predicted
+    _source.json             a digest of that file, and of what it is read with
     _settings.json           the settings that make these predictions; written first: a later run must have the same
     _pieces/<name>.parquet   some batches' rows, ascending in id, one row group for each part they touch; gone at the end
     part-00000.parquet …     the rows of consecutive ranges of ids, ascending
@@ -28,7 +29,7 @@ from graphmill.storage.filesystem.object_stores import list_names, list_sizes, p
 from graphmill.storage.filesystem.outputs import check_output, names_there, remove_ours
 from graphmill.storage.filesystem.urls import split_url
 
-SETTINGS, SUMMARY, PIECES, DATA = "_settings.json", "_summary.json", "_pieces", "_data"
+SETTINGS, SUMMARY, PIECES, DATA, SOURCE = "_settings.json", "_summary.json", "_pieces", "_data", "_source.json"
 _PIECE = re.compile(
     r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}"
 )  # whole, or what a killed write leaves
@@ -74,6 +75,16 @@ class PredictionFolder:
         if isinstance(self._open()[0], MemoryFileSystem):
             raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
         check_output(self.url, "predictions", _strangers, advice="choose another folder")
+
+    def has_source(self, digest: str) -> bool:
+        """Whether what is at DATA was made of files with this digest. Raises ConfigError where predictions, or some of their parts, were made of others."""
+        self.check_place()
+        stored = (self._read_json(SOURCE) or {}).get("digest")
+        if stored != digest and (self.part_names() or self.piece_names()):
+            raise ConfigError(
+                f"{self.url}: these predictions were made of other files (or they have changed), by another run, or with other options for files; choose another folder"
+            )
+        return stored == digest
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Makes the folder and writes the settings. Call `check` first."""
@@ -186,7 +197,7 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
 def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
     """None in a folder that has settings: a prediction writes, and removes, names of its own alone."""
     names = names_there(filesystem, path)
-    return [] if SETTINGS in names else [name for name in names if name != DATA]
+    return [] if SETTINGS in names else [name for name in names if name not in (DATA, SOURCE)]
 
 
 def _short(value: Any) -> str:

@@ -77,7 +77,8 @@ class NodeDataOptions:
     """An edge of weight w counts as w parallel edges in the model's sums over neighbors and walks. auto: where the graph has weights, the model reads them, and
     --sampler.scheme weight does not draw by them."""
     standardise: Literal["auto", "yes", "no"] = "auto"
-    """Model and features-only baseline read columns of node features minus their mean, by their deviation, both of the training rows. auto: columns whose scale
+    """Model and features-only baseline read columns of node features minus their mean, by their deviation, both of the training rows, and a model that reads
+    features of edges (--data.edge_features) these too, by all edges. auto: columns whose scale
     is far from 1 (root mean square of the numbers that are not 0 above 10, or a hundredth of the others'; a mean 100 deviations from 0); yes: all columns."""
     category_width: int = 16
     """Of the trainable rows of categories, where ingestion made columns embedded (--edge-list.embedding-columns): those of a node's columns are added up, and stand beside its features."""

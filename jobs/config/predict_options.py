@@ -20,10 +20,10 @@ class PredictConfig:
     out: str
     """The folder of predictions: a path or an fsspec URL that all workers see. Absent, empty, or of the same command before."""
     graph: str | None = None
-    """Where the graph or set lies; the default is where the run had it. Also a file, as ingest reads it, of edges or of SMILES: it is stored in OUT/_data first,
+    """Where the graph or set lies; the default is where the run had it. Also a file, as ingest reads it, of edges, of typed tables (.yaml) or of SMILES: it is stored in OUT/_data first,
     and needs no labels, targets or splits."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
-    """Of a file of edges, as in ingest."""
+    """Of a file of edges or typed tables, as in ingest; auto, of typed tables: as the run's graph was made."""
     other_graph: bool = False
     """Predict a graph or set that is not the one of the training."""
     split: str = "all"

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from graphmill.core.errors import ConfigError, quoted
+from graphmill.jobs.config.reader import UsageError
 from graphmill.models.gps.options import PositionOptions
 from graphmill.models.options.features import Features
 from graphmill.models.tokengt.options import TokenGTConfig
@@ -31,8 +32,8 @@ from graphmill.storage.format.encoding_names import EncodingOptions
 
 StandardColumn = tuple[
     str, int, float, float
-]  # type of nodes (empty: of a plain graph or a set), column, mean, deviation
-OF_EDGES = "edge"  # in place of the type: of a set's edges
+]  # type of nodes (empty: of a plain graph or a set) or relation, column, mean, deviation
+OF_EDGES = "edge"  # in place of the type: of a plain graph's, or a set's, edges
 EmbeddedColumn = tuple[
     str, int, str, int, str
 ]  # the same type, column, its name, number of rows, digest of the categories
@@ -242,9 +243,9 @@ def find_kind(name: str) -> Kind:
 
 
 def _load_own(group: str, name: str, known: Iterable[str]) -> Any:
-    """What an import path names. Raises ConfigError for a name that is no such path."""
+    """What an import path names. Raises UsageError for a name that is no such path."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
-        raise ConfigError(
+        raise UsageError(
             f"{group}: expected one of {', '.join(known)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
         )
     if sys.path[0] not in ("", os.getcwd()):  # as for `python -m`, and as Ray does for its workers

@@ -20,13 +20,13 @@ _NAMED = 3  # columns that a run names
 def with_standard_columns(
     inputs: Inputs, rows: Iterable[Manifest | GraphSetManifest], options: NodeDataOptions | GraphSetOptions
 ) -> Inputs:
-    """With the columns of a graph, of all types of a typed one, or of a set's nodes and edges. Raises ConfigError where they are asked for and a manifest has no
+    """With the columns of a graph's nodes and, where the run reads them, edges, of all types and relations of a typed one, or of a set's nodes and edges. Raises ConfigError where they are asked for and a manifest has no
     numbers of them."""
     embedded = {own[:2] for own in inputs.embedded}
     chosen: list[StandardColumn] = []
     names: list[str] = []
     for row in [] if options.standardise == "no" else rows:
-        for of, dim, columns, named in _tables(row, getattr(options, "split_set", 0)):
+        for of, dim, columns, named in _tables(row, options):
             if dim and not columns and options.standardise == "yes":
                 raise ConfigError(
                     f"{row.name}: standardise: expected a manifest with the mean and deviation of each column, got none; ingest the data again, or set "
@@ -42,15 +42,21 @@ def with_standard_columns(
 
 
 def _tables(
-    row: Manifest | GraphSetManifest, split_set: int
+    row: Manifest | GraphSetManifest, options: NodeDataOptions | GraphSetOptions
 ) -> list[tuple[str, int, Sequence[ColumnStatistics], list[str]]]:
     """(what the rows are of, number of columns, their statistics, their names where there are some) of each table of numbers."""
     if isinstance(row, GraphSetManifest):
-        tables = ("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)
-        return [(of, schema.dim, columns, []) for of, schema, columns in tables if schema.holds_numbers]
-    dim, columns = row.feature_dim, row.measured.feature.columns if row.measured.feature else ()
-    of = "" if row.part is None else row.part.name
-    return [(of, dim, columns[split_set * dim :][:dim] or columns[:dim], feature_names(row.feature_columns))]
+        both = ("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)
+        return [(of, schema.dim, columns, []) for of, schema, columns in both if schema.holds_numbers]
+    of, split_set = "" if row.part is None else row.part.name, getattr(options, "split_set", 0)
+    tables: list[tuple[str, int, Sequence[ColumnStatistics], list[str]]] = []
+    if row.part is None or not row.has_topology:
+        dim, columns = row.feature_dim, row.measured.feature.columns if row.measured.feature else ()
+        own = columns[split_set * dim :][:dim] or columns[:dim]
+        tables.append((of, dim, own, feature_names(row.feature_columns)))
+    if row.has_topology and getattr(options, "edge_features", False):
+        tables.append((of or OF_EDGES, row.edge_feature_dim, row.measured.edge_columns, []))
+    return tables
 
 
 def feature_names(columns: Iterable[FeatureColumn]) -> list[str]:

@@ -1,19 +1,24 @@
-"""A user's file that is to be predicted, of edges or of SMILES: it is stored below the folder of predictions first, and read as the run's own was."""
+"""A user's file that is to be predicted, of edges, of typed tables or of SMILES: it is stored below the folder of predictions first, and read as the run's own was."""
 
-from dataclasses import replace
+import hashlib
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.cli.progress import progress
 from graphmill.jobs.config.predict_options import FILE_OPTIONS, PredictConfig
-from graphmill.jobs.ingest import IngestConfig, IngestMoleculesConfig, ingest_graph, ingest_set
+from graphmill.jobs.ingest import IngestConfig, IngestMoleculesConfig, ingest_graph, ingest_set, is_typed
 from graphmill.jobs.records.run_record import Run
-from graphmill.storage.filesystem.urls import absolute_url
-from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, open_graph
+from graphmill.storage.filesystem.urls import absolute_url, split_url
+from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS
+from graphmill.storage.importers.tables.table_files import table_files
+from graphmill.storage.importers.tables.typed_tables import read_tables, tables_file
 from graphmill.storage.molecules.smiles import SmilesTable
 from graphmill.storage.molecules.smiles_options import AUTO, TABLE_ENDINGS, SmilesOptions
-from graphmill.storage.predictions import DATA, PredictionFolder
+from graphmill.storage.predictions import DATA, SOURCE, PredictionFolder
 from graphmill.storage.snapshots.snapshots import has_graph
 
 _ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz")
@@ -30,8 +35,10 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
     if config.plan:
         raise ConfigError(f"{path}: --plan writes nothing, and a file is stored first; ingest it, and plan with that")
     folder = PredictionFolder(absolute_url(config.out))
-    folder.check_place()
-    url = f"{folder.url}/{DATA}"
+    url, digest = f"{folder.url}/{DATA}", _digest(run, path, config)
+    if folder.has_source(digest) and has_graph(url):
+        print(f"{path} is stored at {url}", flush=True)
+        return replace(config, graph=url, other_graph=True)
     with progress(f"storing {path}") as bar:
 
         def report(stage: str, done: int, total: int | None) -> None:
@@ -45,20 +52,29 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
             _, _, written, more = ingest_set(source, report)
         else:
             own = open_graph(run.data_url, run.snapshot, kind=PLAIN_OR_TYPED).manifest
-            if own.has_edge_weight and edges.weight is None:
+            typed, reverse = is_typed(path), config.reverse_edges
+            if own.is_typed != (typed and _has_types(path)):
+                wanted = (
+                    "a .yaml file that names tables of several types" if own.is_typed else "tables of one type of nodes"
+                )
+                raise ConfigError(f"{path}: expected {wanted}, as the run's graph has, got others; set --graph")
+            if own.is_typed and reverse == "auto" and own.provenance.get("reverse_edges_added") == "true":
+                reverse = "add"
+            if own.has_edge_weight and edges.weight is None and not typed:
                 print(
                     "the run's graph has weights of edges, this table's are not named: --edge-list.weight", flush=True
                 )
-            learnt = own.feature_columns or own.class_names
+            learnt = typed or own.feature_columns or own.class_names
             if learnt and edges.features_as is None:
                 edges = replace(edges, features_as=run.data_url)
             graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=edges)
-            _, _, written, more = ingest_graph(replace(graph, reverse_edges=config.reverse_edges), report)
-            if own.symmetric and not open_graph(url, kind=StoredGraph).manifest.symmetric:
+            _, _, written, more = ingest_graph(replace(graph, reverse_edges=reverse), report)
+            if own.symmetric and not open_graph(url, kind=PLAIN_OR_TYPED).manifest.symmetric:
                 more = (
                     "warning: the run's graph has every edge's reverse, this one has not; store it as that one was, with "
                     "--edge-list.undirected-once or --reverse-edges add"
                 )
+    folder.write_json(SOURCE, {"digest": digest})
     print(f"{written}\n{more}", flush=True)
     return replace(config, graph=url, other_graph=True)
 
@@ -67,8 +83,49 @@ def _is_file(path: str) -> bool:
     """Whether it is a table, a glob, or a folder of part files."""
     parts = (each.name for each in Path(path).glob("*"))
     return (
-        path.endswith(_ENDINGS) or any(mark in path for mark in "*?[") or any(one.endswith(_ENDINGS) for one in parts)
+        path.endswith(_ENDINGS)
+        or is_typed(path)
+        or any(mark in path for mark in "*?[")
+        or any(one.endswith(_ENDINGS) for one in parts)
     )
+
+
+def _has_types(path: str) -> bool:
+    """Whether a file of typed tables names several types, or relations: else it is a plain graph."""
+    nodes, relations, _ = read_tables(tables_file(path))
+    return len(nodes) > 1 or len(relations) > 1
+
+
+def _digest(run: Run, path: str, config: PredictConfig) -> str:
+    """Of all files that the data is made of, whatever their names, and of the run, the options and the earlier graph by which they are read."""
+    edges, table = asdict(config.edge_list), asdict(config.table)
+    files, earlier = {"": path}, edges.pop("features_as")
+    if is_typed(path):
+        files[""] = str(file := tables_file(path))
+        nodes, relations, said = read_tables(file)
+        named = [(each.file, each.features) for each in nodes.values()] + [(each.file,) for each in relations.values()]
+        files |= {name: str(file.parent / name) for names in named for name in names if isinstance(name, str)}
+        earlier = said or earlier
+    for options, roles in (
+        (edges, ("nodes", "ids", "features", "labels", "splits", "node_times")),
+        (table, ("split_file",)),
+    ):
+        files |= {role: at for role in roles if (at := options.pop(role)) is not None}
+    told: dict[str, Any] = {
+        "edge_list": edges,
+        "table": table,
+        "reverse_edges": config.reverse_edges,
+        "run": run.weights_hash,
+    }
+    if not run.is_graph_set:
+        told["earlier"] = open_graph(earlier or run.data_url, kind=PLAIN_OR_TYPED).manifest.content_hash
+    digest = hashlib.sha256(json.dumps(told).encode())
+    for role, name in files.items():
+        for each in table_files(name, ("",)):
+            filesystem, place = split_url(each.name)
+            with filesystem.open(place, "rb") as stream:
+                digest.update(f"{role} {hashlib.file_digest(stream, 'sha256').hexdigest()}".encode())
+    return digest.hexdigest()
 
 
 def _with_targets(path: str, table: SmilesOptions, targets: tuple[str, ...]) -> SmilesOptions:

@@ -24,7 +24,7 @@ from graphmill.cluster.training.train_session import Launcher
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.trainer import train
 from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
-from graphmill.core.summaries import counted
+from graphmill.core.summaries import counted, rounded
 from graphmill.jobs.baselines.node_baselines import Baselines
 from graphmill.jobs.cli.faults import last_words
 from graphmill.jobs.cli.progress import Progress, progress
@@ -409,7 +409,7 @@ def print_scores(summary: Mapping[str, Any]) -> None:
             one_by_one[f"{one} of {name}, {baseline}"] = own
     for name, scores in (model | baselines | one_by_one).items():
         figures = [scores.get(split, nan) for split in rows[0][1:]]
-        rows.append([name, *(f"{one:.3g}" if 0 < abs(one) < 0.001 else f"{one:.4f}" for one in figures)])
+        rows.append([name, *map(rounded, figures)])
     first, *others = zip(*rows, strict=True)
     widths = [max(28, *map(len, first)), *(max(9, 2 + max(map(len, column))) for column in others)]
     print()

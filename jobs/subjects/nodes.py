@@ -341,20 +341,22 @@ class Nodes(Subject):
             inputs = typed_inputs(manifest, self.predicted(config).manifest, config)
         else:
             inputs = graph_inputs(manifest, config)
-        learnt = trained.inputs.categories
-        if inputs.embedded != trained.inputs.embedded or (learnt and inputs.categories and inputs.categories != learnt):
-            raise ConfigError(
-                f"{self.url}: expected columns with the run's categories, got others; "
-                + (
-                    "ingest a typed graph with the same categories"
-                    if manifest.is_typed
-                    else f"ingest its table by the run's graph (--edge-list.features-as {config.data.path})"
+        learnt, path = trained.inputs.categories, config.data.path
+        by_run = f"its tables by the run's graph ({'features_as:' if manifest.is_typed else '--edge-list.features-as'} {path})"
+        for own, others in ((_types(trained.inputs), _types(inputs)), (trained.inputs.relations, inputs.relations)):
+            if own != others:
+                raise ConfigError(
+                    f"{self.url}: expected {', '.join(map(str, own))}, in the run's order, got {', '.join(map(str, others))}; ingest {by_run}"
                 )
-            )
+        if inputs.embedded != trained.inputs.embedded or (learnt and inputs.categories and inputs.categories != learnt):
+            raise ConfigError(f"{self.url}: expected columns with the run's categories, got others; ingest {by_run}")
         if manifest.is_typed:
-            widths = {name: getattr(inputs, name) for name in ("node_dims", "relations", "edge_dims")}
-            return replace(trained.inputs, **widths)
+            return replace(trained.inputs, node_dims=inputs.node_dims, edge_dims=inputs.edge_dims)
         return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
+
+
+def _types(inputs: Inputs) -> tuple[str, ...]:
+    return tuple(name for name, _ in inputs.node_dims)
 
 
 def _check_certificates(servers: ServerOptions) -> None:
@@ -412,7 +414,7 @@ def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | No
     _check_targets(config, predicted)
     nodes = predicted.manifest
     return config, Facts(
-        with_standard_columns(typed_inputs(manifest, nodes, config), manifest.node_types.values(), config.data),
+        with_standard_columns(typed_inputs(manifest, nodes, config), manifest.rows.values(), config.data),
         _partitions(config, manifest) | typed_identity(manifest, nodes.name, split_set),
         resources,
         manifest.num_bytes,

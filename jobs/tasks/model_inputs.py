@@ -186,8 +186,8 @@ class ReadColumns(nn.Module):
         super().__init__()
         for name in dict.fromkeys(name for name, *_ in inputs.standard):
             index, *numbers = zip(*(own[1:] for own in inputs.standard if own[0] == name), strict=True)
-            self.register_buffer(f"columns {name}", torch.tensor(index))
-            self.register_buffer(f"numbers {name}", torch.tensor(numbers, dtype=torch.float64))
+            self.register_buffer(_named("columns", name), torch.tensor(index))
+            self.register_buffer(_named("numbers", name), torch.tensor(numbers, dtype=torch.float64))
         for name in dict.fromkeys(name for name, *_ in inputs.embedded):
             index, sizes = zip(*((own[1], own[3]) for own in inputs.embedded if own[0] == name), strict=True)
             encoder = FeatureEncoder(Features(categories=sizes), inputs.category_width)
@@ -197,10 +197,10 @@ class ReadColumns(nn.Module):
             self.register_buffer(f"categories {name}", torch.tensor(index), persistent=False)
 
     def rows(self, x_nF: Any, name: str = "") -> Any:
-        """Of a type of nodes, of a plain graph or a set's nodes, or of its edges (OF_EDGES)."""
-        if (index := getattr(self, f"columns {name}", None)) is not None:
+        """Of a type of nodes, of a plain graph's or a set's nodes, or of its edges (OF_EDGES), or a relation's."""
+        if (index := getattr(self, _named("columns", name), None)) is not None:
             x_nF = x_nF.to(torch.promote_types(x_nF.dtype, torch.float32))
-            mean_k, deviation_k = getattr(self, f"numbers {name}")
+            mean_k, deviation_k = getattr(self, _named("numbers", name))
             z_nk = (x_nF[:, index] - mean_k) / deviation_k.where(deviation_k > 0, torch.inf)
             x_nF = x_nF.index_copy(1, index, z_nk.to(x_nF.dtype))
         if (index := getattr(self, f"categories {name}", None)) is not None:
@@ -212,8 +212,19 @@ class ReadColumns(nn.Module):
         if hasattr(batch, "node_feature"):  # of a set of graphs, whose module a run on nodes does not load
             edge = self.rows(batch.edge_feature, OF_EDGES)
             return replace(batch, node_feature=self.rows(batch.node_feature), edge_feature=edge)
-        tables = node_tables(batch)
-        return with_node_tables(batch, {name: replace(own, x=self.rows(own.x, name)) for name, own in tables.items()})
+        nodes = {name: replace(own, x=self.rows(own.x, name)) for name, own in node_tables(batch).items()}
+        read = with_node_tables(batch, nodes)
+        if not isinstance(read, TypedBatch):
+            return self._edges(read, OF_EDGES)
+        return replace(read, edges={each: self._edges(own, str(each)) for each, own in read.edges.items()})
+
+    def _edges(self, read: Any, name: str) -> Any:
+        return read if read.edge_feature is None else replace(read, edge_feature=self.rows(read.edge_feature, name))
+
+
+def _named(what: str, name: str) -> str:
+    """Of a buffer. A dot, which the name of a relation may have, would divide it."""
+    return f"{what} {name}".replace(".", " ")
 
 
 def read_columns(model: nn.Module, inputs: Inputs) -> None:

@@ -113,6 +113,8 @@ class GraphStatistics:
     least_weight: float | None = (
         None  # of the edges; None: they have no weights, one is not finite, or an older version measured
     )
+    # Of features of edges that are real numbers, over all edges. Empty: there are none, too many, or an older version measured.
+    edge_columns: tuple[ColumnStatistics, ...] = ()
 
     @property
     def symmetric(self) -> bool:
@@ -173,6 +175,9 @@ class GraphSizes(Protocol):
     def feature_dim(self) -> int: ...
 
     @property
+    def edge_feature_dim(self) -> int: ...
+
+    @property
     def num_split_sets(self) -> int: ...
 
     @property
@@ -227,6 +232,7 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
         splits=tuple(_read_split(split, manifest) for split in splits),
         node_digest=reader.hexadecimal("node_digest", _DIGEST),
         least_weight=reader.newer_number("least_weight"),
+        edge_columns=_read_columns(reader, "edge_columns", manifest.edge_feature_dim),
     )
 
 

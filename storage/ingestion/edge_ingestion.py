@@ -112,6 +112,7 @@ class EdgeIngestion:
             self.targets.row_of_id,
             nodes,
             num_edge_columns=self.info.has_edge_weight + 2 * self.has_edge_time + self.info.edge_feature_dim,
+            edge_dim=0 if self.info.relations else self.info.edge_feature_dim,
             is_symmetric=self.symmetric,  # a source that says so and is not is refused below
             num_sources=None if self.is_one_type else self.sources.num_nodes,
             max_edges=sum(buckets["topology"].num_spilled(partition) for partition in range(num_partitions)),

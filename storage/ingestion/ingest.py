@@ -38,6 +38,7 @@ from graphmill.storage.ingestion.typed_sources import (
     check_typed,
     is_split,
     plain_source,
+    with_drawn_splits,
     with_reverse_relations,
 )
 from graphmill.storage.partitioning.partitioners import assign_partitions, assign_types
@@ -58,7 +59,8 @@ def ingest(
     source's data is not a valid graph, ConflictError where another writer published meanwhile, FormatError where writing fails. After an
     error `url` holds what it held before.
     """
-    options, source, plain = options or IngestOptions(), plain_source(source), None
+    options, plain = options or IngestOptions(), None
+    source = plain_source(with_drawn_splits(source, options) if isinstance(source, TypedSource) else source)
     if isinstance(source, TypedSource):
         one_way, source = source, with_reverse_relations(source) if options.undirected else source
         check_typed(source, options)

@@ -18,6 +18,7 @@ from graphmill.storage.format.source import (
     TypedSource,
 )
 from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptions
+from graphmill.storage.splits.drawn_split import SplitSource
 
 _OF_EDGES = (
     "num_edges",
@@ -92,6 +93,16 @@ class _Reversed:
 def is_split(nodes: NodeSource, options: IngestOptions) -> bool:
     """Whether the options draw a split of these nodes: of those with times, or with labels."""
     return nodes.info.has_node_time if options.split.time_shares else nodes.info.has_label
+
+
+def with_drawn_splits(source: TypedSource, options: IngestOptions) -> TypedSource:
+    """With the split that the options draw in place of the types' own, so that nothing is learnt of other rows."""
+    drawn = {
+        name: nodes.with_split(options.split)
+        for name, nodes in source.nodes.items()
+        if options.split and isinstance(nodes, SplitSource) and (len(source.nodes) == 1 or is_split(nodes, options))
+    }
+    return replace(source, nodes={**source.nodes, **drawn})
 
 
 def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:

@@ -145,12 +145,14 @@ class EdgeMeasure:
         columns: NodeColumns,
         *,
         num_edge_columns: int = 0,
+        edge_dim: int = 0,
         is_symmetric: bool = False,
         num_sources: int | None = None,
         max_edges: int = 2**62,
     ) -> None:
         """`is_symmetric`: the source gives both directions of each edge, so out-degrees need not be counted. `num_sources`: how many nodes of
-        another type edges come from; None: they come from nodes of this one. `columns`: of the destinations."""
+        another type edges come from; None: they come from nodes of this one. `columns`: of the destinations. `edge_dim`: how many features of edges
+        are real numbers."""
         self._row_of_id, self._num_sets = row_of_id, columns.num_sets
         self._is_one_type = num_sources is None
         self._training = columns.training_labels() if self._is_one_type else []
@@ -165,6 +167,7 @@ class EdgeMeasure:
         self._counts, self._agreement = np.zeros(2, np.int64), np.zeros((self._num_sets, 2), np.int64)
         self._in_degrees: list[tuple[np.ndarray, tuple[int, int, int]]] = []
         self._least_weight, self._weighted = np.inf, np.zeros((self._num_sets, 2))
+        self._edge_columns = ColumnMeasure(edge_dim if 3 * edge_dim <= MAX_CLASS_COUNTS else 0)
 
     def measure(self, bucket: Bucket, lists: SortedLists) -> EdgeSums:
         from graphmill.storage.statistics.statistics_kernels import (
@@ -202,6 +205,8 @@ class EdgeMeasure:
         self._weighted += sums.weighted
         self._in_degrees.append((sums.histogram, sums.degrees))
         self._least_weight = float(np.minimum(self._least_weight, sums.least_weight))
+        if dim := self._edge_columns.dim:
+            self._edge_columns.add(lists.columns["feature"].reshape(-1, dim))
         start, self._num_nodes = self._num_nodes, self._num_nodes + len(lists.degree)
         if self._num_out is not None and self._no_in_edge is not None:
             self._no_in_edge[start : self._num_nodes] = lists.degree == 0
@@ -232,6 +237,7 @@ class EdgeMeasure:
             splits=splits,
             node_digest=node_digest,
             least_weight=self._least_weight if np.isfinite(self._least_weight) else None,
+            edge_columns=self._edge_columns.result(),
         )
 
 

@@ -45,10 +45,10 @@ ROWS = (
     # Options that the command line does not know, or not so. Status 2 is the parser's.
     Row("products_geco", "--fit.epochs many", ("--fit.epochs", "an integer", "'many'"), 2),
     Row("products_geco", "--epoch 3", ("--epoch", "--fit.epochs"), 2),
-    Row("products_geco", "--sampler all", ("'all'", "--sampler", "random-partition", "node2subgraph")),
+    Row("products_geco", "--sampler all", ("'all'", "--sampler", "random-partition", "node2subgraph"), 2),
     Row("products_geco", "--sampler neighbor --sampler.fanouts", ("fanouts", "one count")),
     Row("train_nodes", "--model ppgt stray", ("stray",), 2),
-    Row("train_graphs", "--model gin", ("'gin'", "primphormer")),
+    Row("train_graphs", "--model gin", ("'gin'", "primphormer"), 2),
     Row("train_links", "--evaluation sampled --task.ranking all", ("'all'", "--evaluation full")),
     Row("train_links", "--fit.steps 77", ("steps", "77", "--fit.epochs")),
     Row("train_links", "--data {graph}", ("held out", "--links.valid 0.05")),

@@ -160,7 +160,7 @@ def test_a_graph_of_an_older_version_has_no_numbers(graphs):
         with_standard_columns(Inputs(), [manifest], NodeDataOptions(standardise="yes"))
 
 
-def test_each_type_of_nodes_has_its_own_columns(tmp_path):
+def test_each_type_of_nodes_and_each_relation_has_its_own_columns(tmp_path):
     """Of types without splits all rows count; a type without features passes."""
     rng = np.random.default_rng(0)
     y, x, split = rng.integers(0, 3, 300), rng.normal(size=(300, 4)), rng.choice([1, 2, 3], (300, 1)).astype(np.int8)
@@ -178,16 +178,28 @@ def test_each_type_of_nodes_has_its_own_columns(tmp_path):
         relations = {
             Relation(each, "to", "a"): array_edges(each, src=src, dst=dst) for each, (src, dst) in ends.items()
         }
+        shown = (scaled(0, 1e6, 3e7) if name == "all" else SCALES["plain"])(x[:, 1:].repeat(3, axis=0))
+        relations[Relation("b", "by.way", "a")] = array_edges("by", *ends["b"], edge_feature=shown)
         ingest(TypedSource("typed", nodes, relations), str(tmp_path / name), IngestOptions(num_partitions=2))
-        words = ["--model", "rsage", *SHORT, "--sampler.fanouts", 4, 3, "--data.standardise", "yes"]
+        words = [
+            "--model",
+            "rsage",
+            *SHORT,
+            "--sampler.fanouts",
+            4,
+            3,
+            "--data.edge_features",
+            "--data.standardise",
+            "yes",
+        ]
         losses[name] = trained(str(tmp_path / name), tmp_path / f"run {name}", *words)[1]
     assert losses["all"] == pytest.approx(losses["plain"], rel=1e-4)
     summary, _, printed = trained(str(tmp_path / "all"), tmp_path / "auto", *words[:-2])
-    assert re.search(r"4 columns of features to .* \(a 0: mean .*; a 1: mean .*; a 2: mean .*; …\)", printed)
+    assert re.search(r"5 columns of features to .* \(a 0: mean .*; a 1: mean .*; a 2: mean .*; …\)", printed)
     standard = json.loads((tmp_path / "auto" / "config.json").read_text())["resolved"]["inputs"]["standard"]
-    assert standard[-1][:2] == ["b", 1]
-    assert standard[-1][2:] == pytest.approx([1e6 * x[:200, 1].mean(), 1e6 * x[:200, 1].std()], rel=1e-5)
-    assert summary["standardised_columns"] == 4
+    assert [each[:2] for each in standard[-2:]] == [["b", 1], ["b--by.way--a", 0]]
+    assert standard[-2][2:] == pytest.approx([1e6 * x[:200, 1].mean(), 1e6 * x[:200, 1].std()], rel=1e-5)
+    assert summary["standardised_columns"] == 5
 
 
 RNG = np.random.default_rng(1)

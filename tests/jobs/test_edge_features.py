@@ -7,11 +7,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file
 
 from graphmill.jobs import predict, train_nodes
+from graphmill.jobs.config.predict_options import PredictConfig
+from graphmill.jobs.records.run_record import read_run
+from graphmill.jobs.subjects.subject import open_prediction
+from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from tests.job_in_process import output_of, run_job
+from tests.job_in_process import output_of, run_job, trained
+from tests.runs import node_run
 
 NODES, DEGREE, CLASSES = 600, 5, 3
 SMALL = ["--model.num_layers", 1, "--model.width", 16, "--model.dropout", 0, "--fit.patience", "none"]
@@ -23,8 +29,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory) -> str:
+def store(url: Path, factor: float = 1.0, offset: float = 0.0) -> str:
     """A node's label is the class that its one marked in-neighbor shows in its features."""
     rng = np.random.default_rng(0)
     shown = rng.integers(0, CLASSES, NODES)
@@ -36,15 +41,19 @@ def stored(tmp_path_factory) -> str:
         NODES,
         source.ravel(),
         np.repeat(np.arange(NODES), DEGREE),
-        edge_feature=marked.reshape(-1, 1),
+        edge_feature=factor * marked.reshape(-1, 1) + offset,
         feature=np.eye(CLASSES, dtype=np.float32)[shown],
         label=shown[source[:, 0]],
         split=rng.permutation(np.repeat([1, 2, 3], NODES // 3)).astype(np.int8)[:, None],
         num_classes=CLASSES,
     )
-    url = str(tmp_path_factory.mktemp("edges") / "graph")
-    ingest(graph, url, IngestOptions(num_partitions=2, out_edges=True))
-    return url
+    ingest(graph, str(url), IngestOptions(num_partitions=2, out_edges=True))
+    return str(url)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> str:
+    return store(tmp_path_factory.mktemp("edges") / "graph")
 
 
 def train(stored: str, run: Path, *words) -> None:
@@ -85,6 +94,34 @@ def test_predictions_are_those_of_the_scores(reading, tmp_path):
     rows = pq.read_table(tmp_path / "out").to_pandas()
     test = rows[rows["split"] == "test"]
     assert (test["prediction"] == test["target"]).mean() == pytest.approx(score_of(run))
+
+
+def test_edges_of_another_scale_are_standardised(stored, tmp_path):
+    """Where the run reads them; the numbers are those of all edges of the training graph, and lie with its weights."""
+    far = store(tmp_path / "far", 1e4, 3e6)
+    words = [*MODELS["sage"][:2], *SAMPLED, *SMALL, "--fit.epochs", 2, "--fit.warmup_epochs", 0]
+    reads = [*words, "--data.edge_features"]
+    yes = {
+        url: trained(url, Path(f"{tmp_path}/{i}"), *reads, "--data.standardise", "yes")[1]
+        for i, url in enumerate((stored, far))
+    }
+    assert yes[far] == pytest.approx(yes[stored], rel=1e-3)
+    _, losses, printed = trained(far, tmp_path / "auto", *reads)
+    assert (
+        "chosen --data.standardise yes: 1 column of features to mean 0 and deviation 1 (edge 0: mean 3.002e+06, deviation 4000)"
+        in printed
+    )
+    (own,) = open_graph(far).manifest.measured.edge_columns
+    numbers = load_file(tmp_path / "auto" / "best" / "model.safetensors")["standard.numbers edge"]
+    assert numbers[:, 0].tolist() == [own.mean, own.deviation]
+    assert (own.mean, own.deviation, own.nonzero) == pytest.approx((3.002e6, 4e3, 1))
+    run = read_run(str(tmp_path / "auto"), finished=True)
+    assert open_prediction(
+        run, PredictConfig(run.path, "out", graph=stored, other_graph=True)
+    ).trained.inputs.standard == (("edge", 0, *numbers[:, 0]),)
+    assert losses != trained(far, tmp_path / "no", *reads, "--data.standardise", "no")[1]
+    for url, said in ((stored, reads), (far, words)):  # of ordinary scale, and not read
+        assert node_run(open_graph(url), *map(str, said)).inputs.standard == ()
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_a_kind_of_ones_own_is_planned_trained_replayed_and_predicted(edges, cap
     assert (own["path"], len(own["source_hash"])) == (KIND, 64)
     table = predict.predict("run", allow_import=True)
     printed = capsys.readouterr().out
-    assert f"test mae {run.scores['test']!r} over 60, as in the run's summary" in printed
+    assert f"test mae {run.scores['test']:.4f} over 60, as in the run's summary" in printed
     assert table.column_names[0] == "id"
     assert table["id"].to_pylist() == list(range(400))
     batches = replay.open_batches("run", allow_import=True)

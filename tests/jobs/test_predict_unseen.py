@@ -1,6 +1,8 @@
 """Predictions of what a run has not seen: a new graph without labels and splits, a file of edges, a table of SMILES."""
 
 import json
+import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -65,7 +67,7 @@ def test_a_new_graph_needs_neither_labels_nor_splits(folder, sampler):
     assert "edges:edges: 120 nodes" in said
     assert "these predictions are complete" in output_of(predict.main, *files, "--reverse-edges", "add", cwd=folder)
     assert sorted(path.name for path in (folder / run / "file").iterdir()) == [
-        *("_data", "_settings.json", "_summary.json", "part-00000.parquet")
+        *("_data", "_settings.json", "_source.json", "_summary.json", "part-00000.parquet")
     ]
     for name in ("bare", "file"):
         table = predictions_of(folder / run / name)
@@ -190,6 +192,75 @@ def test_other_categories_are_not_read_as_the_run_s(tmp_path):
         assert Nodes(own).inputs(run) == run.inputs
         with pytest.raises(ConfigError, match="expected columns with the run's categories, got others"):
             Nodes(other).inputs(run)
+
+
+def test_typed_tables_are_predicted_as_if_stored_with_the_first(tmp_path):
+    """Words in another order and new ones, columns, types and relations in another order, for the run's own: nodes that no training row knows have the same scores."""
+    rng, own, later = np.random.default_rng(3), range(60), range(60, 90)
+    papers, authors = [], []
+    for i in (*own, *later):
+        venue, size = i % 3, "" if rng.random() < 0.2 else f"{i % 3 + rng.normal():.2f}"
+        part = ("train", "valid", "train", "test")[i % 4] if i in own else "none"
+        topic = f"topic {venue}" if rng.random() < 0.8 or i in own else "news"
+        papers.append([f"p{i}", f"venue {venue}", part, topic, f"place {rng.integers(0, 4 + 3 * (i in later))}", size])
+        authors.append([f"a{i}", f"land {rng.integers(0, 3)}"])
+    rows = {first: [first + int(end) for end in rng.integers(0, len(of), 50)] for first, of in ((0, own), (60, later))}
+
+    def write(name: str, first: int, last: int, order: int, *, earlier: bool) -> None:
+        folder = tmp_path / name
+        folder.mkdir()
+        ends = [row for start, row in rows.items() if first <= start < last for row in row]
+        header = ["paper", "venue", "part", "topic", "place", "size"]
+        for table, columns, lines in (("papers", header, papers), ("authors", ["author", "land"], authors)):
+            lines = [columns, *lines[first:last]]
+            (folder / f"{table}.csv").write_text("".join(f"{','.join(line[::order])}\n" for line in lines))
+        links = {f"{a}{b}": [f"{a}{u},{b}{v}" for u, v in pairwise(ends)] for a, b in ("ap", "pp")}
+        for pair, lines in links.items():
+            lines = [line for line in lines if (int(line.split(",")[0][1:]) < 60) == (int(line.split(",")[1][1:]) < 60)]
+            (folder / f"{pair}.csv").write_text("\n".join(["src,dst", *lines]) + "\n")
+        label = "label: venue, split: part, " if earlier else "label: venue, "
+        types = [
+            f"  paper: {{file: papers.csv, id: paper, {label}features: [topic, place, size], embedding_columns: [place]}}",
+            "  author: {file: authors.csv, id: author, features: [land]}",
+        ]
+        relations = [
+            "  - {source: author, relation: writes, target: paper, file: ap.csv}",
+            "  - {source: paper, relation: cites, target: paper, file: pp.csv}",
+        ]
+        text = "\n".join(["nodes:", *types[::order], "edges:", *relations[::order]])
+        (folder / "graph.yaml").write_text(text + "\n")
+
+    write("first", 0, 90, 1, earlier=True)
+    write("later", 60, 90, -1, earlier=False)
+    output_of(ingest.main, "first", "graph", "--reverse-edges", "add", cwd=tmp_path)
+    words = ["--data", "graph", "--model", "rsage", "--model.width", 8, "--fit.epochs", 4, "--run.dir", "run"]
+    words += ["--sampler.fanouts", -1, -1, "--workers.launcher", "process"]
+    output_of(train_nodes.main, *words, cwd=tmp_path)
+    output_of(predict.main, "run", "own", "--split", "none", cwd=tmp_path)
+    said = output_of(predict.main, "run", "out", "--graph", "later", cwd=tmp_path)
+    assert re.search(r"papers.csv +topic +text +feature +0 +3 categories, \d+ fields of others", said)
+    stored, found = (predictions_of(tmp_path / name) for name in ("own", "out"))
+    assert found["id"].to_pylist() == stored["id"].to_pylist() == [f"p{i}" for i in later]
+    np.testing.assert_allclose(*(np.stack(each["logits"].to_numpy()) for each in (found, stored)), atol=1e-5)
+    scores = [json.loads((tmp_path / name / "_summary.json").read_text())["scores"]["none"] for name in ("own", "out")]
+    assert scores[1]["accuracy"] == scores[0]["accuracy"]
+    assert "complete: nothing to do" in output_of(predict.main, "run", "out", "--graph", "later", cwd=tmp_path)
+    output_of(ingest.main, "later", "other", "--reverse-edges", "add", cwd=tmp_path)
+    table = tmp_path / "later" / "papers.csv"
+    table.write_text(table.read_text().replace("topic 1", "topic 2"))
+    (tmp_path / "one.yaml").write_text("nodes: {a: {count: 3}}\n")
+    before = sorted(path for path in (tmp_path / "out").rglob("*"))
+    for words, message in (
+        (["out", "--graph", "later"], "these predictions were made of other files (or they have changed)"),
+        (["new", "--graph", "first/ap.csv"], "expected a .yaml file that names tables of several types, as the run's"),
+        (["new", "--graph", "one.yaml"], "expected a .yaml file that names tables of several types, as the run's"),
+        (["new", "--graph", "other", "--other-graph"], "other: expected paper, author, in the run's order, got author, paper; ingest its tables by the run's graph (features_as: graph)"),
+    ):  # fmt: skip
+        done = run_job(predict.main, ["run", *words], tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert message in done.stderr
+    assert sorted(path for path in (tmp_path / "out").rglob("*")) == before
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ or that no training row has, is 0 in all its features.
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphmill.core.errors import DataError
-from graphmill.storage.format.source import FeatureColumn
+from graphmill.storage.format.source import FeatureColumn, Relation
 from graphmill.storage.importers.columns.column_roles import is_number, is_otherwise_written, listed
 from graphmill.storage.importers.columns.column_values import is_list_type, list_rows, numbers
 from graphmill.storage.ingestion.string_ids import is_text_type
@@ -147,10 +148,70 @@ def _hashed(text: str, width: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % width
 
 
-def check_same_columns(names: Sequence[str], learnt: Sequence[FeatureColumn], path: str) -> None:
-    """Raises DataError where a table lacks a column that another table's features were learnt of."""
-    missing = [column.name for column in learnt if column.name not in names]
-    if missing:
-        raise DataError(
-            f"{path}: expected the columns {listed(missing)}, as in the graph of --edge-list.features-as, found {listed(names)}"
+@dataclass(frozen=True)
+class Learnt:
+    """What an earlier graph keeps of a table of nodes, by which a later table is read: its columns of features in their order, the names of its classes."""
+
+    columns: tuple[FeatureColumn, ...] = ()
+    class_names: tuple[str, ...] = ()
+    dim: int = 0  # of the earlier nodes' features
+
+    @property
+    def categories(self) -> set[str]:
+        return {column.name for column in self.columns if column.kind not in ("number", "list")}
+
+    def check_names(
+        self,
+        names: Sequence[str],
+        path: str,
+        said: Collection[str] = (),
+        categories: Collection[str] = (),
+        embedded: Collection[str] = (),
+    ) -> tuple[str, ...]:
+        """The columns to read of a later table, which has those `names`. `said`: the features that options name, if any. Raises DataError where columns differ."""
+        own = tuple(column.name for column in self.columns)
+        missing = [name for name in own if name not in names]
+        if missing or {*said} - {*own} or (said and {*own} - {*said}):
+            expected, found = (missing, names) if missing else (own, said)
+            raise DataError(
+                f"{path}: expected the columns {listed(expected)}, as in the graph of features_as, found {listed([*found])}"
+            )
+        kinds = {column.name: column.kind for column in self.columns}
+        others = [name for name in embedded if kinds.get(name) != "embedded"]
+        if others := others or [name for name in categories if name not in self.categories]:
+            raise DataError(
+                f"{path}: column {others[0]!r}: expected {kinds.get(others[0], 'no feature')}, as in the graph of features_as, got another kind in the options; "
+                "leave it out there"
+            )
+        return own
+
+    def check_width(self, features: "np.ndarray | FeatureTable | None", what: str) -> None:
+        """Raises DataError where a later file has features of another kind, or none."""
+        if isinstance(features, FeatureTable):
+            found = "" if self.columns else "columns of a table"
+        else:
+            width = 0 if features is None else features.shape[1]
+            found = "" if width == self.dim or not self.columns else f"{width or 'no'} features"
+        if found:
+            expected = (
+                f"the columns {listed([column.name for column in self.columns])}"
+                if self.columns
+                else f"an array of {self.dim} features"
+                if self.dim
+                else "no features"
+            )
+            raise DataError(f"{what}: expected {expected}, as in the graph of features_as, found {found}")
+
+
+def learnt_before(url: str) -> tuple[dict[str, Learnt], list[Relation]]:
+    """(what the graph at `url` keeps of each of its types of nodes, its relations), in its order; a plain graph is one type."""
+    from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
+
+    manifest = open_graph(url, kind=PLAIN_OR_TYPED).manifest
+    types = {
+        (name if manifest.is_typed else manifest.provenance.get("node_type", name)): Learnt(
+            row.feature_columns, row.class_names, row.feature_dim
         )
+        for name, row in manifest.node_types.items()
+    }
+    return types, [*manifest.edge_types]

@@ -15,7 +15,7 @@ import numpy as np
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.format.source import SPLIT_TRAIN, EdgeChunk, FeatureColumn, NodeChunk, SourceInfo
 from graphmill.storage.importers.columns.column_roles import listed, role_of
-from graphmill.storage.importers.columns.feature_table import FeatureTable, check_same_columns
+from graphmill.storage.importers.columns.feature_table import FeatureTable, Learnt, learnt_before
 from graphmill.storage.importers.columns.role_table import (
     ColumnRole,
     base_name,
@@ -54,7 +54,7 @@ class EdgeListGraph:
         given = EdgeListOptions() if options is None else options
         self._file = EdgeFile(path, given)
         self._opened: dict[str, NodeFile] = {}
-        self._like, like_names = _learnt_before(given)
+        self._like = _learnt_before(given)
         self.options = options = self._with_nodes(given)
         named = None
         if options.ids is not None:
@@ -66,7 +66,7 @@ class EdgeListGraph:
         self._keyed = {role for role, file in self._files.items() if file.key is not None}
         if options.compact_ids and self._has_strings_of_its_own():
             self._strings = StringIds(scratch)
-        self._rows, self._class_names = self._read(like_names)
+        self._rows, self._class_names = self._read()
         self._file.strings = (self._strings is not None,) * 2
         self._numbers = named if isinstance(named, np.ndarray) else None
         self._num_named = None if named is None else len(named)
@@ -83,7 +83,7 @@ class EdgeListGraph:
             *options.categories,
             *options.embedding_columns,
             *(name for role in _NAMED_BY for name in _said(options, role)),
-            *(column.name for column in self._like),
+            *(column.name for column in self._like.columns),
         }
         return named | ({options.id_column} if options.id_column else set())
 
@@ -138,9 +138,8 @@ class EdgeListGraph:
     def _places_of(self, role: str, file: NodeFile) -> list[int]:
         """The columns of a file that are read for a role."""
         options, said = self.options, _said(self.options, role)
-        if role == "features" and self._like and file.array is None:
-            check_same_columns(file.names, self._like, file.path)
-            said = tuple(column.name for column in self._like)
+        if role == "features" and self._like.columns and file.array is None:
+            said = self._like.check_names(file.names, file.path, said, options.categories)
         if said:
             return [file.place(name) for name in said]
         if file.array is not None:
@@ -160,7 +159,7 @@ class EdgeListGraph:
     def _files_named(self) -> list[tuple[str, str | None]]:
         return [(role, getattr(self.options, role)) for role in _NAMED_BY]
 
-    def _read(self, like_names: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _read(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         """(the rows of each file by its role, names of classes)"""
         rows: dict[str, Any] = {}
         names: tuple[str, ...] = ()
@@ -172,9 +171,12 @@ class EdgeListGraph:
         for role, file in self._files.items():
             places = self._places[role]
             if role == "features":
-                like = [column.name for column in self._like if column.kind not in ("number", "list")]
-                is_said, of_nodes = bool(_said(self.options, role)), file.path == self.options.nodes
-                features = file.features(places, {*categories, *like}, all_named=is_said, may_be_none=of_nodes)
+                is_said, of_nodes = (
+                    bool(_said(self.options, role) or self._like.columns),
+                    file.path == self.options.nodes,
+                )
+                categories |= self._like.categories
+                features = file.features(places, categories, all_named=is_said, may_be_none=of_nodes)
                 if isinstance(features, FeatureTable):
                     self._places[role] = [file.place(name) for name in features.names]
                 if features is None:
@@ -182,9 +184,11 @@ class EdgeListGraph:
                 else:
                     rows[role] = features
             elif role == "labels":
-                rows[role], names = file.labels(places, self.options.label_kind, like_names)
+                rows[role], names = file.labels(places, self.options.label_kind, self._like.class_names)
             else:
                 rows[role] = file.splits(places) if role == "splits" else file.times(*places)
+        if self.options.features_as is not None:
+            self._like.check_width(rows.get("features"), self.options.features or self.options.nodes or self.path)
         return rows, names
 
     @cached_property
@@ -220,7 +224,7 @@ class EdgeListGraph:
             train = np.flatnonzero(splits[:, 0] == SPLIT_TRAIN)
             train = train if order is None else order[train]
         options = self.options
-        self._learnt = self._like or features.learn(train, options.most_categories, options.embedding_columns)
+        self._learnt = self._like.columns or features.learn(train, options.most_categories, options.embedding_columns)
         return features.matrix(self._learnt)
 
     def _has_strings_of_its_own(self) -> bool:
@@ -425,15 +429,18 @@ def _said(options: EdgeListOptions, role: str) -> tuple[str, ...]:
     return said if isinstance(said, tuple) else () if said is None else (said,)
 
 
-def _learnt_before(options: EdgeListOptions) -> tuple[tuple[FeatureColumn, ...], tuple[str, ...]]:
-    """The columns of features, and the names of classes, of the graph at `features_as`."""
+def _learnt_before(options: EdgeListOptions) -> Learnt:
+    """What the graph at `features_as` keeps."""
     if options.features_as is None:
-        return (), ()
-    from graphmill.storage.graph import StoredGraph, open_graph
-
-    manifest = open_graph(options.features_as, kind=StoredGraph).manifest
-    if not manifest.feature_columns and not manifest.class_names:
+        return Learnt()
+    types, _ = learnt_before(options.features_as)
+    if len(types) > 1:
+        raise ConfigError(
+            f"features_as: expected a graph of one type of nodes, got {options.features_as}, of {', '.join(types)}; name tables of each type in a .yaml file"
+        )
+    (learnt,) = types.values()
+    if not learnt.columns and not learnt.class_names:
         raise ConfigError(
             f"features_as: expected a graph whose features came from a table with names of columns, {options.features_as} keeps none; leave it out"
         )
-    return manifest.feature_columns, manifest.class_names
+    return learnt

@@ -56,7 +56,7 @@ class EdgeListOptions:
     embedding_columns: tuple[str, ...] = ()
     """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
     features_as: str | None = None
-    """A stored graph whose categories, means and names of classes these tables are read by: as it was trained, so it predicts."""
+    """A stored graph whose categories, means and names of classes these tables are read by: as it was trained, so it predicts. Of typed tables (.yaml), too."""
     labels: str | None = None
     """`.npy` [num_nodes], or a table (column `label`, or the only one): numbers, or text, whose values in sorted order are the classes. A node without a row has no label."""
     label_columns: tuple[str, ...] = ()

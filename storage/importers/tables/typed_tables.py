@@ -6,11 +6,14 @@
       institution: {count: 8740}
     edges:
       - {source: author, relation: writes, target: paper, file: writes.csv, src: author_id, dst: paper_id, weight: share}
+    features_as: ../graphs/papers
 
 Node tables are read into memory, but for `.npy` features, which are mapped; edges pass in batches.
 """
 
+import re
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from graphmill.core.errors import ConfigError, DataError, quoted
+from graphmill.storage.filesystem.urls import absolute_url
 from graphmill.storage.format.source import (
     SPLIT_TRAIN,
     EdgeChunk,
@@ -29,7 +33,7 @@ from graphmill.storage.format.source import (
     TypedSource,
 )
 from graphmill.storage.importers.columns.column_roles import NO_ID
-from graphmill.storage.importers.columns.feature_table import FeatureTable
+from graphmill.storage.importers.columns.feature_table import FeatureTable, Learnt, learnt_before
 from graphmill.storage.importers.columns.role_table import (
     ColumnRole,
     base_name,
@@ -43,6 +47,8 @@ from graphmill.storage.importers.tables.edge_list_options import ENDINGS_SAID, T
 from graphmill.storage.importers.tables.node_columns import NodeFile
 from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
+from graphmill.storage.splits.drawn_split import split_of_nodes
+from graphmill.storage.splits.split_options import SplitOptions
 
 TABLES = "graph.yaml"  # the file's name where a folder is given
 _HEADER = "a first line of column names"
@@ -59,7 +65,8 @@ class NodeTableOptions:
     string_ids: bool | None = None
     """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all are whole numbers."""
     features: str | tuple[str, ...] | None = None
-    """A file of features alone, rows as in `file` or by their ids; or a list of columns of `file`: of numbers, lists of them, or text, which is categories."""
+    """A file of features alone, rows as in `file` or by their ids; or a list of columns of `file`: of numbers, lists of them, or text, which is categories. With
+    `features_as` the earlier type's columns, and they may be left out."""
     categories: tuple[str, ...] = ()
     """Columns of features that are categories though they hold numbers."""
     most_categories: int = 64
@@ -101,51 +108,78 @@ class EdgeTableOptions:
     """Of a relation of one type: the file gives each edge in one direction, ingestion adds the reverse."""
 
 
-def typed_tables(path: str | Path, scratch: str | None = None) -> TypedSource:
+def typed_tables(path: str | Path, scratch: str | None = None, features_as: str | None = None) -> TypedSource:
     """The typed graph that a YAML file, or the `graph.yaml` of a folder, describes. `scratch`: a folder for ids that are strings; None: the system's.
+    `features_as`: the stored graph whose categories, means and names of classes the tables are read by, where the file names none.
 
     Errors: ConfigError with the line for what the YAML file says wrongly, DataError for tables that are missing, malformed, or do not fit each other.
     """
-    file = Path(path) / TABLES if Path(path).is_dir() else Path(path)
-    node_options, edge_options = read_tables(file)
-    nodes = {name: TableNodes(name, file.parent, options, scratch) for name, options in node_options.items()}
+    file = tables_file(path)
+    node_options, edge_options, said = read_tables(file)
+    if said and features_as and absolute_url(said) != absolute_url(features_as):
+        raise ConfigError(
+            f"{file}: features_as: expected one earlier graph, got {said} there and {features_as}; leave one of them out"
+        )
+    before = said or features_as
+    earlier, order = (dict.fromkeys(node_options), [*edge_options]) if before is None else learnt_before(before)
+    if others := [name for name in node_options if name not in earlier]:
+        raise ConfigError(
+            f"{file}: expected types among {', '.join(earlier)}, as in the graph of features_as, got {others[0]}"
+        )
+    nodes = {
+        name: TableNodes(name, file.parent, node_options[name], scratch, learnt)
+        for name, learnt in earlier.items()
+        if name in node_options
+    }
+    known = [relation for relation in order if relation in edge_options]
     relations = {
-        relation: TableEdges(file.parent, options, nodes[relation.source], nodes[relation.target])
-        for relation, options in edge_options.items()
+        relation: TableEdges(file.parent, edge_options[relation], nodes[relation.source], nodes[relation.target])
+        for relation in dict.fromkeys([*known, *edge_options])
     }
     return TypedSource(f"tables:{file.resolve().parent.name}", nodes, relations, {"file": file.name})
+
+
+def tables_file(path: str | Path) -> Path:
+    """The YAML file itself, or that of a folder."""
+    return Path(path) / TABLES if Path(path).is_dir() else Path(path)
 
 
 class TableNodes:
     """The nodes of one type, in ascending id, or, where ids are strings, in the table's order."""
 
-    def __init__(self, name: str, folder: Path, options: NodeTableOptions, scratch: str | None = None) -> None:
-        self.name, self._options = name, options
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        options: NodeTableOptions,
+        scratch: str | None = None,
+        earlier: Learnt | None = None,
+    ) -> None:
+        self.name, self._options, self._earlier = name, options, earlier
         self._file = (
             None if options.file is None else NodeFile(folder / options.file, True, options.id or NO_ID, option=_HEADER)
         )
+        self._of_features = NodeFile(folder / options.features) if isinstance(options.features, str) else self._file
         columns: dict[str, Any] = {}
-        categories = {*options.categories, *options.embedding_columns}
         self._class_names: tuple[str, ...] = ()
         self._learnt: tuple[FeatureColumn, ...] = ()
-        self._table: FeatureTable | None = None
         if (file := self._file) is not None:
             if options.id is not None:
                 columns["id"] = file.ids(file.place(options.id), options.string_ids, scratch)
             if options.label is not None:
-                columns["label"], self._class_names = file.labels([file.place(options.label)], options.label_kind)
+                columns["label"], self._class_names = file.labels(
+                    [file.place(options.label)], options.label_kind, () if earlier is None else earlier.class_names
+                )
             if options.split is not None:
                 columns["split"] = file.splits([file.place(options.split)])
             if options.time is not None:
                 columns["time"] = file.times(file.place(options.time))
-            if isinstance(options.features, tuple):
-                columns["features"] = file.features(
-                    [file.place(column) for column in options.features], categories, all_named=True
-                )
-        key = None
-        if isinstance(options.features, str):
-            beside = NodeFile(folder / options.features)
-            columns["features"] = beside.features(beside.feature_places() if beside.array is None else (), categories)
+        if (features := self._read_features()) is not None:
+            columns["features"] = features
+        if earlier is not None:
+            earlier.check_width(features, name)
+        key, beside = None, self._of_features
+        if beside is not None and beside is not file:
             key = beside.keys(strings=isinstance(columns.get("id"), StringIds))
         counts = {key: len(column) for key, column in columns.items()} | (
             {"count": options.count} if options.count is not None else {}
@@ -154,48 +188,81 @@ class TableNodes:
             told = ", ".join(f"{key} {count}" for key, count in counts.items())
             raise DataError(f"{name}: expected equally many rows of each column, found {told}")
         self.num_nodes = next(iter(counts.values()))
-        ids, others = columns.get("id"), [columns.get(key) for key in ("features", "label", "split", "time")]
+        ids, others = columns.get("id"), [columns.get(key) for key in ("label", "split", "time")]
         strings = ids if isinstance(ids, StringIds) else None
         numbers, order = None if strings is not None else ids, None
         if numbers is not None and np.any(np.diff(numbers) < 0):
             order = np.argsort(numbers)
             numbers = numbers[order]
         self.ids = NodeIds(name, self.num_nodes, numbers, strings)
-        feature, label, split, time = others
         self._label, self._split, self._time = (
-            column if order is None else reordered(column, order) for column in (label, split, time)
+            column if order is None else reordered(column, order) for column in others
         )
-        if feature is not None and key is not None:
-            order = rows_by_key(self.ids, key, len(feature), folder / str(options.features))
-        if isinstance(feature, FeatureTable):
+        if features is not None and key is not None:
+            order = rows_by_key(self.ids, key, len(features), folder / str(options.features))
+        self._features, self._order = features, order
+        self._learn()
+
+    def _read_features(self) -> np.ndarray | FeatureTable | None:
+        options, earlier, file = self._options, self._earlier, self._of_features
+        said = options.features if isinstance(options.features, tuple) else ()
+        categories, is_beside = {*options.categories, *options.embedding_columns}, isinstance(options.features, str)
+        if file is None or not (said or is_beside or (earlier and earlier.columns)):
+            return None
+        if file.array is not None:
+            return file.features((), categories)
+        if earlier is not None and earlier.columns:
+            said = earlier.check_names(file.names, file.path, said, categories, options.embedding_columns)
+            categories |= earlier.categories
+        places = [file.place(column) for column in said] or file.feature_places()
+        return file.features(places, categories, all_named=bool(said))
+
+    def _learn(self) -> None:
+        """Makes the matrix of features, by the training rows or by what an earlier graph keeps."""
+        features, options, order = self._features, self._options, self._order
+        if isinstance(features, FeatureTable):
             train = None
             if self._split is not None:
                 train = np.flatnonzero(self._split[:, 0] == SPLIT_TRAIN)
                 train = train if order is None else order[train]
-            self._table, self._learnt = (
-                feature,
-                feature.learn(train, options.most_categories, options.embedding_columns),
+            self._learnt = (self._earlier and self._earlier.columns) or features.learn(
+                train, options.most_categories, options.embedding_columns
             )
-            feature = feature.matrix(self._learnt)
-        self._feature = feature if order is None else reordered(feature, order, lazy=True)
+            features = features.matrix(self._learnt)
+        self._feature = features if order is None else reordered(features, order, lazy=True)
+
+    def with_split(self, split: SplitOptions) -> "TableNodes":
+        """As `SplitSource` has it. Raises ConfigError beside a split of the table."""
+        if self._options.split is not None:
+            raise ConfigError(
+                f"split: expected {split} or the splits of {self.name} in {self._options.file}, got both; leave one of them out"
+            )
+        drawn = copy(self)
+        drawn._split = split_of_nodes(self.name, split, self.num_nodes, self._label, self._time)[:, None]
+        drawn._learn()
+        drawn.__dict__.pop("info", None)
+        return drawn
 
     @property
     def roles(self) -> list[ColumnRole]:
         """What became of each column of the file."""
-        if (file := self._file) is None:
-            return []
         options, roles = self._options, {self._options.id: ("id", "", f"{self.num_nodes} nodes")}
         if options.label is not None and self._label is not None:
             roles[options.label] = ("label", *label_became(self._label, self._class_names))
         if options.split is not None and self._split is not None:
             roles[options.split] = ("split", *split_became(self._split[:, 0]))
         roles[options.time] = ("time", "0", "int64")
-        if self._table is not None and isinstance(options.features, tuple):
-            for column, nulls in zip(self._learnt, self._table.num_nulls, strict=True):
-                roles[column.name] = ("feature", str(nulls), feature_became(column, 0))
-        unread = ("none", "", "not read")
+        told: dict[NodeFile | None, dict[str | None, tuple[str, str, str]]] = {self._file: roles}
+        if isinstance(table := self._features, FeatureTable) and (beside := self._of_features) is not None:
+            of_features = told.setdefault(beside, {})
+            if beside.key is not None and beside is not self._file:
+                of_features[beside.names[beside.key]] = ("id", "", "key of the rows")
+            for column, nulls in zip(self._learnt, table.num_nulls, strict=True):
+                of_features[column.name] = ("feature", str(nulls), feature_became(column, table.num_unknown(column)))
         return [
-            ColumnRole(base_name(file.path), each, kind, *roles.get(each, unread))
+            ColumnRole(base_name(file.path), each, kind, *said.get(each, ("none", "", "not read")))
+            for file, said in told.items()
+            if file is not None
             for each, kind in zip(file.names, file.table.type_names, strict=True)
         ]
 
@@ -257,8 +324,8 @@ class TableEdges:
             yield from raw.chunks(src, dst, chunk_edges)
 
 
-def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation, EdgeTableOptions]]:
-    """What the YAML file says. Raises ConfigError with the line where it is not what is expected there."""
+def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation, EdgeTableOptions], str | None]:
+    """What the YAML file says of types and relations, and where the graph of `features_as` lies. Raises ConfigError with the line where it is not what is expected there."""
     from graphmill.core.files.plain_yaml import compose_yaml
 
     try:
@@ -268,7 +335,7 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
     if root is None:
         raise ConfigError(f"{file}: expected nodes and edges, found an empty file")
     read = _TablesReader(file)
-    top = read.mapping(root, ("nodes", "edges"))
+    top = read.mapping(root, ("nodes", "edges", "features_as"))
     if "nodes" not in top:
         raise read.wrong(root, "nodes, a table for each type", "none")
     types = {name: read.options(node, NodeTableOptions) for name, node in read.mapping(top["nodes"]).items()}
@@ -286,6 +353,8 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
             raise read.wrong(node, f"label_kind: {', '.join(LABEL_KINDS)}", options.label_kind)
         if options.count is not None and options.count < 1:
             raise read.wrong(node, "a count of at least 1", options.count)
+        if options.most_categories < 1:
+            raise read.wrong(node, "most_categories of at least 1", options.most_categories)
     relations: dict[Relation, EdgeTableOptions] = {}
     for node in read.items(top["edges"]) if "edges" in top else []:
         table = read.options(node, EdgeTableOptions)
@@ -298,7 +367,10 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
         if table.undirected_once and table.source != table.target:
             raise read.wrong(node, "undirected_once in a relation of one type", relation)
         relations[relation] = table
-    return types, relations
+    if "features_as" not in top:
+        return types, relations, None
+    earlier = read.text(top["features_as"], "features_as")
+    return types, relations, earlier if "://" in earlier else str(file.parent / earlier)
 
 
 class _TablesReader:
@@ -347,7 +419,7 @@ class _TablesReader:
             raise self.wrong(node, f"{name}: a single value", "a list" if node.id == "sequence" else "names and values")
         if kind.startswith("tuple") and node.value:
             return (node.value,)
-        if "int" in kind.split(" | "):
+        if re.search(r"\bint\b", kind):
             if not node.value.isdecimal() or len(node.value) > 18:
                 raise self.wrong(node, f"{name}: a whole number of at most 18 digits", node.value)
             return int(node.value)
@@ -355,6 +427,9 @@ class _TablesReader:
             if node.value.lower() not in ("true", "false"):
                 raise self.wrong(node, f"{name}: true or false", node.value)
             return node.value.lower() == "true"
-        if not node.value or "\0" in node.value:
-            raise self.wrong(node, f"{name}: text", node.value or "nothing")
-        return node.value
+        return self.text(node, name)
+
+    def text(self, node: Any, name: str) -> str:
+        if node.id != "scalar" or not node.value or "\0" in node.value:
+            raise self.wrong(node, f"{name}: text", (node.id == "scalar" and node.value) or "nothing")
+        return str(node.value)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 import pytest
 
@@ -169,6 +170,150 @@ def test_types_of_tables_have_the_same_rules(tmp_path) -> None:
         ("feature", "1", "2 categories"),
         ("feature", "1", "number, a hole is 2 and 1 in a feature of its own"),
     ]
+
+
+FORMS = ("nodes", "features", "typed", "typed features", "typed plain")
+
+
+def tables(folder, form: str, ending: str, rows: pa.Table, features_as: str | None = None):
+    """The source of these rows, a column `split` among them or not, in one of the forms that tables of nodes have."""
+    folder.mkdir()
+    write = (lambda table, path: pa_csv.write_csv(table, path)) if ending == ".csv" else pa_parquet.write_table
+    ids, has_split = rows["id"], "split" in rows.column_names
+    names = [name for name in rows.column_names if name not in ("id", "split")]
+    write(rows, folder / f"n{ending}")
+    write(rows.select(["id", *names]).take(list(range(len(rows)))[::-1]), folder / f"x{ending}")
+    write(pa.table({"src": ids, "dst": ids}), folder / f"e{ending}")
+    if "typed" not in form:
+        only = {"id_column": "id", "features_as": features_as}
+        learns = {} if features_as else {"most_categories": 4, "embedding_columns": ("shop",)}
+        if form == "nodes":
+            options = EdgeListOptions(nodes=str(folder / f"n{ending}"), **only, **learns)
+        else:
+            files = {"ids": f"n{ending}", "features": f"x{ending}"} | ({"splits": f"n{ending}"} if has_split else {})
+            files = {role: str(folder / name) for role, name in files.items()}
+            said = ("split",) if has_split else ()
+            options = EdgeListOptions(**files, **only, **learns, split_columns=said, node_header=True)
+        return EdgeListGraph(folder / f"e{ending}", options)
+    features = f"x{ending}" if "features" in form else f"[{', '.join(names)}]"
+    text = (
+        f"nodes:\n  a: {{file: n{ending}, id: id, features: {features}, most_categories: 4, embedding_columns: [shop]"
+    )
+    text += f"{', split: split' if has_split else ''}}}\n  b: {{count: 2}}\n"
+    text = text.replace("  b: {count: 2}\n", "") if "plain" in form else text
+    text += f"edges:\n  - {{source: a, relation: to, target: a, file: e{ending}}}\n"
+    (folder / "graph.yaml").write_text(text + (f"features_as: {features_as}\n" if features_as else ""))
+    return typed_tables(folder)
+
+
+def features_of(source, ids: list[str]) -> np.ndarray:
+    (chunk,) = (source.nodes["a"] if hasattr(source, "relations") else source).nodes(999)
+    found = chunk.string_id.to_pylist()
+    return chunk.feature[[found.index(each) for each in ids]]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_later_table_is_as_if_stored_with_the_first(tmp_path, form, ending) -> None:
+    """Of the same training rows: new words, holes, and columns in another order change no feature."""
+    rng = np.random.default_rng(0)
+
+    def drawn(first: int, count: int, words: str) -> dict[str, list]:
+        some = lambda: [None if rng.random() < 0.2 else f"{rng.choice([*words])}" for _ in range(count)]  # noqa: E731
+        return {
+            "id": [f"n{first + row}" for row in range(count)],
+            "colour": some(),
+            "shop": some(),
+            "size": [None if rng.random() < 0.3 else float(size) for size in rng.normal(size=count).round(3)],
+            "whole": rng.integers(0, 9, count).tolist(),
+            "code": [f"c{code}" for code in rng.integers(0, 12, count)],
+        }
+
+    own, later = drawn(0, 30, "xyz"), drawn(30, 20, "wxyv")
+    train = {"split": ["train"] * 30}
+    ingest(tables(tmp_path / "own", form, ending, pa.table(own | train)), url := str(tmp_path / "stored"))
+    both = {name: own[name] + later[name] for name in own} | {"split": ["train"] * 30 + ["none"] * 20}
+    wanted = features_of(tables(tmp_path / "both", form, ending, pa.table(both)), later["id"])
+    source = tables(tmp_path / "later", form, ending, pa.table(later).select([*reversed(own)]), url)
+    np.testing.assert_array_equal(features_of(source, later["id"]), wanted)
+    kept = open_graph(url).manifest.node_types[("a", "node")["typed" not in form or "plain" in form]].feature_columns
+    assert [column.name for column in kept] == ["colour", "shop", "size", "whole", "code"]
+    assert (source.nodes["a"] if "typed" in form else source).info.feature_columns == kept
+
+
+def test_later_types_are_the_earlier_ones(tmp_path) -> None:
+    """What an earlier typed graph has not is one line; columns may be left out of the file, types and relations come in its order."""
+    (tmp_path / "a.csv").write_text("key,city,size,kind\n7,Rome,1,x\n5,,,y\n6,Oslo,3,x\n")
+    (tmp_path / "e.csv").write_text("src,dst\n0,5\n1,7\n")
+    a = "{file: a.csv, id: key, label: kind, features: [city, size]}"
+    edges = [f"{{source: {ends[0]}, relation: r{ends}, target: {ends[1]}, file: e.csv}}" for ends in ("ba", "ca")]
+
+    def read(earlier: str = "", types=(("a", a), ("b", "{count: 2}"), ("c", "{count: 2}")), edges=edges, **said):
+        nodes = "".join(f"  {name}: {text}\n" for name, text in types)
+        text = f"nodes:\n{nodes}edges: [{', '.join(edges)}]\n"
+        (tmp_path / "graph.yaml").write_text(text + (f"features_as: {earlier}\n" if earlier else ""))
+        return typed_tables(tmp_path, **said)
+
+    ingest(first := read(), str(tmp_path / "stored"), IngestOptions(num_partitions=1))
+    bare = "{file: a.csv, id: key}"
+    later = read("stored", [("c", "{count: 1}"), ("a", bare), ("b", "{count: 2}")], edges[::-1])
+    assert ([*later.nodes], [*later.relations]) == ([*first.nodes], [*first.relations])
+    for ours, theirs in zip(later.nodes["a"].nodes(9), first.nodes["a"].nodes(9), strict=True):
+        np.testing.assert_array_equal(ours.feature, theirs.feature)
+    (tmp_path / "text.csv").write_text("key,city,size\n1,Rome,big\n")
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    for text, match in (
+        ("{file: a.csv, id: key, features: [size]}", "a.csv: expected the columns city, size, as in the graph of features_as, found size"),
+        ("{file: e.csv, id: src}", "e.csv: expected the columns city, size, as in the graph of features_as, found src, dst"),
+        ("{file: a.csv, id: key, embedding_columns: [city]}", "a.csv: column 'city': expected categories, as in the graph"),
+        ("{file: a.csv, id: key, categories: [size]}", "a.csv: column 'size': expected number, as in the graph of features_as, got another"),
+        ("{count: 3}", "a: expected the columns city, size, as in the graph of features_as, found no features"),
+        ("{features: x.npy}", "a: expected the columns city, size, as in the graph of features_as, found 2 features"),
+        ("{file: text.csv, id: key}", "text.csv: column 'size': expected numbers, found string"),
+        ("{file: a.csv, id: key, label: city}", "a.csv: column 'city': expected the classes x, y, found 'Oslo'"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=match):
+            read("stored", [("a", text)], [])
+    for types, match in (
+        ([("d", bare)], "graph.yaml: expected types among a, b, c, as in the graph of features_as, got d"),
+        (
+            [("b", "{file: a.csv, id: key, features: [size]}")],
+            "b: expected no features, as in .* found columns of a table",
+        ),
+    ):
+        with pytest.raises((ConfigError, DataError), match=match):
+            read("stored", types, [])
+    with pytest.raises(
+        ConfigError, match=r"features_as: expected one earlier graph, got .*stored there and other; leave"
+    ):
+        read("stored", features_as="other")
+    assert read("stored", features_as=str(tmp_path / "stored")).nodes.keys() == first.nodes.keys()
+
+
+def test_a_drawn_split_of_a_type_says_what_is_learnt(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "key,city,label,part\n" + "".join(f"{i},city {i},{i % 2},{i % 3 + 1}\n" for i in range(20))
+    )
+    for more in ("", "b: {count: 2}, "):
+        text = f"nodes: {{{more}a: {{file: a.csv, id: key, label: label, features: [city]}}}}\n"
+        (tmp_path / "graph.yaml").write_text(
+            text + "edges: [{source: a, relation: to, target: a, file: a.csv, src: key, dst: key}]\n"
+        )
+        options = IngestOptions(num_partitions=1, overwrite=True, split=SplitOptions(shares=(0.5, 0.25, 0.25)))
+        ingest(typed_tables(tmp_path), str(tmp_path / "graph"), options)
+        (nodes,) = (
+            (part for part in open_graph(str(tmp_path / "graph")).nodes("a").partitions())
+            if more
+            else open_graph(str(tmp_path / "graph")).partitions()
+        )
+        trains = nodes.original_id[nodes.split[0] == 1]
+        row = open_graph(str(tmp_path / "graph")).manifest.node_types["a" if more else "node"]
+        assert row.feature_columns[0].values == tuple(sorted(f"city {i}" for i in trains))
+    (tmp_path / "graph.yaml").write_text(
+        (tmp_path / "graph.yaml").read_text().replace("features", "split: part, features")
+    )
+    with pytest.raises(ConfigError, match=r"split: expected .* or the splits of a in a.csv, got both"):
+        ingest(typed_tables(tmp_path), str(tmp_path / "graph"), options)
 
 
 @pytest.mark.parametrize(
