@@ -1,6 +1,7 @@
 """Formulas for a training step over workers: bytes sent by a worker, and memory of a worker.
 
-They are GECO's. GCN, GraphSAGE and GAT are counted as a GECO of local layers alone, which they are. N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
+They are GECO's. GCN, GraphSAGE and GAT are counted as a GECO of local layers alone, which they are; layers of a typed graph as GraphSAGE's over features as
+wide as the widest type's. N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
 """
 
 from functools import cache
@@ -9,11 +10,12 @@ import torch
 
 from graphmill.models.geco.network import GECO
 from graphmill.models.geco.options import GECOConfig
-from graphmill.models.message_passing.options import MessagePassingConfig
+from graphmill.models.message_passing.options import MessagePassingConfig, SAGEConfig
 from graphmill.models.parallel.gated_sequences import CHUNK_BYTES, channel_bytes
 from graphmill.models.parallel.shards import Shards
+from graphmill.models.relational.options import RelationalConfig
 
-ParallelConfig = GECOConfig | MessagePassingConfig
+ParallelConfig = GECOConfig | MessagePassingConfig | RelationalConfig
 """Of the models that are trained with their graph spread over workers."""
 
 
@@ -21,6 +23,9 @@ def as_geco(config: ParallelConfig) -> GECOConfig:
     """The GECO with the same layers."""
     if isinstance(config, GECOConfig):
         return config
+    if isinstance(config, RelationalConfig):
+        widest, out_dim = max(1, *config.node_dims.values()), getattr(config, "out_dim", config.width)
+        config = SAGEConfig(in_dim=widest, out_dim=out_dim, width=config.width, num_layers=max(1, config.num_layers))
     return GECOConfig(
         in_dim=config.in_dim,
         out_dim=config.out_dim,

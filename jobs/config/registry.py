@@ -161,6 +161,7 @@ MODELS: dict[str, dict[str, Row]] = {
             "graphmill.models.relational.network:RSAGE",
             layers_are_hops=True,
             takes_types=True,
+            graph_parallel=True,
         ),
     },
     "graphs": {

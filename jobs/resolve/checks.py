@@ -25,6 +25,7 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
         or row is None
         or not row.layers_are_hops
         or fanouts is None
+        or config.run.parallel == "graph"
         or (isinstance(options, TypedOptions) and not row.takes_types)
         or getattr(options, "edges", "") == "induced"
         or len(fanouts) == layers

@@ -157,6 +157,7 @@ class ResolvedRun:
                 NUM_BLOCKS,
                 alone="shard",
                 edge_columns=self.edge_columns,
+                root_type=self.config.node_type,
             )
         sampler, links = self._sampler("train", shuffle=True), self.config.links
         return sampler if links is None else links.training(sampler, self.config.fit.seed)

@@ -135,8 +135,6 @@ def _for_one_type(config: RunConfig) -> str | None:
     row = config.model.row("model", config.kind)
     if config.links is not None:
         return "expected a plain graph, for links of relations are not trained on, got a typed one; set --task classification"
-    if config.run.parallel == "graph":
-        return "--run.parallel graph: expected a plain graph, got a typed one; leave it out"
     if config.baseline.models:
         return f"--baseline: expected a plain graph, got a typed one and {' '.join(config.baseline.models)}; leave out --baseline"
     if row is not None and row.takes_types and config.relational != RelationalConfig():

@@ -19,11 +19,12 @@ from graphmill.cluster.data.training_data import OpenData, TrainingData
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S
 from graphmill.cluster.process.malloc_trim import return_freed_blocks
 from graphmill.jobs.machine.memory_check import available_bytes, check_fits
-from graphmill.jobs.tasks.model_inputs import PlannedShard, plan_shard
+from graphmill.jobs.tasks.model_inputs import PlannedShard, PlannedTypedShard, plan_shard
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel_cost import ParallelConfig, inference_bytes, training_bytes
 from graphmill.samplers.batches.device_copy import map_tensors
-from graphmill.samplers.batches.minibatch import TorchBatch
+from graphmill.samplers.batches.typed_batch import TypedBatch
+from graphmill.samplers.drawing.build_batch import root_table
 from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 from graphmill.storage.format.manifest import Manifest
@@ -33,19 +34,19 @@ from graphmill.storage.format.manifest import Manifest
 class ShardMemory:
     """What a worker's shard takes."""
 
-    model: ParallelConfig
+    layers: tuple[ParallelConfig, ...]  # of the model and, of a typed graph, those before it
     num_nodes: int
     num_edges: int
     training: bool = True  # and not prediction, which keeps nothing for a backward pass
 
     @classmethod
-    def of(cls, manifest: Manifest, model: ParallelConfig, *, training: bool = True) -> "ShardMemory":
-        return cls(model, manifest.num_nodes, manifest.num_edges, training)
+    def of(cls, manifest: Manifest, *layers: ParallelConfig, training: bool = True) -> "ShardMemory":
+        return cls(layers, manifest.num_nodes, manifest.num_edges, training)
 
     def worker_bytes(self, num_workers: int) -> int:
         """About the most memory that a worker's shard takes."""
         estimate = training_bytes if self.training else inference_bytes
-        return estimate(self.model, self.num_nodes, self.num_edges, num_workers)
+        return sum(estimate(one, self.num_nodes, self.num_edges, num_workers) for one in self.layers)
 
     def check(self, num_workers: int) -> int:
         """Bytes of a worker. Raises ConfigError where this machine cannot hold them all."""
@@ -68,7 +69,7 @@ class ShardMemory:
         """Where memory is short."""
         if not self.training:
             return "use more --workers on more machines, or set --run.parallel data"
-        more = "" if getattr(self.model, "recompute", True) else "set --model.recompute yes, "
+        more = "" if getattr(self.layers[0], "recompute", True) else "set --model.recompute yes, "
         return f"{more}use more --workers on more machines, lower --model.width or --model.num_layers, or set --run.parallel data"
 
 
@@ -92,31 +93,32 @@ class WholeGraphData:
         drawn = nodes.collate(nodes.sampler(self.shards, peers.size).sample(0, peers.rank))
         nodes.check()
         shard = map_tensors(drawn, lambda tensor: tensor.to(peers.device))
-        return OpenShard(nodes, PlannedShard(**vars(shard), graph=plan_shard(shard, peers)))
+        kind = PlannedTypedShard if isinstance(shard, TypedBatch) else PlannedShard
+        return OpenShard(nodes, kind(**vars(shard), graph=plan_shard(shard, peers)))
 
 
 class OpenShard:
     """The trainer's view of a shard."""
 
-    def __init__(self, nodes: OpenData, shard: PlannedShard) -> None:
+    def __init__(self, nodes: OpenData, shard: PlannedShard | PlannedTypedShard) -> None:
         self._nodes, self.shard = nodes, shard
 
     def sampler(self, options: FullGraphOptions, num_ranks: int) -> "KeptShard":
         return KeptShard(self._nodes.sampler(options, num_ranks), self.shard)
 
-    def collate(self, minibatch: TorchBatch) -> TorchBatch:
+    def collate(self, minibatch: Any) -> Any:
         return minibatch
 
-    def target(self, batch: TorchBatch) -> Tensor:
+    def target(self, batch: Any) -> Tensor:
         return self._nodes.target(batch)
 
-    def ids(self, batch: TorchBatch) -> Tensor:
+    def ids(self, batch: Any) -> Tensor:
         return self._nodes.ids(batch)
 
-    def sizes(self, batch: TorchBatch) -> tuple[int, int]:
+    def sizes(self, batch: Any) -> tuple[int, int]:
         return self._nodes.sizes(batch)
 
-    def split_codes(self, batch: TorchBatch) -> Tensor | None:
+    def split_codes(self, batch: Any) -> Tensor | None:
         return self._nodes.split_codes(batch)
 
     def near_middle(self) -> float:
@@ -132,11 +134,10 @@ class OpenShard:
 class KeptShard:
     """One batch per worker and epoch: the shard in memory, with some splits' roots."""
 
-    def __init__(self, sampler: Sampler, shard: PlannedShard) -> None:
-        self._sampler = sampler
-        assert shard.split is not None
-        codes = torch.tensor(sampler.options.root_splits, dtype=shard.split.dtype, device=shard.split.device)
-        self._shard = replace(shard, root_index=torch.nonzero(torch.isin(shard.split, codes)).squeeze(1))
+    def __init__(self, sampler: Sampler, shard: PlannedShard | PlannedTypedShard) -> None:
+        self._sampler, split = sampler, root_table(shard).split
+        codes = torch.tensor(sampler.options.root_splits, dtype=split.dtype, device=split.device)
+        self._shard = replace(shard, root_index=torch.nonzero(torch.isin(split, codes)).squeeze(1))
 
     @property
     def options(self) -> Any:
@@ -150,7 +151,7 @@ class KeptShard:
     def num_batches(self) -> int:
         return self._sampler.num_batches
 
-    def sample(self, epoch: int, batch: int) -> PlannedShard:
+    def sample(self, epoch: int, batch: int) -> PlannedShard | PlannedTypedShard:
         return replace(self._shard, epoch=epoch, index=batch)
 
 

@@ -26,7 +26,8 @@ from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings
 from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
 from graphmill.jobs.resolve.typed_facts import NodeGraph, predicted_nodes
-from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
+from graphmill.jobs.subjects.graph_parallel import WholeGraphData
+from graphmill.jobs.subjects.nodes import shard_memory
 from graphmill.jobs.tasks.node_task import graph_inputs, num_rows
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
 from graphmill.samplers.access.typed_router import whole_router
@@ -60,7 +61,7 @@ def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) 
     if baseline.models:
         tried = f"{baseline.configurations} of {len(search())} configurations each, trained before the run"
         plan.add("baselines", f"{', '.join(baseline.models)}: {tried}")
-    if resolved.is_full_graph and isinstance(graph, StoredGraph):
+    if resolved.is_full_graph:
         _add_whole_graph(plan, graph, resolved, task)
     else:
         _add_sampled(plan, graph.whole(), resolved, task)
@@ -242,17 +243,18 @@ def _scoring_text(config: RunConfig, valid: Any, workers: int) -> str:
     return whole
 
 
-def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun, task: Task) -> None:
+def _add_whole_graph(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
     """Where the whole graph is the batch: memory and traffic by `graphmill.models.parallel_cost`; time, where one process can hold it."""
     from graphmill.models.parallel.shards import Shards
     from graphmill.models.parallel_cost import sent_bytes
 
     manifest, fit, workers = graph.manifest, resolved.fit, plan.workers
-    memory = ShardMemory.of(manifest, resolved.model_config)
+    memory = shard_memory(manifest, resolved)
     model = resolved.build_model()
     plan.add_model(model)
     needed = memory.check(workers)
-    sent = sent_bytes(memory.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
+    rows = Shards.even(manifest.num_nodes, workers)
+    sent = [sent_bytes(one, rows, 0, 0, 0, symmetric=manifest.symmetric) for one in memory.layers]
     plan.add(
         "batch",
         f"the whole graph, about {manifest.num_nodes // workers:,} nodes on each of {counted(workers, 'worker')}",
@@ -260,7 +262,7 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun, task
     plan.add_all_steps(f"1 an epoch, {fit.epochs:,}", 1, fit)
     plan.add(
         "traffic",
-        f"{size(sum(sent.values()))} sent by a worker in a step, and rows of nodes with neighbors on other workers",
+        f"{size(sum(sum(of_kind.values()) for of_kind in sent))} sent by a worker in a step, and rows of nodes with neighbors on other workers",
     )
     plan.add_memory({"shard": needed})
     if not graph.is_here or memory.worker_bytes(1) > available_bytes() // 2:

@@ -155,7 +155,7 @@ class Nodes(Subject):
 
     def check_memory(self, resolved: ResolvedRun) -> None:
         if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's worker looks at its memory itself
-            shard_memory(self.predicted(resolved.config).manifest, resolved).check(resolved.workers.most)
+            shard_memory(self.manifest, resolved).check(resolved.workers.most)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
         config = resolved.config
@@ -197,7 +197,7 @@ class Nodes(Subject):
             return data
         from graphmill.jobs.subjects.graph_parallel import WholeGraphData
 
-        memory = shard_memory(self.predicted(resolved.config).manifest, resolved)
+        memory = shard_memory(self.manifest, resolved)
         return WholeGraphData(data, resolved.training, memory)
 
     def table(self, resolved: ResolvedRun) -> "TableSpec | None":
@@ -264,7 +264,7 @@ class Nodes(Subject):
         own = {UNSPLIT: replace(shape.evaluation["train"], split_set=0)}
         samplers = with_unsplit(shape.evaluation) if has_splits else own
         build_model = checked(run, self.url, shape.build_model)
-        memory = shard_memory(replace(manifest, num_classes=num_classes), shape, training=False) if is_whole else None
+        memory = shard_memory(self.manifest, shape, training=False) if is_whole else None
 
         def members(served: Served) -> Members:
             nodes = served.router.nodes[manifest.name] if isinstance(served.router, TypedRouter) else served.router
@@ -449,7 +449,10 @@ def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = 
     """Of a run whose one batch is the whole graph, or of its prediction."""
     from graphmill.jobs.subjects.graph_parallel import ShardMemory
 
-    return ShardMemory.of(manifest, resolved.model_config, training=training)
+    row, layers = resolved.config.model.row("model", resolved.config.kind), [resolved.model_config]
+    if resolved.is_typed and not (row is not None and row.takes_types):
+        layers.append(replace(resolved.config.relational, node_dims=dict(resolved.inputs.node_dims)))
+    return ShardMemory.of(manifest, *layers, training=training)
 
 
 def spreads_graph(run: ResolvedRun, parallel: str) -> bool:

@@ -21,7 +21,7 @@ from graphmill.models.parallel.graph import ShardedGraph
 from graphmill.models.parallel.halo import ShardedAdjacency
 from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.relational.network import TypedGraphs
+from graphmill.models.relational.network import TypedGraphs, TypedShard
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.batches.minibatch import TorchBatch
 from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, node_tables, with_node_tables
@@ -44,9 +44,23 @@ class PlannedShard(TorchBatch):
         return tensor_bytes(self)
 
 
-def plan_shard(batch: TorchBatch, peers: Peers) -> ShardedGraph:
-    """The graph of which the batch is this rank's part, without roots; a collective call."""
+@dataclass(frozen=True, repr=False)
+class PlannedTypedShard(TypedBatch[Tensor]):
+    """The same of a typed graph."""
+
+    graph: TypedGraphs | None = None
+
+
+def plan_shard(batch: Any, peers: Peers) -> Any:
+    """The graph of which the batch is this rank's part, without roots, or of a typed one; a collective call."""
     assert batch.shard is not None
+    if isinstance(batch, TypedBatch):
+        starts = {
+            name: torch.from_numpy(batch.shard.block_starts(name)).to(nodes.node_id.device)
+            for name, nodes in batch.nodes.items()
+        }
+        indices = {relation: edges.indices for relation, edges in batch.edges.items()}
+        return _typed_graphs(batch, TypedShard(starts, batch.shard.ends, indices, peers))
     shards = Shards(batch.shard.bounds)
     adjacency = ShardedAdjacency(
         batch.indptr,
@@ -60,9 +74,9 @@ def plan_shard(batch: TorchBatch, peers: Peers) -> ShardedGraph:
     return ShardedGraph(shards, peers, adjacency, batch.node_id, x=batch.x, encodings=batch.encodings)
 
 
-def shard_graph(batch: TorchBatch) -> ShardedGraph:
+def shard_graph(batch: Any) -> Any:
     """The same, planned where it is not yet."""
-    planned = batch.graph if isinstance(batch, PlannedShard) else None
+    planned = batch.graph if isinstance(batch, PlannedShard | PlannedTypedShard) else None
     return plan_shard(batch, Peers.of_group()) if planned is None else planned
 
 
@@ -158,13 +172,24 @@ def _rows(batch: TorchBatch) -> dict[str, Any]:
 
 
 def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
-    """A minibatch of a typed graph."""
+    """A minibatch of a typed graph, or a shard of one."""
+    if batch.shard is None:
+        return _typed_graphs(batch)
+    rows = {name: nodes.x for name, nodes in batch.nodes.items()}
+    return replace(shard_graph(batch), x=rows, root_index=batch.root_index)
+
+
+def _typed_graphs(batch: TypedBatch[Tensor], shard: TypedShard | None = None) -> TypedGraphs:
     subgraph = {name: nodes.subgraph for name, nodes in batch.nodes.items() if nodes.subgraph is not None}
     encodings = [nodes.encoding for nodes in batch.nodes.values() if nodes.encoding is not None]
     return TypedGraphs(
         node_id={name: nodes.node_id for name, nodes in batch.nodes.items()},
         x={name: nodes.x for name, nodes in batch.nodes.items()},
-        edges={relation: (edges.indptr, edges.indices) for relation, edges in batch.edges.items()},
+        edges={
+            relation: (edges.indptr, edges.indices if shard is None else shard.row_E[relation])
+            for relation, edges in batch.edges.items()
+        },
+        shard=shard,
         root_type=batch.root_type,
         root_index=batch.root_index,
         subgraph=subgraph or None,

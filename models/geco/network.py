@@ -47,7 +47,6 @@ from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.batch_norm import computing_again, normalise
 from graphmill.models.primitives.dropout import Dropout, MaskRows
-from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.layer_norm import LayerNorm
 from graphmill.models.primitives.node_order import Order, node_order
 from graphmill.models.primitives.propagation import Propagation
@@ -317,16 +316,17 @@ class GECO(nn.Module):
 
 
 class NodeGECO(nn.Module):
-    """GECO over `graphmill.models.primitives.graphs.Graphs`, called as the other models are."""
+    """GECO over `graphmill.models.primitives.graphs.Graphs`, or over a graph that is spread over workers, called as the other models are."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         self.model = GECO(config)
 
-    def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
+    def forward(self, graphs: Any, *, epoch: int = 0) -> Tensor:
         """Returns [r, out_dim], the predictions of the roots (of all nodes without roots)."""
-        assert graphs.x is not None
-        y_ND = self.model(graphs.x, graphs.adjacency, node_id_N=graphs.node_id, epoch=epoch)
+        layout = getattr(graphs, "layout", None)
+        ids_N = graphs.node_id if layout is None else graphs.all_node_ids
+        y_ND = self.model(graphs.x, graphs.adjacency, node_id_N=ids_N, epoch=epoch, layout=layout)
         return y_ND if graphs.root_index is None else y_ND[graphs.root_index]
 
 

@@ -14,6 +14,7 @@ class Shards:
     """Worker w owns [bounds[w], bounds[w + 1]); a range may be empty."""
 
     bounds: tuple[int, ...]
+    block_bounds: tuple[int, ...] | None = None  # of the blocks of rows; None: even ones
 
     def __post_init__(self) -> None:
         if len(self.bounds) < 2 or self.bounds[0] != 0 or any(b < a for a, b in zip(self.bounds, self.bounds[1:])):
@@ -49,12 +50,12 @@ class Shards:
     def blocks(self, worker: int) -> list[int]:
         """Lengths of a worker's parts of the blocks, in order; they are whole where shards end at blocks' ends."""
         start, stop = self.range(worker)
-        bounds = block_bounds(self.total)
+        bounds = self.block_bounds or even_blocks(self.total)
         inner = sorted(set(bounds[bisect_right(bounds, start) : bisect_left(bounds, stop)]))
         ends = [start, *inner, stop]
         return [b - a for a, b in pairwise(ends) if b > a]
 
 
-def block_bounds(total: int) -> list[int]:
+def even_blocks(total: int) -> list[int]:
     """Of the blocks of so many rows, ascending."""
     return [total * block // NUM_BLOCKS for block in range(NUM_BLOCKS + 1)]

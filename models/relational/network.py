@@ -17,7 +17,7 @@ there e U_r, and 0 of relations without any; stored encodings are rows of the no
 Shapes: n nodes of all types, D width, R relations, B bases.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
@@ -28,7 +28,13 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.models.operators.local_blocks import make_norm
-from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel.global_terms import ShardedNodes
+from graphmill.models.parallel.graph import ShardedGraph
+from graphmill.models.parallel.halo import Halo, ShardedAdjacency
+from graphmill.models.parallel.shards import Shards
+from graphmill.models.primitives.batch_norm import normalise
+from graphmill.models.primitives.dropout import Dropout, MaskRows
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.propagation import (
     Propagate,
@@ -83,6 +89,63 @@ class RelationLists:
         return self._rows.reversed(self._num_sources)
 
 
+class TypedShard:
+    """The rows here of a typed graph whose nodes are spread over workers, and the exchange of rows for all relations; making it is collective.
+
+    A worker has the same blocks of every type's nodes. Its rows, of all types, follow each other block by block: in each the first type's, then the next one's. So
+    their order, and what is added up along it, is one for any number of workers.
+    """
+
+    def __init__(
+        self,
+        block_starts: Mapping[str, Tensor],
+        ends: Sequence[int],
+        source_id: Mapping[Any, Tensor],
+        peers: Peers,
+    ) -> None:
+        """`block_starts`: of each type the stored ids of its blocks' first nodes, and the number of nodes; worker w has the blocks [ends[w], ends[w + 1]).
+        `source_id` [E_r]: stored ids of the sources of the in-edges here."""
+        self.peers, here = peers, slice(ends[peers.rank], ends[peers.rank + 1] + 1)
+        size_BT = torch.stack([starts.diff() for starts in block_starts.values()], dim=1)
+        row = nn.functional.pad(size_BT.flatten().cumsum(0), (1, 0))  # of all workers
+        self._starts, self._first_BT = dict(block_starts), row[:-1].view_as(size_BT)
+        block_bounds = tuple(row[:: size_BT.shape[1]].tolist())
+        self.shards = Shards(tuple(block_bounds[end] for end in ends), block_bounds)
+        first, _ = self.shards.range(peers.rank)
+        self.first_id = {name: int(starts[here][0]) for name, starts in block_starts.items()}
+        own = {
+            name: torch.arange(int(starts[here][0]), int(starts[here][-1]), device=starts.device)
+            for name, starts in block_starts.items()
+        }
+        self.row = {
+            name: self._global_row(name, own_n) - first for name, own_n in own.items()
+        }  # int64 [n_t]: among those here
+        self.order_n = torch.cat(
+            [*self.row.values()]
+        ).argsort()  # from types one after another to the order of the rows here
+        self.source_row = {name: self._global_row(name[0], id_E) for name, id_E in source_id.items()}
+        self.halo = Halo(torch.cat([*self.source_row.values()]), self.shards, peers)
+        counts = [len(id_E) for id_E in source_id.values()]
+        self.row_E = dict(
+            zip(source_id, self.halo.row_E.split(counts), strict=True)
+        )  # of each source among own rows and the halo's
+        self.all_rows = ShardedNodes(self.shards, peers, row.device)
+        # Made once: a shard is used again in every step.
+        self.lists: dict[Names, RelationLists] | None = None
+        self.adjacency: ShardedAdjacency | None = None
+
+    def _global_row(self, node_type: str, id_E: Tensor) -> Tensor:
+        """Among the rows of all workers."""
+        starts, place = self._starts[node_type], list(self._starts).index(node_type)
+        block_E = torch.searchsorted(starts, id_E.long(), right=True) - 1
+        return self._first_BT[block_E, place] + id_E.long() - starts[block_E]
+
+    def masks(self, seed: int, epoch: int, purpose: int, node_type: str | None = None) -> MaskRows:
+        """Of dropout: of rows of all types, or of one type's."""
+        first = self.shards.range(self.peers.rank)[0] if node_type is None else self.first_id[node_type]
+        return MaskRows(seed, first).of(epoch).of(purpose)
+
+
 @dataclass(frozen=True)
 class TypedGraphs:
     """A batch of a typed graph; types and relations in the graph's order."""
@@ -101,6 +164,7 @@ class TypedGraphs:
     degree: Mapping[Names, Tensor] = field(
         default_factory=dict
     )  # int64 [n_t], where weights estimate sums over so many
+    shard: TypedShard | None = None  # indices are then places among own rows and the halo's
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -114,25 +178,61 @@ class TypedGraphs:
     @cached_property
     def root_row(self) -> Tensor:
         """int64 [r]: positions of the roots among the rows of all types."""
+        if self.shard is not None:
+            return self.shard.row[self.root_type][self.root_index]
         return self.root_index + self.first_row[self.root_type]
 
     @cached_property
     def lists(self) -> dict[Names, RelationLists]:
-        sizes = self.num_nodes
+        sizes, shard = self.num_nodes, self.shard
+        if shard is not None and shard.lists is not None:
+            return shard.lists
         more = {name: (self.weight.get(name), self.degree.get(name)) for name in self.edges}
-        return {name: RelationLists(*csc, sizes[name[0]], *more[name]) for name, csc in self.edges.items()}
+        lists = {
+            name: RelationLists(*csc, sizes[name[0]] if shard is None else shard.halo.num_rows, *more[name])
+            for name, csc in self.edges.items()
+        }
+        if shard is not None:
+            shard.lists = lists
+        return lists
 
     def _degree_of(self, node_type: str) -> Tensor:
         """int64 [n_t]: over all relations."""
         zero_n = torch.zeros_like(self.node_id[node_type])
         return sum((degree for name, degree in self.degree.items() if name[2] == node_type), zero_n)
 
-    def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs:
+    def _as_sharded(self, x_nD: Tensor, shard: TypedShard) -> ShardedGraph:
+        """`as_plain` of the rows here."""
+        count, device = len(self.node_id), x_nD.device
+        if shard.adjacency is None:
+            row_E = torch.cat(
+                [
+                    shard.row[name[2]].repeat_interleave(indptr.diff().long(), output_size=len(indices))
+                    for name, (indptr, indices) in self.edges.items()
+                ]
+            )
+            ones = {name: torch.ones(len(indices), device=device) for name, (_, indices) in self.edges.items()}
+            order_E, weight_E = row_E.argsort(stable=True), torch.cat([*{**ones, **self.weight}.values()])
+            degree_n = torch.bincount(row_E, minlength=len(x_nD))
+            shard.adjacency = ShardedAdjacency(
+                nn.functional.pad(degree_n.cumsum(0), (1, 0)),
+                torch.cat([*shard.source_row.values()])[order_E],
+                shard.shards,
+                shard.peers,
+                weight_E[order_E] if self.weight else None,
+            )
+        ids_n = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])[shard.order_n]
+        encodings = {name: rows_nk[shard.order_n] for name, rows_nk in self.encodings.items()}
+        return ShardedGraph(shard.shards, shard.peers, shard.adjacency, ids_n, x_nD, self.root_row, encodings)
+
+    def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs | ShardedGraph:
         """All nodes and edges as plain graphs, with these rows as features: one, or one for each root's subgraph.
 
         Where some relations have weights, an edge of another one has the weight 1.
         A node's id is made of its type's place and its permanent id: another for each node of the graph, and the same in every batch.
         """
+        if self.shard is not None:
+            return self._as_sharded(x_nD, self.shard)
         first, device = self.first_row, x_nD.device
         ends = [torch.empty((2, 0), dtype=torch.int64, device=device)]
         for (source, _, target), (indptr, indices) in self.edges.items():
@@ -181,6 +281,8 @@ class RelationalConvolution(nn.Module):
 
     def forward(self, x_nF: Tensor, graphs: TypedGraphs, edge_of: Mapping[Names, Tensor]) -> Tensor:
         """`edge_of`: of the relations whose edges have features, the mean of e U_r at each node of the target type, [n_t, F]."""
+        if graphs.shard is not None:
+            return self._sharded(x_nF, graphs, graphs.shard)
         sizes = list(graphs.num_nodes.values())
         x_of = dict(zip(graphs.num_nodes, x_nF.split(sizes), strict=True))
         y_of = dict(zip(graphs.num_nodes, self.own(x_nF).split(sizes), strict=True))
@@ -189,6 +291,13 @@ class RelationalConvolution(nn.Module):
             mean_tF = lists.mean(x_of[source])
             y_of[target] = y_of[target] + (mean_tF + edge_of[name] if name in edge_of else mean_tF) @ weight_FD
         return torch.cat(list(y_of.values()))
+
+    def _sharded(self, x_nF: Tensor, graphs: TypedGraphs, shard: TypedShard) -> Tensor:
+        """The rows here, after one exchange of rows for all relations; a collective call."""
+        x_XF, y_nD = shard.halo.extend(x_nF), self.own(x_nF)
+        for weight_FD, (name, lists) in zip(self.weights(), graphs.lists.items(), strict=True):
+            y_nD = y_nD.index_add(0, shard.row[name[2]], (lists.mean(x_XF) @ weight_FD).to(y_nD.dtype))
+        return y_nD
 
 
 class RelationalLayers(nn.Module):
@@ -214,13 +323,19 @@ class RelationalLayers(nn.Module):
             {str(place): nn.Linear(dim, config.width, bias=False) for place, dim in enumerate(config.edge_dims) if dim}
         )
 
-    def forward(self, graphs: TypedGraphs) -> Tensor:
-        """Returns the states of the nodes of all types, [n, width], one type after another. Raises ValueError for another graph's types."""
+    def forward(self, graphs: TypedGraphs, epoch: int = 0) -> Tensor:
+        """Returns the states of the nodes of all types, [n, width], one type after another, or in a shard's order of rows. Raises ValueError for another graph's
+        types. Where the graph is spread over workers, dropout's masks follow from the seed, the epoch and the rows' numbers."""
         self._check(graphs)
-        x_nD = torch.cat([self._input(name, graphs) for name in self.config.node_dims])
+        shard, seed = graphs.shard, self.config.seed
+        x_nD = torch.cat([self._input(name, graphs, epoch) for name in self.config.node_dims])
+        if shard is not None:
+            x_nD = x_nD[shard.order_n]
         means = {name: linear(graphs.lists[name].edge_mean(e_EF)) for name, linear, e_EF in self._edges(graphs)}
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x_nD = self.dropout(torch.relu(norm(convolution(x_nD, graphs, means))))
+        for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            masks = None if shard is None else shard.masks(seed, epoch, number)
+            all_rows = None if shard is None else shard.all_rows
+            x_nD = self.dropout(torch.relu(normalise(norm, convolution(x_nD, graphs, means), all_rows)), masks)
         return x_nD
 
     def edge_rows(self, graphs: TypedGraphs) -> Tensor | None:
@@ -239,14 +354,16 @@ class RelationalLayers(nn.Module):
             name = self.config.relations[int(place)]
             yield name, linear, graphs.edge_attr[name].to(linear.weight.dtype)
 
-    def _input(self, name: str, graphs: TypedGraphs) -> Tensor:
+    def _input(self, name: str, graphs: TypedGraphs, epoch: int) -> Tensor:
         key, x = f"type {name}", graphs.x[name]
         if key in self.vector:
             return self.vector[key].expand(graphs.num_nodes[name], -1)
         linear = self.input[key]
         assert isinstance(linear, nn.Linear)
         assert x is not None
-        return linear(self.input_dropout(x.to(linear.weight.dtype)))
+        shard, place = graphs.shard, list(self.config.node_dims).index(name)
+        masks = None if shard is None else shard.masks(self.config.seed, epoch, len(self.norms) + place, name)
+        return linear(self.input_dropout(x.to(linear.weight.dtype), masks))
 
     def _check(self, graphs: TypedGraphs) -> None:
         dims, edges = self.config.node_dims, tuple(tuple(name) for name in graphs.edges)
@@ -280,7 +397,7 @@ class RSAGE(nn.Module):
 
     def forward(self, graphs: TypedGraphs, *, epoch: int = 0) -> Tensor:
         """Returns [r, out_dim], the predictions of the roots."""
-        return self.head(self.layers(graphs)[graphs.root_row])
+        return self.head(self.layers(graphs, epoch)[graphs.root_row])
 
 
 class OverTypes(nn.Module):
@@ -292,10 +409,10 @@ class OverTypes(nn.Module):
 
     def forward(self, graphs: TypedGraphs, *, epoch: int = 0) -> Tensor:
         """Returns [r, out_dim], what the model predicts of the roots."""
-        return self.model(graphs.as_plain(self.layers(graphs), self.layers.edge_rows(graphs)), epoch=epoch)
+        return self.model(graphs.as_plain(self.layers(graphs, epoch), self.layers.edge_rows(graphs)), epoch=epoch)
 
     def forward_with_penalty(self, graphs: TypedGraphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """The same with the model's penalty, of a model that has one."""
         model: Any = self.model
-        plain = graphs.as_plain(self.layers(graphs), self.layers.edge_rows(graphs))
+        plain = graphs.as_plain(self.layers(graphs, epoch), self.layers.edge_rows(graphs))
         return model.forward_with_penalty(plain, epoch=epoch)

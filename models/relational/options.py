@@ -14,7 +14,7 @@ class RelationalConfig:
     """Input layers by type, and layers of relational propagation, before a model of a typed graph's nodes as one graph. Raises ValueError on values
     that cannot work."""
 
-    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "edge_dims")
+    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "edge_dims", "seed")
     node_dims: Mapping[str, int] = field(default_factory=lambda: {"node": 1})
     """Columns of each type's features, in the graph's order; 0: the type has none, and all its nodes begin with one learned vector."""
     relations: tuple[Names, ...] = ()
@@ -33,6 +33,8 @@ class RelationalConfig:
     """After each layer."""
     input_dropout: Share = 0.0
     """On the features."""
+    seed: int = 0
+    """Of dropout's masks where the graph is spread over workers."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -64,11 +64,25 @@ class TypedEdges(Generic[Array]):
         return len(self.indices)
 
 
+@dataclass(frozen=True)
+class TypedShardOf:
+    """The whole graph, of which a batch is one rank's rows: of every type the same of so many even blocks of its stored nodes."""
+
+    num_nodes: Mapping[str, int]  # by type
+    num_blocks: int
+    ends: tuple[int, ...]  # rank r has the blocks [ends[r], ends[r + 1])
+
+    def block_starts(self, node_type: str) -> np.ndarray:
+        """int64 [num_blocks + 1]: the stored id of each block's first node, and the number of nodes."""
+        return self.num_nodes[node_type] * np.arange(self.num_blocks + 1) // self.num_blocks
+
+
 @dataclass(frozen=True, repr=False)
 class TypedBatch(Generic[Array]):
     """A batch around roots of one type. As arrays it is byte-identical however the graph is partitioned and wherever it was sampled.
 
-    All types and relations of the graph are there, in its order, also those of which the batch has none.
+    All types and relations of the graph are there, in its order, also those of which the batch has none. In a shard `indices` are stored ids of
+    the source type.
     """
 
     epoch: int
@@ -79,6 +93,7 @@ class TypedBatch(Generic[Array]):
     nodes: Mapping[str, TypedNodes[Array]]
     edges: Mapping[Relation, TypedEdges[Array]]
     encoding_names: tuple[str, ...] = ()
+    shard: TypedShardOf | None = None
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{len(table):,} {name}" for name, table in self.nodes.items())
@@ -169,4 +184,5 @@ def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:
         nodes={name: table(TypedNodes, one) for name, one in batch.nodes.items()},
         edges={name: table(TypedEdges, one) for name, one in batch.edges.items()},
         encoding_names=batch.encoding_names,
+        shard=batch.shard,
     )

@@ -99,16 +99,16 @@ class InducedBatches:
         self.root_type = type_of_roots(router, getattr(options, "root_type", None))
         check_splits(router, self.root_type, options.split_set)
         uses = edge_uses(router, edge_columns=options.edge_columns, induced=True)
-        self._edge_columns = {relation: use.columns for relation, use in uses.items()}
+        self.edge_columns = {relation: use.columns for relation, use in uses.items()}
         encodings = encodings_by_type(router, options.encodings)
-        self._columns = {
+        self.columns = {
             name: FetchedColumns.of(each, options.split_set, encodings[name]) for name, each in router.nodes.items()
         }
 
     def draw(self, epoch: int, batch: int, node: Mapping[str, np.ndarray]) -> PendingBatch:
         """The batch of these nodes by type, before their rows are fetched."""
         router, is_typed = self._router, isinstance(self._router, TypedRouter)
-        edges = {name: edges_of(lists) for name, lists in edges_among(router, node, self._edge_columns).items()}
+        edges = {name: edges_of(lists) for name, lists in edges_among(router, node, self.edge_columns).items()}
 
         def complete(*rows_of: NodeRows) -> Batch:
             hops = [{"hop": np.zeros(len(rows.original_id), np.int16)} if is_typed else {} for rows in rows_of]
@@ -116,7 +116,7 @@ class InducedBatches:
             no_roots = np.empty(0, np.int64)
             return build_batch(router, epoch, batch, nodes, edges, no_roots, self.root_type, 0, self._encodings)
 
-        wanted = tuple((each, node[name], self._columns[name]) for name, each in router.nodes.items())
+        wanted = tuple((each, node[name], self.columns[name]) for name, each in router.nodes.items())
         kept = [
             *node.values(),
             *(array for indptr, source, more in edges.values() for array in (indptr, source, *more.values())),

@@ -1,26 +1,35 @@
 """All nodes with all their in-edges: one batch an epoch, which ranks share as shards.
 
 A rank's shard is a contiguous range of stored nodes: their rows, and their lists of sources as stored ids, which may be other ranks' nodes.
-A rank asks the owners for its own rows only, some at a time. Lists are in ascending permanent id of the source, as in every batch.
+A rank asks the owners for its own rows only, some at a time. Lists are in ascending permanent id of the source, as in every batch. Of a typed graph a shard has
+the same blocks of every type's stored nodes, and the lists of every relation that end in them.
 """
 
+import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from graphmill.core.errors import ConfigError
-from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, Router
+from graphmill.samplers.access.router import ONE_TYPE, Router, Wanted, fetch_rows
 from graphmill.samplers.access.typed_router import TypedRouter
-from graphmill.samplers.batches.minibatch import MiniBatch, ShardOf
-from graphmill.samplers.drawing.build_batch import Batch, InducedBatches, root_table
+from graphmill.samplers.batches.minibatch import ShardOf
+from graphmill.samplers.batches.typed_batch import TypedShardOf
+from graphmill.samplers.drawing.build_batch import (
+    Batch,
+    InducedBatches,
+    build_batch,
+    edges_of,
+    root_table,
+    with_columns,
+)
 from graphmill.samplers.drawing.pending_batch import with_rows
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
 from graphmill.samplers.drawing.root_batches import hash_of_data
 from graphmill.samplers.drawing.roots import Roots
-from graphmill.samplers.vocabulary.messages import NeighborLists, NodeRows, join_columns
+from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows, join_columns
 from graphmill.samplers.vocabulary.options import FullGraphOptions
-from graphmill.samplers.vocabulary.rank_shares import shard_bounds
+from graphmill.samplers.vocabulary.rank_shares import even_split, shard_bounds
 from graphmill.samplers.vocabulary.stage_clock import stage
 
 _ROWS = 1 << 16  # of a request: bounds what is under way
@@ -37,15 +46,15 @@ class FullGraphSampler:
         self._induced = InducedBatches(router, options)
         self._roots = Roots(router.nodes[self._induced.root_type], options.split_set, options.root_splits)
         self._shards = num_ranks > 1 or options.alone == "shard"
-        if self._shards and not isinstance(router, Router):
-            raise ConfigError(f"full graph: expected one rank for a typed graph, which has no shards, got {num_ranks}")
 
     @property
     def content_hash(self) -> str:
         """A shard depends on the stored order of the nodes too."""
-        if self._shards and isinstance(self._router, Router):
-            return self._router.manifest.content_hash
-        return hash_of_data(self._router, self._roots.content_hash)
+        if not self._shards:
+            return hash_of_data(self._router, self._roots.content_hash)
+        routers = (*self._router.nodes.values(), *self._router.edges.values())
+        told = dict.fromkeys(each.manifest.content_hash for each in routers)
+        return "".join(told) if len(told) == 1 else hashlib.sha256(" ".join(told).encode()).hexdigest()
 
     @property
     def num_batches(self) -> int:
@@ -53,47 +62,64 @@ class FullGraphSampler:
 
     def sample(self, epoch: int, batch: int) -> Batch:
         check_batch(batch, self.num_batches)
-        if self._shards and isinstance(self._router, Router):
-            whole: Batch = self._shard(self._router, epoch, batch)
+        if self._shards:
+            whole = self._shard(epoch, batch)
         else:
             routers = self._router.nodes
             node = {name: each.list_chunk(key=0, chunk=0, num_chunks=1).node for name, each in routers.items()}
             whole = with_rows(self._induced.draw(epoch, batch, node))
         return replace(whole, root_index=np.flatnonzero(self._roots.among(root_table(whole))))
 
-    def _shard(self, router: Router, epoch: int, rank: int) -> MiniBatch:
+    def _shard(self, epoch: int, rank: int) -> Any:
         """Without roots."""
-        options, manifest = self.options, router.manifest
-        bounds = shard_bounds(manifest.num_nodes, self._num_ranks, manifest.partition_offsets, options.num_blocks)
-        start, stop = bounds[rank], bounds[rank + 1]
-        split_set = options.split_set if manifest.num_split_sets else None
-        listed: list[NeighborLists] = []
-        columns: dict[str, np.ndarray] = {}
-        for first in range(start, max(stop, start + 1), _ROWS):  # once of no rows too: that tells the columns
-            node = np.arange(first, min(first + _ROWS, stop))
-            with stage("sample"):
-                listed.append(router.sample_neighbors(node, -1, 0, columns=options.edge_columns))
-            with stage("fetch"):
-                rows = router.fetch(node, split_set=split_set, encodings=options.encodings)
-                _put(rows, columns, slice(first - start, first - start + len(node)), stop - start)
-        return MiniBatch(
-            epoch=epoch,
-            index=rank,
-            node_id=columns.pop("original_id"),
-            indptr=pointers(np.concatenate([lists.count for lists in listed])),
-            indices=np.concatenate([lists.neighbor for lists in listed]).astype(manifest.index_dtype, copy=False),
-            root_index=np.empty(0, np.int64),
-            encoding_names=options.encodings,
-            shard=ShardOf(bounds, manifest.symmetric),
-            **columns,
-            **{name: join_columns([getattr(lists, name) for lists in listed]) for name in EDGE_COLUMNS},
-        )
+        options, router, induced = self.options, self._router, self._induced
+        shard, bounds = self._shard_of()
+        nodes, edges, stored = {}, {}, {}
+        for name, each in router.nodes.items():
+            rows = _rows((each, np.arange(*bounds[name][rank : rank + 2]), induced.columns[name]))
+            hop = {} if isinstance(router, Router) else {"hop": np.zeros(len(rows.original_id), np.int16)}
+            nodes[name] = rows, hop
+        for relation, each in router.edges.items():
+            lists = _lists(each, np.arange(*bounds[relation.target][rank : rank + 2]), induced.edge_columns[relation])
+            edges[relation] = edges_of(lists)
+            stored[relation] = {"indices": lists.neighbor.astype(each.manifest.index_dtype, copy=False)}
+        no_roots = np.empty(0, np.int64)
+        batch = build_batch(router, epoch, rank, nodes, edges, no_roots, induced.root_type, 0, options.encodings)
+        return replace(with_columns(batch, stored), shard=shard)
+
+    def _shard_of(self) -> tuple[ShardOf | TypedShardOf, dict[str, tuple[int, ...]]]:
+        """What the ranks share, and the bounds of each type's stored nodes by rank."""
+        options, router = self.options, self._router
+        if isinstance(router, Router):
+            manifest = router.manifest
+            own = shard_bounds(manifest.num_nodes, self._num_ranks, manifest.partition_offsets, options.num_blocks)
+            return ShardOf(own, manifest.symmetric), {ONE_TYPE: own}
+        num_nodes = {name: each.manifest.num_nodes for name, each in router.nodes.items()}
+        ends = (even_split(options.num_blocks, self._num_ranks, rank)[0] for rank in range(self._num_ranks + 1))
+        shard = TypedShardOf(num_nodes, options.num_blocks, tuple(ends))
+        return shard, {name: tuple(shard.block_starts(name)[list(shard.ends)].tolist()) for name in num_nodes}
 
 
-def _put(rows: NodeRows, columns: dict[str, np.ndarray], place: slice, length: int) -> None:
-    """Copies these rows to their place in the columns of so many."""
-    for name, values in vars(rows).items():
-        if values is not None:
-            if name not in columns:
-                columns[name] = np.empty((length, *values.shape[1:]), values.dtype)
-            columns[name][place] = values
+def _parts(node: np.ndarray) -> list[np.ndarray]:
+    """Some at a time; once none, which tells the columns."""
+    return np.split(node, range(_ROWS, len(node), _ROWS))
+
+
+def _rows(wanted: Wanted) -> NodeRows:
+    router, node, columns = wanted
+    whole = router.empty_rows(len(node), **vars(columns))
+    for first, part in enumerate(_parts(node)):
+        with stage("fetch"):
+            (rows,) = fetch_rows([(router, part, columns)])
+        place = slice(first * _ROWS, first * _ROWS + len(part))
+        for name, column in vars(whole).items():
+            if column is not None:
+                column[place] = getattr(rows, name)
+    return whole
+
+
+def _lists(router: Router, node: np.ndarray, columns: tuple[EdgeColumn, ...]) -> NeighborLists:
+    with stage("sample"):
+        listed = [router.sample_neighbors(part, -1, 0, columns=columns) for part in _parts(node)]
+    columns: dict[str, Any] = {name: join_columns([getattr(one, name) for one in listed]) for name in vars(listed[0])}
+    return NeighborLists(**columns)

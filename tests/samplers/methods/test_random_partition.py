@@ -479,8 +479,37 @@ def test_chunks_of_a_typed_graph_have_all_types_and_relations():
     whole = RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=1, root_splits=splits)).sample(0, 0)
     full = FullGraphSampler(typed_router(graph), FullGraphOptions(root_splits=splits))
     assert arrays_of(whole) == arrays_of(full.sample(0, 0))
-    with pytest.raises(ConfigError, match="expected one rank for a typed graph"):
-        FullGraphSampler(router, FullGraphOptions(), 2)
+
+
+@pytest.mark.parametrize(("num_ranks", "num_blocks"), [(1, 6), (2, 6), (3, 240), (5, 2)])
+def test_shards_of_a_typed_graph_are_the_whole_in_its_stored_order(num_ranks: int, num_blocks: int) -> None:
+    """Blocks of every type, rank after rank; each list has the stored ids of its sources, and roots are their types' alone."""
+    graph = random_typed_graph().parted(3)
+    router, splits = typed_router(graph), (1, 2)
+    options = FullGraphOptions(root_splits=splits, num_blocks=num_blocks, alone="shard", edge_columns=("id",))
+    sampler = FullGraphSampler(router, options, num_ranks)
+    shards = [sampler.sample(4, rank) for rank in range(num_ranks)]
+    stored = {
+        name: np.concatenate([part.original_id for part in graph.nodes(name).parts]).tolist() for name in graph.tables
+    }
+    for name, ids in stored.items():
+        assert [one for shard in shards for one in shard.nodes[name].node_id.tolist()] == ids
+        starts = shards[0].shard.block_starts(name)
+        assert [len(shard.nodes[name]) for shard in shards] == np.diff(starts[list(shards[0].shard.ends)]).tolist()
+    for relation in graph.relations:
+        lists = graph.in_edges(relation)
+        for shard in shards:
+            edges = shard.edges[relation]
+            for row, node in enumerate(shard.nodes[relation.target].node_id.tolist()):
+                some = slice(edges.indptr[row], edges.indptr[row + 1])
+                assert [stored[relation.source][one] for one in edges.indices[some]] == [one for one, _ in lists[node]]
+                if edges.edge_id is not None:
+                    assert edges.edge_id[some].tolist() == [edge for _, edge in lists[node]]
+    papers = graph.tables["paper"]
+    roots = {node for node, code in zip(papers.ids, papers.split, strict=True) if code in splits}
+    assert sorted(one for shard in shards for one in shard.predicted_id.tolist()) == sorted(roots)
+    assert all(shard.num_bytes > 0 for shard in shards)
+    assert sampler.content_hash != FullGraphSampler(typed_router(graph.parted(2)), options, num_ranks).content_hash
 
 
 @pytest.mark.parametrize("cut_of", ["random", "within"])
