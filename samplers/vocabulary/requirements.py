@@ -50,8 +50,8 @@ def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> 
     lacks = f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
     if relation is not None:
         lacks = (
-            f"{relation}: direction {direction!r} needs lists of out-edges, a relation has in-edges alone and the graph no reverse of it; "
-            "ingest it with --reverse-edges add, or set direction in"
+            f"{relation}: direction {direction!r} needs lists of out-edges, a relation has in-edges alone; set direction in, and ingest the graph "
+            "with --reverse-edges add where it has no reverse relations"
         )
     return ConfigError(lacks)
 

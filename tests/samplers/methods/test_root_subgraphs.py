@@ -242,5 +242,5 @@ def test_a_reverse_relation_has_the_out_edges(graph, way, epoch) -> None:
             )
         },
     )
-    with pytest.raises(ConfigError, match="and the graph no reverse of it"):
+    with pytest.raises(ConfigError, match="a relation has in-edges alone"):
         sampler(search, fewer)
