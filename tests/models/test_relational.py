@@ -177,6 +177,23 @@ def test_no_edges_and_nodes_that_hear_nothing() -> None:
     ).all()
 
 
+def test_a_given_degree_divides_sums_of_coefficients() -> None:
+    """In a relation's mean, and in the plain graph, where a node's degree is that of all relations."""
+    graphs = typed()
+    weight = {name: 1 + torch.arange(len(graphs.edges[name][1])).double() for name in RELATIONS}
+    degree = {name: 3 + torch.arange(SIZES[name[2]]) for name in RELATIONS}
+    sampled = replace(graphs, weight=weight, degree=degree)
+    x = torch.randn(SIZES["author"], 4).double()
+    indptr, indices = graphs.edges[WRITES]
+    end = torch.repeat_interleave(indptr.diff())
+    sums = torch.zeros(SIZES[WRITES[2]], 4).double().index_add(0, end, weight[WRITES].unsqueeze(1) * x[indices.long()])
+    torch.testing.assert_close(sampled.lists[WRITES].mean(x), sums / degree[WRITES].unsqueeze(1))
+    plain = sampled.as_plain(torch.zeros(sum(SIZES.values()), 2).double())
+    per_type = {name: sum(degree[one] for one in RELATIONS if one[2] == name) for name in SIZES}
+    expected = [per_type[name] if torch.is_tensor(per_type[name]) else torch.zeros(SIZES[name]) for name in graphs.x]
+    assert plain.degree.tolist() == torch.cat(expected).tolist()
+
+
 def test_an_edge_of_weight_w_counts_as_w_parallel_edges() -> None:
     """In a relation's mean, and in the plain graph, where edges of relations without weights have 1."""
     count = {relation: [1 + i % 3 for i in range(11)] for relation in (WRITES, CITES)}
