@@ -363,12 +363,15 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
         written += f"; split: {told}" + (
             "" if manifest.label_kind else "; no labels: name them with --edge-list.label-columns"
         )
-    if (links := manifest.links) is not None:
+    held_of = manifest.link_relation
+    if held_of is not None and (links := manifest.edge_types[held_of].links) is not None:
         held_out = ", ".join(
             f"{name} {links.positives[code]:,}" for name, code in SPLITS.items() if links.positives[code]
         )
         repeated = manifest.provenance.get("edges_that_are_held_out_links")
-        written += f"; links held out: {held_out or 'none'}" + (f", {repeated} edges are such, too" if repeated else "")
+        written += f"; links held out{f' of {held_of}' if manifest.is_typed else ''}: {held_out or 'none'}" + (
+            f", {repeated} edges are such, too" if repeated else ""
+        )
     for told in ("triples_in_two_splits", "entities_of_no_training_triple"):
         if told in manifest.provenance:
             written += f"\n{told.replace('_', ' ')}: {manifest.provenance[told]}"

@@ -164,6 +164,7 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
         lines += [
             (str(relation), f"{row.num_edges:,} edges ({measured.num_duplicate_edges:,} duplicates){of_one_type}"),
             ("columns", ", ".join(columns)),
+            ("links", _links(row)),
             ("not read", _not_read(row)),
             ("in-degree", f"of {relation.target}: {_spread(measured.in_degree)}"),
             ("out-degree", f"of {relation.source}: {_spread(measured.out_degree)}"),

@@ -229,6 +229,7 @@ class _Prediction:
             target_names=subject.target_names,
             places=subject.places,
             source_ids=subject.source_ids,
+            end_ids=subject.end_ids,
             has_targets=subject.has_targets,
             splits=tuple(splits),
             embeddings=config.embeddings,

@@ -209,7 +209,12 @@ class PartitionReader:
         batch, path = self._batch("links", None)
         manifest = self.manifest
         return Links.read(
-            batch, manifest.num_nodes, path, has_time=manifest.has_edge_time, num_relations=len(manifest.relations)
+            batch,
+            manifest.num_nodes,
+            path,
+            num_sources=None if manifest.is_one_type else manifest.num_sources,
+            has_time=manifest.has_edge_time,
+            num_relations=len(manifest.relations),
         )
 
     def _batch(self, name: str, num_rows: int | None) -> tuple[pa.RecordBatch, str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
-from graphmill.samplers.batches.link_batch import LinkBatch, links_to_torch
+from graphmill.samplers.batches.link_batch import LinkBatch, TypedLinkBatch, links_to_torch
 from graphmill.samplers.batches.minibatch import to_torch
 from graphmill.samplers.batches.typed_batch import TypedBatch, typed_to_torch
 from graphmill.samplers.drawing.protocol import Sampler
@@ -89,9 +89,9 @@ class OpenNodes:
         return build_sampler(options, self.router, num_ranks)
 
     def collate(self, minibatch: Any) -> Any:
-        if isinstance(minibatch, TypedBatch):
-            return typed_to_torch(minibatch)
-        return links_to_torch(minibatch) if isinstance(minibatch, LinkBatch) else to_torch(minibatch)
+        if isinstance(minibatch, LinkBatch | TypedLinkBatch):
+            return links_to_torch(minibatch)
+        return typed_to_torch(minibatch) if isinstance(minibatch, TypedBatch) else to_torch(minibatch)
 
     def target(self, batch: Any) -> Tensor:
         target = batch.target

@@ -83,6 +83,7 @@ class PredictionSpec:
     # Further columns that say what ids mean which are not the source's own; None: there are none.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
     source_ids: SourceIds | GraphIds | None = None  # of nodes whose ids are strings, of graphs that have some
+    end_ids: SourceIds | None = None  # of nodes where links end, the same
 
 
 @dataclass(frozen=True)
@@ -211,8 +212,8 @@ class Predictor:
             "split": table["split"],
             **public_columns(table, spec.task, spec.target_names),
         }
-        if isinstance(spec.source_ids, SourceIds) and "destination" in columns:
-            columns["destination"] = named_by(columns["destination"], spec.source_ids)
+        if spec.end_ids is not None:
+            columns["destination"] = named_by(columns["destination"], spec.end_ids)
         if spec.embeddings:
             columns["embedding"] = table["embedding"]
         self._folder.write_part(index, pa.table(columns))

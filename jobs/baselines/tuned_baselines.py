@@ -3,7 +3,8 @@
     recipes/baselines/gcn.yaml, gat.yaml, sage.yaml     what is trained
     recipes/baselines/search.yaml                       the configurations that are tried, in order
 
-Each configuration is a run of its own in RUN/baselines. The best validation score counts.
+Each configuration is a run of its own in RUN/baselines. The best validation score counts. Of a typed graph they see all nodes and edges as one plain graph,
+behind a linear layer for each type.
 """
 
 import contextlib
@@ -61,20 +62,22 @@ def search() -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def tries(config: RunConfig, run: RunStore) -> list[Try]:
+def tries(config: RunConfig, run: RunStore, *, is_typed: bool = False) -> list[Try]:
     """What `config.baseline` asks for, beside this run: its data, splits, seed, metric and machine, and the recipe's model."""
     return [
-        Try(name, options, _beside(config, name, options, run.child(BASELINES, f"{name}-{number}")))
+        Try(name, options, _beside(config, name, options, run.child(BASELINES, f"{name}-{number}"), is_typed))
         for name in config.baseline.models
         for number, options in enumerate(search()[: config.baseline.configurations])
     ]
 
 
-def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunStore) -> RunConfig:
+def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunStore, is_typed: bool) -> RunConfig:
     recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
     same_task = config.task.name == recipe.task.name
     metric = [("task.metric", config.metric)] if config.metric and same_task else []
-    made = recipe.changed(*options.items(), *metric, ("fit.seed", config.fit.seed), ("run.dir", place.url))
+    metric += [("task.node_type", config.node_type)] if config.node_type and same_task else []
+    alone = [("relational.num_layers", 0)] if is_typed else []
+    made = recipe.changed(*options.items(), *metric, *alone, ("fit.seed", config.fit.seed), ("run.dir", place.url))
     how = config.evaluation if config.evaluation.how == "full" else made.evaluation
     return replace(
         made,
@@ -88,10 +91,12 @@ def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: Run
     )
 
 
-def train_classic(job: str, config: RunConfig, run_dir: RunStore, train: Train) -> dict[str, dict[str, float]]:
+def train_classic(
+    job: str, config: RunConfig, run_dir: RunStore, train: Train, *, is_typed: bool = False
+) -> dict[str, dict[str, float]]:
     """Scores of the classic models that the run asks for, by model and split; what is trained already is not trained again."""
     scores: dict[str, dict[str, float]] = {}
-    planned = tries(config, run_dir)
+    planned = tries(config, run_dir, is_typed=is_typed)
     for name in config.baseline.models:
         started_s, own = time.monotonic(), [one for one in planned if one.name == name]
         for number, one in enumerate(own, 1):

@@ -34,6 +34,8 @@ class LinksOptions:
     source is known to be joined with. auto: fixed where the graph has them, else sampled."""
     num_rivals: int = 100
     """Of each link, with --task.ranking sampled: the same in every run."""
+    relation: str | None = None
+    """Of a typed graph: SOURCE--NAME--TARGET, whose links are predicted. None: the one of which links are held out."""
     decoder: LinkDecoderOptions = field(default_factory=LinkDecoderOptions)
 
     def __post_init__(self) -> None:
@@ -48,6 +50,7 @@ class LinksOptions:
             negatives=self.negatives,
             num_negatives=self.num_negatives,
             exclude_own=self.exclude_own,
+            relation=self.relation,
             seed=seed,
         )
 
@@ -66,6 +69,7 @@ class LinksOptions:
                 negatives=negatives,
                 num_negatives=self.num_rivals,
                 exclude_own=False,
+                relation=self.relation,
                 shuffle=False,
             )
             for name in SCORED

@@ -16,6 +16,7 @@ BASELINE_NAMES = {
     "shares": "shares of the classes",
     "equal": "equal scores",
     "common_neighbors": "common neighbors",
+    "paths_of_three": "paths of three edges",
     "gcn": "GCN",
     "gat": "GAT",
     "sage": "GraphSAGE",

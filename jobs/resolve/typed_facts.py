@@ -1,4 +1,4 @@
-"""The nodes of one type of a typed graph: what a run must know of the graph, and what it must ask for.
+"""The nodes of one type of a typed graph, or the links of one relation: what a run must know of the graph, and what it must ask for.
 
 A typed graph is opened by its types and relations, each as a plain graph. The type that is predicted stands where a plain graph does: for labels,
 splits, class weights and baselines.
@@ -19,14 +19,38 @@ from graphmill.models.options.features import Features
 from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.vocabulary.options import TypedOptions
 from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph, TypedGraph
 
 NodeGraph = StoredGraph | TypedGraph
 
 
 def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
-    """The graph whose nodes are predicted: a plain one itself, of a typed one the task's type. Raises ConfigError where it has no such type."""
-    return graph if isinstance(graph, StoredGraph) else graph.nodes(predicted_type(graph, config.node_type))
+    """The graph whose nodes are predicted: a plain one itself, of a typed one the task's type, or where links begin. Raises ConfigError where it has no
+    such type."""
+    if isinstance(graph, StoredGraph):
+        return graph
+    if config.links is not None:
+        return graph.nodes(link_relation(graph, config.links.relation).source)
+    return graph.nodes(predicted_type(graph, config.node_type))
+
+
+def link_relation(graph: TypedGraph, named: str | None) -> Relation:
+    """The relation that a task names, or the one of which links are held out. Raises ConfigError where that is none."""
+    found = Relation.of(named) if named is not None else graph.manifest.link_relation
+    if found not in graph.relations:
+        listed = ", ".join(map(str, graph.relations))
+        got, do = f"{found or 'none'}", "set --task.relation"
+        if found is None:
+            do = "ingest it with --links.relation, --links.valid 0.05 and --links.test 0.1"
+        raise ConfigError(f"{graph.url}: expected links held out of a relation, one of {listed}, got {got}; {do}")
+    return found
+
+
+def link_rows(graph: NodeGraph, config: RunConfig) -> StoredGraph:
+    """The graph whose edges are links: a plain one itself, of a typed one the relation. Raises ConfigError as `link_relation`."""
+    named = None if config.links is None else config.links.relation
+    return graph if isinstance(graph, StoredGraph) else graph.relation(link_relation(graph, named))
 
 
 def predicted_type(graph: TypedGraph, named: str | None) -> str:
@@ -44,14 +68,17 @@ def predicted_type(graph: TypedGraph, named: str | None) -> str:
 
 
 def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
-    """The configuration with the predicted type's name, where the task says one, and the types whose nodes have embeddings. Raises ConfigError as
-    `predicted_type`, and for a type that there is not."""
+    """The configuration with the predicted type's name, where the task says one, or the relation's, and the types whose nodes have embeddings. Raises
+    ConfigError as `predicted_type` and `link_relation`, and for a type that there is not."""
     if isinstance(graph, StoredGraph):
         return config
     if config.embeddings.width:
         asked = {name: graph.nodes(name) for name in config.embeddings.node_types or graph.node_types}
         types = tuple(name for name in graph.node_types if name in asked)
         config = replace(config, embeddings=replace(config.embeddings, node_types=types))
+    if config.links is not None:
+        relation = str(link_relation(graph, config.links.relation))
+        return replace(config, task=replace(config.task, options=replace(config.links, relation=relation)))
     if not hasattr(config.task.options, "node_type"):
         return config
     named = replace(config.task.options, node_type=predicted_type(graph, config.node_type))
@@ -71,7 +98,7 @@ def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inpu
         node=Features(dim=config.relational.width),
         edge=Features(dim=config.relational.width if dims else 0),
         edge_dims=dims,
-        out_dim=nodes.num_classes or 1,
+        out_dim=(nodes.num_classes or 1) if config.links is None else config.links.decoder.width,
         task="node",
         node_dims=tuple(
             (name, row.feature_dim + widths.get(name, 0) + ages + trained.get(name, 0))
@@ -122,6 +149,8 @@ def _for_types(config: RunConfig) -> str | None:
         wrong["--task.node_type"] = config.node_type
     if config.embeddings.node_types:
         wrong["--embeddings.node_types"] = " ".join(config.embeddings.node_types)
+    if config.links is not None and config.links.relation is not None:
+        wrong["--task.relation"] = config.links.relation
     if config.relational != RelationalConfig():
         wrong["--relational"] = changed_options(config.relational)
     if not wrong:
@@ -133,10 +162,6 @@ def _for_types(config: RunConfig) -> str | None:
 def _for_one_type(config: RunConfig) -> str | None:
     """What of these options a typed graph cannot have."""
     row = config.model.row("model", config.kind)
-    if config.links is not None:
-        return "expected a plain graph, for links of relations are not trained on, got a typed one; set --task classification"
-    if config.baseline.models:
-        return f"--baseline: expected a plain graph, got a typed one and {' '.join(config.baseline.models)}; leave out --baseline"
     if row is not None and row.takes_types and config.relational != RelationalConfig():
         return f"--relational: {config.model.name} has layers of its own; set --model.num_layers and the like, and leave out --relational"
     return None

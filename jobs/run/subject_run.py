@@ -67,7 +67,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     if config.baseline.models:
         from graphmill.jobs.baselines.tuned_baselines import train_classic
 
-        classic = {**train_classic(job, config, run_dir, run_subject)}
+        classic = {**train_classic(job, config, run_dir, run_subject, is_typed=resolved.is_typed)}
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
     with prepare(subject, asked, resolved, run_dir) as ready:
         task = subject.task(ready.resolved)

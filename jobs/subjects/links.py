@@ -17,13 +17,15 @@ from graphmill.jobs.config.link_options import SCORED, LinksOptions
 from graphmill.jobs.config.registry import sharding
 from graphmill.jobs.config.stored_columns import edge_weights
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.resolve.typed_facts import check_graph_kind
-from graphmill.jobs.subjects.nodes import Nodes, check_samplers, num_roots, plain_inputs
+from graphmill.jobs.resolve.typed_facts import check_graph_kind, link_relation, link_rows, with_type
+from graphmill.jobs.subjects.nodes import Nodes, check_samplers, inputs_of, num_roots
 from graphmill.jobs.subjects.subject import Prediction, Served, checked
+from graphmill.jobs.tasks.node_task import lacks_features
+from graphmill.samplers.methods.links import link_tables
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions, TopLinkOptions
 from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_VALID, SPLITS
-from graphmill.storage.graph import StoredGraph
+from graphmill.storage.graph import StoredGraph, source_ids
 
 if TYPE_CHECKING:
     from graphmill.jobs.config.predict_options import PredictConfig
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Links(Nodes):
-    """One plain graph, of which links are held out."""
+    """One graph, of which links are held out: of a typed graph those of one relation."""
 
     spreads: ClassVar[bool] = False
     has_relations: ClassVar[bool] = True
@@ -44,52 +46,53 @@ class Links(Nodes):
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
         check_graph_kind(config, self.graph)
-        graph, links = self.plain, options_of(config)
+        config = with_type(config, self.graph)
+        graph, links, manifest = link_rows(self.graph, config), options_of(config), self.manifest
         check_links(graph, links, 1, config.embeddings.width)
-        manifest, ranked = graph.manifest, replace(links, ranking=ranking(graph.manifest, links))
+        ranked = replace(links, ranking=ranking(graph.manifest, links))
         identity = {
             "graph": manifest.name,
             "num_nodes": manifest.num_nodes,
             "num_edges": manifest.num_edges,
-            **link_identity(manifest, links),
-            DATA: manifest.measured.graph_digest[:16],
+            **link_identity(graph.manifest, links),
+            DATA: manifest.graph_digest[:16],
         }
-        weights = edge_weights(manifest, config)
-        facts = Facts(plain_inputs(config, graph), identity, resources, manifest.num_bytes, weights=weights)
+        inputs, weights = inputs_of(config, self.graph), edge_weights(manifest, config)
+        facts = Facts(inputs, identity, resources, manifest.num_bytes, weights=weights)
         return resolve(replace(config, task=replace(config.task, options=ranked)), facts)
 
-    @property
-    def plain(self) -> StoredGraph:
-        """The graph; a typed one is refused before."""
-        assert isinstance(self.graph, StoredGraph)
-        return self.graph
+    def links(self, resolved: ResolvedRun) -> Manifest:
+        """Of the graph, or the relation, whose edges are links."""
+        return link_rows(self.graph, resolved.config).manifest
 
     def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
-        check_links(nodes, options_of(resolved.config), num_roots(resolved), resolved.config.embeddings.width)
+        config = resolved.config
+        check_links(link_rows(self.graph, config), options_of(config), num_roots(resolved), config.embeddings.width)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
         check_samplers(served.router, resolved)
 
     def task(self, resolved: ResolvedRun) -> Task:
-        return link_task(self.plain.manifest, options_of(resolved.config))
+        return link_task(self.links(resolved), options_of(resolved.config))
 
     def rivals(self, config: RunConfig) -> str:
-        return "common neighbors"
+        return "common neighbors" if link_rows(self.graph, config).manifest.is_one_type else "paths of three edges"
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
         return compute_link_baselines(served.router, resolved.evaluation["test"], task)
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
         told = super().described(resolved, task)
-        told.pop("task", None)
-        return told
+        own = {"relation": options_of(resolved.config).relation} if resolved.is_typed else {}
+        return own | {name: value for name, value in told.items() if name not in ("task", "node_type")}
 
     def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         """The best links of every node, by one pass over the whole graph."""
         from graphmill.cluster.prediction.predictor import UNSPLIT
 
         self.check_trained(run, trained)
-        graph, manifest, model = self.plain, self.plain.manifest, trained.config.model
+        graph, manifest, model = self.graph, self.links(trained), trained.config.model
+        links = options_of(trained.config)
         if sharding(model.options) == "roots":
             raise ConfigError(
                 f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, and {model.name} takes one subgraph per root; "
@@ -105,14 +108,15 @@ class Links(Nodes):
         around = RandomPartitionOptions(
             num_chunks=1, shuffle=False, encodings=encodings, edge_columns=trained.edge_columns
         )
-        samplers = {UNSPLIT: TopLinkOptions(around, options.top_k, _relation(options.relation, manifest))}
-        task = link_task(manifest, options_of(trained.config))
-        parts = {"build_model": build_model, "task": task, "samplers": samplers, "members": _all_nodes}
-        return self.prediction(run, options, trained, **parts)
+        relation = _relation(options.relation, manifest)
+        samplers = {UNSPLIT: TopLinkOptions(around, options.top_k, relation, links.relation)}
 
+        def members(served: Served) -> Callable[[str], np.ndarray]:
+            return lambda _: link_tables(served.router, links.relation).sources.original_id
 
-def _all_nodes(served: Served) -> Callable[[str], np.ndarray]:
-    return lambda _: served.router.link_tables.nodes.original_id
+        parts = {"build_model": build_model, "task": link_task(manifest, links), "samplers": samplers}
+        ends = graph if isinstance(graph, StoredGraph) else graph.nodes(link_relation(graph, links.relation).target)
+        return self.prediction(run, options, trained, members=members, end_ids=source_ids(ends), **parts)
 
 
 def _relation(name: str | None, manifest: Manifest) -> int | None:
@@ -138,7 +142,8 @@ def options_of(config: RunConfig) -> LinksOptions:
 def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:
     """What a run may not change between its parts, beside the graph."""
     held_out = "" if manifest.links is None else manifest.links.digest[:16]
-    return {"held_out": held_out, "links": {**asdict(options), "ranking": ranking(manifest, options)}}
+    told = {name: value for name, value in asdict(options).items() if (name, value) != ("relation", None)}
+    return {"held_out": held_out, "links": {**told, "ranking": ranking(manifest, options)}}
 
 
 def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "sampled", "all"]:
@@ -161,7 +166,7 @@ def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width
     `num_links`: training links that there must be at least. `width`: of embeddings, with which there need be no features.
     """
     manifest, links = graph.manifest, graph.manifest.links
-    if not manifest.feature_dim + width:
+    if lacks_features(manifest, width):
         raise ConfigError(
             f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
             "features (jobs/ingest.py --edge_list.features)"

@@ -25,7 +25,7 @@ from graphmill.jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add
 from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
 from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
-from graphmill.jobs.resolve.typed_facts import NodeGraph, predicted_nodes
+from graphmill.jobs.resolve.typed_facts import NodeGraph, link_rows, predicted_nodes
 from graphmill.jobs.subjects.graph_parallel import WholeGraphData
 from graphmill.jobs.subjects.nodes import shard_memory
 from graphmill.jobs.tasks.node_task import graph_inputs, num_rows
@@ -78,6 +78,7 @@ def _encoding_text(graph: NodeGraph, encoding: EncodingOptions) -> str:
 def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
     model, encoding = resolved.build_model(), resolved.encoding
     manifest = predicted_nodes(graph, resolved.config).manifest
+    is_links = resolved.config.links is not None
     if not graph.is_here:
         plan.add_model(model)
         plan.add(
@@ -107,7 +108,9 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
         }
         return with_node_tables(batch, encoded)
 
-    plan.add("splits", _split_text(manifest, resolved.config))
+    plan.add(
+        "splits", _split_text(link_rows(graph, resolved.config).manifest if is_links else manifest, resolved.config)
+    )
     evaluation = {split: readable(options) for split, options in resolved.evaluation.items()}
     plan.add("scoring", _scoring_text(resolved.config, evaluation["valid"], plan.workers))
     traffic = Traffic(manifest.num_partitions)
@@ -119,7 +122,7 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
         readable(resolved.training),
         evaluation,
         task,
-        "roots" if resolved.config.links is None else "links",
+        "links" if is_links else "roots",
         _parts_of_whole(evaluation["valid"], graph.manifest.num_nodes),
     )
     if plan.hosts == 1:

@@ -393,7 +393,7 @@ def _plain_facts(config: RunConfig, graph: StoredGraph, resources: Resources | N
     }
     facts = graph_facts(manifest, config.data.split_set, by_weight=config.data.edge_weight != "no")
     return config, Facts(
-        plain_inputs(config, graph), identity, resources, manifest.num_bytes, facts, edge_weights(manifest, config)
+        inputs_of(config, graph), identity, resources, manifest.num_bytes, facts, edge_weights(manifest, config)
     )
 
 
@@ -403,9 +403,13 @@ def _partitions(config: RunConfig, manifest: Manifest) -> dict[str, str]:
     return {"partitions": manifest.content_hash} if partitioned else {}
 
 
-def plain_inputs(config: RunConfig, graph: StoredGraph) -> Inputs:
-    """What a plain graph decides of a model."""
-    return with_standard_columns(graph_inputs(graph.manifest, config), [graph.manifest], config.data)
+def inputs_of(config: RunConfig, graph: NodeGraph) -> Inputs:
+    """What a graph decides of a model."""
+    manifest = graph.manifest
+    if not manifest.is_typed:
+        return with_standard_columns(graph_inputs(manifest, config), [manifest], config.data)
+    inputs = typed_inputs(manifest, predicted_nodes(graph, config).manifest, config)
+    return with_standard_columns(inputs, manifest.rows.values(), config.data)
 
 
 def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | None) -> tuple[RunConfig, Facts]:
@@ -414,7 +418,7 @@ def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | No
     _check_targets(config, predicted)
     nodes = predicted.manifest
     return config, Facts(
-        with_standard_columns(typed_inputs(manifest, nodes, config), manifest.rows.values(), config.data),
+        inputs_of(config, graph),
         _partitions(config, manifest) | typed_identity(manifest, nodes.name, split_set),
         resources,
         manifest.num_bytes,

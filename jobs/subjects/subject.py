@@ -243,6 +243,7 @@ class Prediction:
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
     table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
     source_ids: "SourceIds | GraphIds | None" = None  # of nodes whose ids are strings, of graphs that have some
+    end_ids: "SourceIds | None" = None  # of nodes where links end, the same
 
     @property
     def content_hash(self) -> str:

@@ -61,7 +61,9 @@ def train_beside(
     """Trains what is not trained yet, each in a process of its own. Raises StageError, with the cause, where one fails."""
     asked: dict[str, list[Try]] = {}
     for config in configs:
-        planned = tries(replace(config, baseline=baseline), RunStore(str(out / f"beside-{len(asked):03d}")))
+        is_typed = prepare_any_graph(config.data).manifest.is_typed
+        place = RunStore(str(out / f"beside-{len(asked):03d}"))
+        planned = tries(replace(config, baseline=baseline), place, is_typed=is_typed)
         alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)
         asked.setdefault(alike, planned)
     for one in (one for planned in asked.values() for one in planned):

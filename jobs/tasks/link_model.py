@@ -3,7 +3,7 @@
 In training it returns the logits of each link and its negatives. In evaluation it counts, of a link's rivals, how many have a higher score and how
 many the same, so that no more than four numbers of a link leave the batch, however many the rivals.
 
-Legend: m links, k negatives, r roots, D width.
+Legend: m links, k negatives, r roots, of which the first R may be ends of links, D width.
 """
 
 from typing import Any
@@ -15,8 +15,9 @@ from graphmill.cluster.tasks import StepOutput, step_output
 from graphmill.models.ends.link_decoders import build_link_decoder
 from graphmill.models.options.links import LinkDecoderOptions
 from graphmill.models.primitives.segments import at_least_float32
-from graphmill.samplers.batches.link_batch import TorchLinkBatch
+from graphmill.samplers.batches.link_batch import TorchLinkBatch, TorchTypedLinkBatch
 
+Links = TorchLinkBatch | TorchTypedLinkBatch
 _BLOCK = 1 << 22  # numbers at a time in evaluation: scores, or the states that a score is made of
 
 
@@ -33,7 +34,7 @@ class LinkModel(nn.Module):
         if hasattr(encoder, "param_groups"):
             self.param_groups = self._param_groups
 
-    def forward(self, batch: TorchLinkBatch) -> StepOutput:
+    def forward(self, batch: Links) -> StepOutput:
         """Training: logits [m, 1 + k], a link's own first. Evaluation: float64 [m, 4], `graphmill.cluster.metrics.link_scores` says of what; where the best links are
         asked for, float64 [m, 2 · top_k]: the permanent ids of their destinations, then their scores, descending."""
         output = step_output(self.encoder(batch))
@@ -49,12 +50,12 @@ class LinkModel(nn.Module):
         blocks = torch.arange(len(batch.link_source), device=state_rD.device).split(max(1, _BLOCK // max(width, 1)))
         return StepOutput(torch.cat([self._ranked(state_rD, batch, rows) for rows in blocks]))
 
-    def predicted_rows(self, states: Tensor, batch: TorchLinkBatch) -> Tensor:
+    def predicted_rows(self, states: Tensor, batch: Links) -> Tensor:
         """[m, D]: the states of the links' sources."""
         assert batch.link_source is not None
         return states[batch.link_source]
 
-    def _logits(self, state_rD: Tensor, batch: TorchLinkBatch) -> Tensor:
+    def _logits(self, state_rD: Tensor, batch: Links) -> Tensor:
         assert batch.link_source is not None
         assert batch.link_destination is not None
         assert batch.negative is not None
@@ -66,7 +67,7 @@ class LinkModel(nn.Module):
         others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative), _column(relation))
         return torch.cat([own_m1, others_mk], dim=1)
 
-    def _ranked(self, state_rD: Tensor, batch: TorchLinkBatch, rows: Tensor) -> Tensor:
+    def _ranked(self, state_rD: Tensor, batch: Links, rows: Tensor) -> Tensor:
         """float64 [b, 4] of some links: score, rivals with a higher one, with the same, and the first rival's."""
         assert batch.link_source is not None
         assert batch.link_destination is not None
@@ -74,7 +75,7 @@ class LinkModel(nn.Module):
         source, destination = state_rD[batch.link_source[rows]], batch.link_destination[rows]
         relation = None if batch.link_relation is None else batch.link_relation[rows]
         if batch.known is not None:
-            scores = self.decoder.against(source, state_rD, relation)
+            scores = self.decoder.against(source, state_rD[: len(batch.root_index)], relation)
             own = scores.gather(1, destination[:, None])
             rival = _allowed(scores, batch.known, rows).scatter_(1, destination[:, None], False)
             return _counts(own, scores, rival, scores.gather(1, batch.negative[rows]))
@@ -83,15 +84,15 @@ class LinkModel(nn.Module):
         scores = self.decoder(source[:, None], state_rD[negative.clamp_min(0)], _column(relation))
         return _counts(own, scores, negative >= 0, scores[:, :1])
 
-    def _best(self, state_rD: Tensor, batch: TorchLinkBatch) -> Tensor:
+    def _best(self, state_rD: Tensor, batch: Links) -> Tensor:
         assert batch.link_source is not None
         assert batch.known is not None
-        ids = batch.node_id[batch.root_index]
+        ids, end_RD = batch.root_id, state_rD[: len(batch.root_index)]
         found = []
         block = max(1, _BLOCK // (self._width * len(state_rD)))
         for rows in torch.arange(len(batch.link_source), device=state_rD.device).split(block):
             relation = None if batch.link_relation is None else batch.link_relation[rows]
-            scores = self.decoder.against(state_rD[batch.link_source[rows]], state_rD, relation)
+            scores = self.decoder.against(state_rD[batch.link_source[rows]], end_RD, relation)
             best = scores.masked_fill(~_allowed(scores, batch.known, rows), -torch.inf).topk(batch.top_k, dim=1)
             is_link = best.values > -torch.inf  # of a node with few others left there are less
             chosen = torch.where(is_link, ids[best.indices], -1)
@@ -123,7 +124,7 @@ def _rows(state_rD: Tensor, index: Tensor) -> Tensor:
 
 
 def _allowed(scores: Tensor, known_2q: Tensor, rows: Tensor) -> Tensor:
-    """bool [b, r]: False for what a link's source is known to be joined with. Links of `known_2q` ascend."""
+    """bool [b, R]: False for what a link's source is known to be joined with. Links of `known_2q` ascend."""
     link, node = known_2q
     own = slice(int(torch.searchsorted(link, rows[0])), int(torch.searchsorted(link, rows[-1], right=True)))
     allowed = torch.ones_like(scores, dtype=torch.bool)

@@ -197,6 +197,8 @@ def _typed_graphs(batch: TypedBatch[Tensor], shard: TypedShard | None = None) ->
         encodings=split_encodings(torch.cat(encodings), batch.encoding_names) if encodings else {},
         weight={name: weight for name, edges in batch.edges.items() if (weight := coefficients(edges)) is not None},
         degree={name: edges.degree for name, edges in batch.edges.items() if edges.degree is not None},
+        second_type=batch.second_type,
+        second_index=batch.second_index,
     )
 
 

@@ -156,7 +156,7 @@ class TypedGraphs:
         Names, tuple[Tensor, Tensor]
     ]  # (indptr [n_t + 1] over the target type, indices [E_r] in the source type)
     root_type: str
-    root_index: Tensor  # int64 [r], positions among the nodes of their type
+    root_index: Tensor  # int64, positions among the nodes of their type
     subgraph: Mapping[str, Tensor] | None = None  # int64 [n_t]: the root whose subgraph a node is in
     weight: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r], of the relations whose edges have weights
     edge_attr: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r, F_r], likewise their features
@@ -165,6 +165,8 @@ class TypedGraphs:
         default_factory=dict
     )  # int64 [n_t], where weights estimate sums over so many
     shard: TypedShard | None = None  # indices are then places among own rows and the halo's
+    second_type: str = ""  # whose roots follow those of `root_type`
+    second_index: Tensor | None = None  # int64, their positions
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -180,7 +182,10 @@ class TypedGraphs:
         """int64 [r]: positions of the roots among the rows of all types."""
         if self.shard is not None:
             return self.shard.row[self.root_type][self.root_index]
-        return self.root_index + self.first_row[self.root_type]
+        own = self.root_index + self.first_row[self.root_type]
+        if self.second_index is None:
+            return own
+        return torch.cat([own, self.second_index + self.first_row[self.second_type]])
 
     @cached_property
     def lists(self) -> dict[Names, RelationLists]:
@@ -251,7 +256,7 @@ class TypedGraphs:
         subgraph_n = torch.cat(list(self.subgraph.values()))
         order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as models want graphs
         place_n = torch.empty_like(order_n).scatter_(0, order_n, torch.arange(len(order_n), device=device))
-        size = torch.bincount(subgraph_n, minlength=len(self.root_index))
+        size = torch.bincount(subgraph_n, minlength=len(self.root_row))
         return graphs(
             node_ptr=torch.cat([size.new_zeros(1), size.cumsum(0)]),
             edge_index=place_n[edge_index],

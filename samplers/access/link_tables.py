@@ -1,7 +1,9 @@
 """What batches of links are drawn from: every node in ascending permanent id, the links of each split, and the edges as links to train on.
 
-A node's number is its place in ascending permanent id, so that nothing here depends on partitions. A process reads each table once, when it is
-first asked for: 20 bytes a node, 16 bytes an edge, and as many again of each direction for what is known.
+A node's number is its place in ascending permanent id, within its type, so that nothing here depends on partitions. A process reads each table once, when
+it is first asked for: 20 bytes a node, 16 bytes an edge, and as many again of each direction for what is known.
+
+Links are those of a plain graph, or of one relation of a typed graph, which may begin at nodes of another type than they end at.
 """
 
 from dataclasses import dataclass
@@ -20,8 +22,8 @@ from graphmill.samplers.vocabulary.messages import (
     join_columns,
 )
 from graphmill.samplers.vocabulary.stage_clock import stage
-from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from graphmill.storage.format.manifest import EDGE, Manifest
+from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, Relation
 
 _NODES = 1 << 18  # of a request: bounds what is under way
 
@@ -84,26 +86,53 @@ class Ends:
 
 
 class LinkTables:
-    """One graph's, through its router."""
+    """One graph's, or one relation's, through its router."""
 
-    def __init__(self, router: Lists) -> None:
-        self._router = router
-        self.num_nodes = router.manifest.num_nodes
+    def __init__(self, router: Lists, sources: Lists | None = None, relation: Relation = EDGE) -> None:
+        """`router`: of a plain graph, or of the relation; `sources`: of the type that its links begin at, where that is another."""
+        self._router, self._sources, self.relation = router, sources, relation
+        self.is_one_type, self.num_sources = sources is None, router.manifest.num_sources
+        self.num_nodes = router.manifest.num_nodes  # where links may end
         self.symmetric = router.manifest.symmetric
         self.num_relations = len(router.manifest.relations)  # 0: links have none
         self._of_split: dict[tuple[int, bool], LinkTable] = {}
 
+    @property
+    def digest(self) -> str:
+        """Of what is held out; empty without."""
+        links = self._router.manifest.links
+        return "" if links is None else links.digest
+
+    @property
+    def reverse(self) -> Relation | None:
+        """The relation with the reverses of the edges."""
+        links = self._router.manifest.links
+        return Relation.of(links.reverse) if links is not None and links.reverse else None
+
     @cached_property
     def nodes(self) -> NodeList:
-        """Node number i is entry i."""
+        """Where links may end: node number i is entry i."""
         return self._router.list_chunk(key=0, chunk=0, num_chunks=1)
+
+    @cached_property
+    def sources(self) -> NodeList:
+        """Where they may begin."""
+        return self.nodes if self._sources is None else self._sources.list_chunk(key=0, chunk=0, num_chunks=1)
 
     @cached_property
     def _number(self) -> np.ndarray:
         """The number of each stored id."""
-        number = np.empty(self.num_nodes, self._router.manifest.index_dtype)
-        number[self.nodes.node] = np.arange(self.num_nodes)
-        return number
+        return _numbers(self.nodes)
+
+    @cached_property
+    def _source_number(self) -> np.ndarray:
+        return self._number if self.is_one_type else _numbers(self.sources)
+
+    def _is_link(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
+        """bool: not a loop, nor of a symmetric graph's two directions the other."""
+        if not self.is_one_type:
+            return np.ones(len(source), bool)
+        return source < destination if self.symmetric else source != destination
 
     @cached_property
     @stage("plan")
@@ -114,9 +143,9 @@ class LinkTables:
         for start in range(0, self.num_nodes, _NODES):
             node = np.arange(start, min(start + _NODES, self.num_nodes))
             lists = self._router.list_neighbors(node)
-            source = self._number[lists.neighbor].astype(np.int64)
+            source = self._source_number[lists.neighbor].astype(np.int64)
             destination = np.repeat(self._number[node].astype(np.int64), lists.count)
-            kept = source < destination if self.symmetric else source != destination
+            kept = self._is_link(source, destination)
             keys.append(source[kept] * self.num_nodes + destination[kept])
         key = np.unique(np.concatenate(keys))
         return np.divmod(key, self.num_nodes)
@@ -140,9 +169,9 @@ class LinkTables:
             lists = self._router.sample_neighbors(node, -1, 0, columns=(column,))
             values = lists.edge_time if lists.edge_feature is None else lists.edge_feature[:, 0].astype(np.int64)
             assert values is not None
-            source = self._number[lists.neighbor].astype(np.int64)
+            source = self._source_number[lists.neighbor].astype(np.int64)
             destination = np.repeat(self._number[node].astype(np.int64), lists.count)
-            kept = source < destination if self.symmetric else (source != destination) | loops
+            kept = self._is_link(source, destination) | (loops and not self.symmetric)
             parts.append(np.stack([source, destination, values])[:, kept])
         found = np.concatenate(parts, axis=1)
         found = found[:, np.lexsort(found[::-1])]
@@ -174,9 +203,12 @@ class LinkTables:
 
     @cached_property
     def weight_ends(self) -> np.ndarray:
-        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2), in whole 1024ths; the degree counts edges at either end."""
+        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2), in whole 1024ths; the degree counts edges at either end that is of
+        these nodes' type."""
         source, destination = self.edges
-        degree = np.bincount(source, minlength=self.num_nodes) + np.bincount(destination, minlength=self.num_nodes)
+        degree = np.bincount(destination, minlength=self.num_nodes)
+        if self.is_one_type:
+            degree += np.bincount(source, minlength=self.num_nodes)
         root = np.sqrt(degree.astype(np.float64))  # exact to the last bit on every machine, as a power is not
         return np.cumsum(np.rint(1024 * root * np.sqrt(root)).astype(np.int64))
 
@@ -215,3 +247,10 @@ class LinkTables:
         at = np.repeat(start[order] - ptr[:-1], count[order]) + np.arange(ptr[-1])
         more = (None if values is None else values[order] for values in (time, relation))
         return LinkTable(source[order], destination[order], int(is_link.sum()), ptr, columns["negative"][at], *more)
+
+
+def _numbers(nodes: NodeList) -> np.ndarray:
+    """The number of each stored id."""
+    number = np.empty(len(nodes.node), nodes.node.dtype)
+    number[nodes.node] = np.arange(len(nodes.node))
+    return number

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from graphmill.core.errors import ConfigError
+from graphmill.samplers.access.link_tables import LinkTables
 from graphmill.samplers.access.node_tables import NodeTables, TypedTables, tables_of_relations
 from graphmill.samplers.access.owners import Owner, PartOfOwner
 from graphmill.samplers.access.router import Router, local_router
@@ -32,6 +33,7 @@ class TypedRouter:
                         f"relation {relation}: expected types among {', '.join(nodes)}, got {node_type!r}"
                     )
         self.nodes, self.edges = dict(nodes), dict(edges)
+        self._link_tables = dict[Relation, LinkTables]()
 
     @property
     def partition_sizes(self) -> np.ndarray:
@@ -42,6 +44,17 @@ class TypedRouter:
     def is_near(self) -> np.ndarray:
         """bool [owners]: as of each type's router."""
         return np.all([router.is_near for router in self.nodes.values()], axis=0)
+
+    def link_tables(self, named: str | None) -> LinkTables:
+        """As of `Router`, of this relation; None: of the one of which links are held out. Raises ConfigError where it is not there."""
+        relation = Relation.of(named) if named else None
+        for each, router in self.edges.items():
+            if each == relation or (relation is None and router.manifest.links is not None):
+                sources = None if each.source == each.target else self.nodes[each.source]
+                return self._link_tables.setdefault(each, LinkTables(router, sources, each))
+        raise ConfigError(
+            f"links: expected {relation or 'held-out ones'} of the relations {', '.join(map(str, self.edges))}, got none; set --task.relation"
+        )
 
     @cached_property
     def content_hash(self) -> str:

@@ -79,7 +79,7 @@ class TypedShardOf:
 
 @dataclass(frozen=True, repr=False)
 class TypedBatch(Generic[Array]):
-    """A batch around roots of one type. As arrays it is byte-identical however the graph is partitioned and wherever it was sampled.
+    """A batch around roots of one type or, of links between two, of both. As arrays it is byte-identical however the graph is partitioned and wherever it was sampled.
 
     All types and relations of the graph are there, in its order, also those of which the batch has none. In a shard `indices` are stored ids of
     the source type.
@@ -94,6 +94,8 @@ class TypedBatch(Generic[Array]):
     edges: Mapping[Relation, TypedEdges[Array]]
     encoding_names: tuple[str, ...] = ()
     shard: TypedShardOf | None = None
+    second_type: str = ""  # whose roots follow those of `root_type`
+    second_index: Array | None = None  # int64 [r2], positions of these among the nodes of their type
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{len(table):,} {name}" for name, table in self.nodes.items())
@@ -110,13 +112,13 @@ class TypedBatch(Generic[Array]):
 
     @property
     def num_roots(self) -> int:
+        """Of `root_type`."""
         return len(self.root_index)
 
     @property
     def num_bytes(self) -> int:
-        return self.root_index.nbytes + sum(
-            value.nbytes for table in self._tables() for value in vars(table).values() if value is not None
-        )
+        arrays = [value for part in (self, *self._tables()) for value in vars(part).values()]
+        return sum(getattr(value, "nbytes", 0) for value in arrays)
 
     def _tables(self) -> Iterator[TypedNodes[Array] | TypedEdges[Array]]:
         yield from self.nodes.values()
@@ -185,4 +187,6 @@ def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:
         edges={name: table(TypedEdges, one) for name, one in batch.edges.items()},
         encoding_names=batch.encoding_names,
         shard=batch.shard,
+        second_type=batch.second_type,
+        second_index=tensor(batch.second_index),
     )

@@ -35,8 +35,9 @@ def build_batch(
     root_type: str,
     num_hops: int = 0,
     encodings: tuple[str, ...] = (),
+    second: tuple[str, np.ndarray | None] = ("", None),
 ) -> Batch:
-    """The batch of these nodes and edges; `root_index`: the roots' positions among the nodes of their type."""
+    """The batch of these nodes and edges; `root_index`: the roots' positions among the nodes of their type; `second`: the same of a second type."""
     if isinstance(router, Router):
         (((rows, columns),), ((indptr, source, of_edges),)) = nodes.values(), edges.values()
         more: dict[str, Any] = {**columns, **of_edges}
@@ -66,6 +67,8 @@ def build_batch(
             for relation, (indptr, source, columns) in edges.items()
         },
         encoding_names=encodings,
+        second_type=second[0],
+        second_index=second[1],
     )
 
 

@@ -12,7 +12,7 @@ drawn then, so the links themselves are not.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,16 +22,19 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.link_tables import LinkTable, LinkTables
 from graphmill.samplers.access.router import Router
-from graphmill.samplers.batches.link_batch import LinkBatch, without_links
+from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.batches.link_batch import LinkBatch, TypedLinkBatch, without_links, without_typed_links
 from graphmill.samplers.batches.minibatch import MiniBatch
+from graphmill.samplers.batches.typed_batch import TypedBatch
 from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
-from graphmill.samplers.methods.registry import build_sampler
-from graphmill.samplers.vocabulary.messages import NodeList
+from graphmill.samplers.methods.registry import build_sampler, given
+from graphmill.samplers.vocabulary.messages import GivenRoots, NodeList
 from graphmill.samplers.vocabulary.options import LinkOptions, TopLinkOptions
 from graphmill.samplers.vocabulary.rank_shares import even_split, num_root_batches
 from graphmill.samplers.vocabulary.stage_clock import stage
+from graphmill.storage.format.manifest import EDGE
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_NONE
 
 
@@ -39,13 +42,20 @@ from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_NONE
 class DrawsAround(Protocol):
     """A sampler that makes a batch around any nodes."""
 
-    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """A batch of each number around each list of distinct nodes, which are its roots, in their order."""
+    def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        """A batch of each number around each list of distinct nodes, which are its roots, in their order; of a typed graph by type, one or two."""
         ...
 
 
-def sampler_around(router: Router, options: Any, num_ranks: int) -> DrawsAround:
-    """The sampler of these options. Raises ConfigError where it cannot draw around given nodes."""
+def link_tables(router: Router | TypedRouter, relation: str | None) -> LinkTables:
+    """Of a plain graph, or of a typed one's relation (`LinkOptions.relation`)."""
+    return router.link_tables if isinstance(router, Router) else router.link_tables(relation)
+
+
+def sampler_around(router: Router | TypedRouter, options: Any, num_ranks: int, tables: LinkTables) -> DrawsAround:
+    """The sampler of these options around the ends of links. Raises ConfigError where it cannot draw around given nodes."""
+    if isinstance(router, TypedRouter) and is_dataclass(options):
+        options = given(options, root_type=tables.relation.target)
     sampler = build_sampler(options, router, num_ranks)
     if not isinstance(sampler, DrawsAround):
         raise ConfigError(
@@ -60,10 +70,10 @@ class LinkSampler:
     __repr__, __len__ = sampler_repr, sampler_len
     router, sample = own_router, sample_drawn
 
-    def __init__(self, router: Router, options: LinkOptions, num_ranks: int = 1) -> None:
+    def __init__(self, router: Router | TypedRouter, options: LinkOptions, num_ranks: int = 1) -> None:
         self._router, self.options, self._num_ranks = router, options, num_ranks
-        self._tables: LinkTables = router.link_tables
-        self._around = sampler_around(router, options.around, num_ranks)
+        self._tables = link_tables(router, options.relation)
+        self._around = sampler_around(router, options.around, num_ranks, self._tables)
         self._is_timed = _is_timed(options.around)
         self._links = _Links.of(self._tables, options)
         if options.negatives == "in_batch" and len(self._links) < 2 * self.num_batches:
@@ -77,9 +87,7 @@ class LinkSampler:
     @property
     def content_hash(self) -> str:
         """Of the graph and its held-out links, whatever its partitions."""
-        manifest = self._router.manifest
-        held_out = "" if manifest.links is None else manifest.links.digest
-        return hashlib.sha256(f"{manifest.measured.graph_digest} {held_out}".encode()).hexdigest()
+        return hashlib.sha256(f"{self._router.content_hash} {self._tables.digest}".encode()).hexdigest()
 
     @property
     def num_batches(self) -> int:
@@ -88,7 +96,7 @@ class LinkSampler:
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         picked = [self.pick(epoch, batch) for batch in batches]
-        drawn = self._around.draw_around([one.roots for one in picked], epoch, batches)
+        drawn = self._around.draw_around([one.around(self._router) for one in picked], epoch, batches)
         return [each.then(one.complete) for each, one in zip(drawn, picked, strict=True)]
 
     @stage("plan")
@@ -113,7 +121,7 @@ class LinkSampler:
             columns["negative_source"] = negative_source
         own = None
         if options.exclude_own and not self._is_timed:
-            own = tables.nodes.original_id[source], tables.nodes.original_id[destination]
+            own = tables.sources.original_id[source], tables.nodes.original_id[destination]
         rest = {"is_link": links.is_link, "link_split": links.split, "link_relation": relation, "known": known}
         time = links.time if self._is_timed else None
         return _around_ends(tables, columns, rest, own, time=time, whole=options.batch_size is None)
@@ -260,14 +268,16 @@ def _known(
     tables: LinkTables, source: np.ndarray, destination: np.ndarray | None, relation: np.ndarray | None
 ) -> np.ndarray:
     """int64 [2, q]: (link, node), links ascending, for every node that the link's source is known to be joined with (by the link's relation), its own
-    destination aside, and the source itself, unless it has a destination and a relation, which may join a node to itself. Without destinations held-out
-    links are not known."""
+    destination aside, and the source itself, unless it has a destination and a relation, which may join a node to itself, or is of another type.
+    Without destinations held-out links are not known."""
     link, node = (tables.ends if destination is None else tables.known).after(source, relation)
     if destination is not None:
         others = node != destination[link]
         link, node = link[others], node[others]
         if relation is not None:
             return np.stack([link, node])
+    if not tables.is_one_type:
+        return np.stack([link, node])
     link, node = np.concatenate([link, np.arange(len(source))]), np.concatenate([node, source])
     order = np.argsort(link, kind="stable")
     return np.stack([link[order], node[order]])
@@ -277,14 +287,26 @@ def _known(
 class _Picked:
     """A batch's roots, and what makes the batch around them one of links."""
 
-    roots: NodeList
+    tables: LinkTables
+    roots: dict[str, NodeList]  # by type; where links end comes first
     columns: dict[str, Any]
     own: tuple[np.ndarray, np.ndarray] | None  # pairs of permanent ids, whose edges are left out
 
-    def complete(self, batch: MiniBatch) -> LinkBatch:
+    def around(self, router: Router | TypedRouter) -> GivenRoots:
+        """The roots as the sampler around them takes them."""
+        return self.roots[EDGE.target] if isinstance(router, Router) else self.roots
+
+    def complete(self, batch: MiniBatch | TypedBatch[np.ndarray]) -> LinkBatch | TypedLinkBatch:
         with stage("sample"):
-            kept = batch if self.own is None else without_links(batch, *self.own)
-        return LinkBatch(**vars(kept), **self.columns)
+            if isinstance(batch, TypedBatch):
+                tables = self.tables
+                kept = (
+                    batch
+                    if self.own is None
+                    else without_typed_links(batch, tables.relation, tables.reverse, *self.own)
+                )
+                return TypedLinkBatch(**vars(kept), **self.columns)
+            return LinkBatch(**vars(batch if self.own is None else without_links(batch, *self.own)), **self.columns)
 
 
 def _around_ends(
@@ -296,31 +318,46 @@ def _around_ends(
     whole: bool,
     time: np.ndarray | None = None,
 ) -> _Picked:
-    """`columns` name nodes by their numbers; the batch names them by their places among its roots, which ascend in permanent id.
+    """`columns` name nodes by their numbers; the batch names them by their places among its roots, which ascend in permanent id. Of two types the nodes
+    where links may end come first.
 
     `whole`: all nodes are roots. `own`: the pairs of permanent ids whose edges are left out. `time`: of the links, which are the rows of the
     columns: a node is a root as of each time, and roots ascend in (time, permanent id).
     """
-    roots = tables.nodes
-    if not whole:
-        flat = np.concatenate([values.reshape(-1) for values in columns.values()])
-        when = np.zeros(1, np.int64)
-        if time is not None:
-            when, rank = np.unique(time, return_inverse=True)
-            ranks = [np.repeat(rank, values.size // len(rank)) for values in columns.values()]
-            flat = np.where(flat < 0, flat, flat + np.concatenate(ranks) * tables.num_nodes)
-        number, place = np.unique(flat, return_inverse=True)
-        if len(number) and number[0] < 0:  # beyond the end of a list
-            number, place = number[1:], place - 1
-        ends = np.cumsum([values.size for values in columns.values()])[:-1]
-        pieces = zip(columns.items(), np.split(place, ends), strict=True)
-        columns = {name: piece.reshape(values.shape) for (name, values), piece in pieces}
-        number, rank = number % tables.num_nodes, number // tables.num_nodes
-        roots = NodeList(roots.node[number], roots.original_id[number], None if time is None else when[rank])
-    return _Picked(roots, columns | rest, own)
+    begin = () if tables.is_one_type else ("link_source", "negative_source")
+    of_ends = {name: values for name, values in columns.items() if name not in begin}
+    ends, placed = _as_roots(tables.nodes, of_ends, time, whole=whole)
+    roots = {tables.relation.target: ends}
+    if begin:
+        of_begins = {name: values for name, values in columns.items() if name in begin}
+        roots[tables.relation.source], found = _as_roots(tables.sources, of_begins, time, whole=whole)
+        placed |= {name: values + len(ends.node) for name, values in found.items()}
+    return _Picked(tables, roots, placed | rest, own)
 
 
-def picked_links(router: Router, options: LinkOptions) -> dict[str, Any]:
+def _as_roots(
+    nodes: NodeList, columns: dict[str, np.ndarray], time: np.ndarray | None, *, whole: bool
+) -> tuple[NodeList, dict[str, np.ndarray]]:
+    """The roots of one type, and the columns as places among them."""
+    if whole:
+        return nodes, columns
+    count, when = len(nodes.node), np.zeros(1, np.int64)
+    flat = np.concatenate([values.reshape(-1) for values in columns.values()])
+    if time is not None:
+        when, rank = np.unique(time, return_inverse=True)
+        ranks = [np.repeat(rank, values.size // len(rank)) for values in columns.values()]
+        flat = np.where(flat < 0, flat, flat + np.concatenate(ranks) * count)
+    number, place = np.unique(flat, return_inverse=True)
+    if len(number) and number[0] < 0:  # beyond the end of a list
+        number, place = number[1:], place - 1
+    stops = np.cumsum([values.size for values in columns.values()])[:-1]
+    pieces = zip(columns.items(), np.split(place, stops), strict=True)
+    placed = {name: piece.reshape(values.shape) for (name, values), piece in pieces}
+    number, rank = number % count, number // count
+    return NodeList(nodes.node[number], nodes.original_id[number], None if time is None else when[rank]), placed
+
+
+def picked_links(router: Router | TypedRouter, options: LinkOptions) -> dict[str, Any]:
     """What a batch of all links of these options has of them, without the batch around their ends: nodes are named by their numbers."""
     sampler = LinkSampler(router, options)
     return sampler.pick(0, 0).columns
@@ -333,29 +370,30 @@ class TopLinkSampler:
     router, sample = own_router, sample_drawn
     num_batches = 1
 
-    def __init__(self, router: Router, options: TopLinkOptions, num_ranks: int = 1) -> None:
-        self._router, self.options = router, options
-        self._around = sampler_around(router, options.around, num_ranks)
-        if options.top_k > router.manifest.num_nodes - 1:
-            raise ConfigError(
-                f"top_k: expected less than the number of nodes ({router.manifest.num_nodes}), got {options.top_k}; set --top_k"
-            )
-        if (options.relation is None) != (not router.manifest.relations):
+    def __init__(self, router: Router | TypedRouter, options: TopLinkOptions, num_ranks: int = 1) -> None:
+        self._router, self.options, self._tables = router, options, link_tables(router, options.links_of)
+        self._around = sampler_around(router, options.around, num_ranks, self._tables)
+        count = self._tables.num_nodes
+        if options.top_k > count - self._tables.is_one_type:
+            told = "less than" if self._tables.is_one_type else "at most"
+            raise ConfigError(f"top_k: expected {told} the number of nodes ({count}), got {options.top_k}; set --top_k")
+        if (options.relation is None) != (not self._tables.num_relations):
             raise ConfigError(
                 "relation: expected one of a knowledge graph's, and of another graph none; set --relation"
             )
 
     @property
     def content_hash(self) -> str:
-        return self._router.manifest.measured.graph_digest
+        return self._router.content_hash
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        tables = self._router.link_tables
-        source = np.arange(tables.num_nodes)
+        tables = self._tables
+        source = np.arange(tables.num_sources)
         relation = None if self.options.relation is None else np.full(len(source), self.options.relation)
         known = _known(tables, source, None, relation)
         of_all = {"is_link": np.zeros(len(source), np.int8), "link_split": np.full(len(source), SPLIT_NONE, np.int8)}
         rest = {**of_all, "link_relation": relation, "known": known, "top_k": self.options.top_k}
-        picked = _around_ends(tables, {"link_source": source, "link_destination": source}, rest, None, whole=True)
-        drawn = self._around.draw_around([picked.roots for _ in batches], epoch, batches)
+        anywhere = {"link_source": source, "link_destination": source % tables.num_nodes}  # which is asked for
+        picked = _around_ends(tables, anywhere, rest, None, whole=True)
+        drawn = self._around.draw_around([picked.around(self._router) for _ in batches], epoch, batches)
         return [each.then(picked.complete) for each in drawn]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Question, Router, ask
+from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Question, Router, ascending_nodes, ask
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.recency import ages_of_copies, encode_ages
 from graphmill.samplers.drawing.build_batch import Batch, build_batch, edges_among
@@ -30,7 +30,7 @@ from graphmill.samplers.drawing.roots import find_roots
 from graphmill.samplers.drawing.timed_copies import NodeCopies
 from graphmill.samplers.kernels.random_streams import Purpose, stream_key
 from graphmill.samplers.kernels.relabel import PositionMaps, Relabeler
-from graphmill.samplers.vocabulary.messages import NeighborLists, NodeList, NodeRows, join_columns
+from graphmill.samplers.vocabulary.messages import GivenRoots, NeighborLists, NodeList, NodeRows, join_columns
 from graphmill.samplers.vocabulary.options import NeighborOptions
 from graphmill.samplers.vocabulary.requirements import (
     check_splits,
@@ -113,10 +113,11 @@ class NeighborSampler:
         roots = find_roots(self._router.nodes[self.root_type], node_id, time, distinct=True)
         return self.draw_around([roots], epoch, [batch])
 
-    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+    def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         """Batches around these distinct nodes (with times: distinct pairs of both), before their rows are fetched."""
+        by_type = [some if isinstance(some, Mapping) else {self.root_type: some} for some in roots]
         with stage("sample"):
-            grown = self._expand(roots, epoch if self.options.shuffle else 0, batches)
+            grown = self._expand(by_type, epoch if self.options.shuffle else 0, batches)
             return [self._pending(one, epoch, batch) for batch, one in zip(batches, grown, strict=True)]
 
     def _pending(self, grown: "_Growth", epoch: int, batch: int) -> PendingBatch:
@@ -127,13 +128,12 @@ class NeighborSampler:
             of_types = {name: found.node for name, found in nodes.items()}
             among = edges_among(self._router, of_types, {relation: use.columns for relation, use in self._uses.items()})
             edges = {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in among.items()}
-        num_roots, options = nodes[self.root_type].layer_sizes[0], self.options
+        options = self.options
         drawn = _Drawn(
             self._router,
             epoch,
             batch,
-            self.root_type,
-            np.arange(num_roots),
+            {name: np.arange(nodes[name].layer_sizes[0]) for name in grown.root_types},
             len(options.fanouts),
             options.encodings,
             nodes,
@@ -144,12 +144,14 @@ class NeighborSampler:
         wanted = tuple((routers[name], found.node, self._columns[name]) for name, found in nodes.items())
         return PendingBatch(wanted, drawn.complete, drawn.num_bytes)
 
-    def _expand(self, roots: Sequence[NodeList], draw_epoch: int, batches: Sequence[int]) -> "list[_Growth]":
+    def _expand(
+        self, roots: Sequence[Mapping[str, NodeList]], draw_epoch: int, batches: Sequence[int]
+    ) -> "list[_Growth]":
         """Draws hop after hop, for all batches at once."""
         options, relations = self.options, list(self._router.edges)
         if options.as_of is not None:
-            roots = [replace(some, time=np.full(len(some.node), options.as_of)) for some in roots]
-        grown = [_Growth(some, self.root_type, self._maps, relations, self._copies(some)) for some in roots]
+            roots = [{name: _as_of(some, options.as_of) for name, some in of.items()} for of in roots]
+        grown = [_Growth(some, self._maps, relations, self._copies(some)) for some in roots]
         shares_maps = len(batches) > 1  # which serve them in turn
         if shares_maps:
             for one in grown:
@@ -195,11 +197,11 @@ class NeighborSampler:
             columns=() if options.edges == "induced" else use.columns,
         )
 
-    def _copies(self, roots: NodeList) -> dict[str, NodeCopies]:
+    def _copies(self, roots: Mapping[str, NodeList]) -> dict[str, NodeCopies]:
         """By type; none: edges of all times are drawn, so a node is there once."""
         if self.options.time == "all":
             return {}
-        first = NodeCopies.of(0, roots, before=self.options.time == "before")
+        first = NodeCopies.of(0, ascending_nodes([*roots.values()]), before=self.options.time == "before")
         return {name: replace(first, num_nodes=of.manifest.num_nodes) for name, of in self._router.nodes.items()}
 
     def _position(self, epoch: int, batch: int, hop: int) -> tuple[int, int, int]:
@@ -208,6 +210,10 @@ class NeighborSampler:
         if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
             batch = batch // self._num_ranks // options.batch_dependency
         return epoch, batch, 0 if options.layer_dependency else hop
+
+
+def _as_of(roots: NodeList, time: int) -> NodeList:
+    return replace(roots, time=np.full(len(roots.node), time))
 
 
 def _names_of(relation: Relation, options: NeighborOptions) -> tuple[int, ...]:
@@ -221,17 +227,16 @@ class _Growth:
 
     def __init__(
         self,
-        roots: NodeList,
-        root_type: str,
+        roots: Mapping[str, NodeList],
         maps: Mapping[str, PositionMaps],
         relations: Sequence[Relation],
         copies: Mapping[str, NodeCopies],
     ) -> None:
-        first, self.copies = copies[root_type].number(roots) if copies else roots.node, copies
+        self.copies, self.root_types = copies, tuple(roots)
+        first = {name: copies[name].number(some) if copies else some.node for name, some in roots.items()}
         nothing = np.empty(0, np.int64)
         self._of_type = {
-            name: Relabeler(first if name == root_type else nothing, None if copies else own)
-            for name, own in maps.items()
+            name: Relabeler(first.get(name, nothing), None if copies else own) for name, own in maps.items()
         }
         self._sizes: dict[str, list[int]] = {name: [] for name in maps}  # nodes that each hop before this one has found
         self._lists: dict[Relation, list[NeighborLists]] = {relation: [] for relation in relations}
@@ -322,8 +327,7 @@ class _Drawn:
     router: Router | TypedRouter
     epoch: int
     batch: int
-    root_type: str
-    root_index: np.ndarray
+    roots: Mapping[str, np.ndarray]  # positions, by type
     num_hops: int
     encodings: tuple[str, ...]
     nodes: Mapping[str, _Nodes]
@@ -345,8 +349,9 @@ class _Drawn:
         for relation, one in self.edges.items():
             length = len(nodes[relation.target][0].original_id)
             edges[relation] = one.indptr(length), one.source, self._told(one)
-        told = self.root_index, self.root_type, self.num_hops, self.encodings
-        return build_batch(self.router, self.epoch, self.batch, nodes, edges, *told)
+        (root_type, root_index), *second = self.roots.items()
+        told = self.router, self.epoch, self.batch, nodes, edges, root_index, root_type, self.num_hops, self.encodings
+        return build_batch(*told, *second)
 
     def _told(self, edges: _Edges) -> dict[str, np.ndarray | None]:
         """The columns of edges that were asked for: not the times that recency alone takes."""

@@ -32,6 +32,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.router import Router, ask
 from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.samplers.batches.typed_batch import TypedBatch
 from graphmill.samplers.drawing.build_batch import InducedBatches, edge_tables, root_table, with_columns
 from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn
 from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sampler_repr
@@ -39,7 +40,7 @@ from graphmill.samplers.drawing.root_batches import hash_of_data
 from graphmill.samplers.drawing.roots import Roots
 from graphmill.samplers.drawing.union_graph import Sizes
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
-from graphmill.samplers.vocabulary.messages import NodeList
+from graphmill.samplers.vocabulary.messages import GivenRoots, NodeList
 from graphmill.samplers.vocabulary.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from graphmill.samplers.vocabulary.rank_shares import chunk_share, even_split, num_chunk_batches
 from graphmill.samplers.vocabulary.stage_clock import stage
@@ -89,7 +90,7 @@ class RandomPartitionSampler:
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         return [self._draw(epoch, batch) for batch in batches]
 
-    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+    def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         """The whole graph with these roots, before its rows are fetched. Raises ConfigError where it is cut into chunks, which may not hold them."""
         if self._num_chunks > self.options.chunks_per_batch:
             raise ConfigError(
@@ -100,7 +101,8 @@ class RandomPartitionSampler:
         for batch, one in zip(batches, roots, strict=True):
             with stage("sample"):
                 nodes = self._induced.draw(epoch, batch, self._group_nodes(epoch, 0))
-            drawn.append(nodes.then(partial(_with_roots, one.original_id)))
+            of_type = one if isinstance(one, Mapping) else {self._induced.root_type: one}
+            drawn.append(nodes.then(partial(_with_roots, of_type)))
         return drawn
 
     def _draw(self, epoch: int, batch: int) -> PendingBatch:
@@ -187,9 +189,14 @@ def _estimates(
     }
 
 
-def _with_roots(original_id: np.ndarray, batch: Any) -> Any:
-    """The batch, whose nodes ascend in permanent id, with these roots."""
-    return replace(batch, root_index=np.searchsorted(root_table(batch).node_id, original_id))
+def _with_roots(roots: Mapping[str, NodeList], batch: Any) -> Any:
+    """The batch, whose nodes ascend in permanent id, with these roots, by type."""
+    tables = getattr(batch, "nodes", dict.fromkeys(roots, batch))
+    (own, index), *second = [(key, np.searchsorted(tables[key].node_id, of.original_id)) for key, of in roots.items()]
+    if not isinstance(batch, TypedBatch):
+        return replace(batch, root_index=index)
+    second_type, second_index = second[0] if second else ("", None)
+    return replace(batch, root_type=own, root_index=index, second_type=second_type, second_index=second_index)
 
 
 def count_chunks(options: RandomPartitionOptions, manifest: Manifest | Sizes) -> int:

@@ -4,7 +4,7 @@ A search sees chosen relations as one graph (`graphmill.samplers.drawing.union_g
 relations within each root's subgraph. A plain graph has one type and one relation; its batch is a minibatch, that of any other graph a typed batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from graphmill.samplers.drawing.root_batches import RootBatches
 from graphmill.samplers.drawing.roots import find_roots
 from graphmill.samplers.drawing.subgraph_batch import RootSets, by_hop, induced_edges, one_after_another
 from graphmill.samplers.drawing.union_graph import NodeNumbers, searched_graph
-from graphmill.samplers.vocabulary.messages import NodeList, NodeRows
+from graphmill.samplers.vocabulary.messages import GivenRoots, NodeList, NodeRows
 from graphmill.samplers.vocabulary.options import Node2SubgraphOptions, PprOptions
 from graphmill.samplers.vocabulary.requirements import (
     check_splits,
@@ -46,7 +46,7 @@ class RootSubgraphs:
         """Raises ConfigError where the graph lacks what the options name."""
         self._router = router
         self.root_type, relations = type_of_roots(router, options.root_type), known_relations(router, options.relations)
-        self._told = self.root_type, num_hops, options.encodings
+        self._told = num_hops, options.encodings
         check_splits(router, self.root_type, options.split_set)
         edge_uses(router, edge_columns=needed_columns(options.edge_columns, options.by_weight), induced=True)
         uses = edge_uses(router, edge_columns=options.edge_columns, induced=True)
@@ -65,13 +65,16 @@ class RootSubgraphs:
         """The roots that a caller names. Raises ConfigError where one is no node of their type."""
         return find_roots(self._router.nodes[self.root_type], node_id)
 
-    def numbered(self, roots: NodeList) -> NodeList:
+    def numbered(self, roots: Mapping[str, NodeList]) -> NodeList:
         """The roots by their numbers in the graph that is searched; the permanent ids, which key draws, stay those of their type."""
-        first = self._first
-        return NodeList(roots.node.astype(np.int64) + first, roots.original_id) if first else roots
+        firsts = [self._first if name == self.root_type else self.numbers.first(name) for name in roots]
+        if firsts == [0]:
+            return next(iter(roots.values()))
+        node = [each.node.astype(np.int64) + first for first, each in zip(firsts, roots.values(), strict=True)]
+        return NodeList(np.concatenate(node), np.concatenate([each.original_id for each in roots.values()]))
 
-    def draw(self, sets: RootSets, epoch: int, batch: int) -> PendingBatch:
-        """The batch of these sets. Rows are fetched once per distinct node, with one request per owner for all types; then all edges with one more."""
+    def draw(self, sets: RootSets, epoch: int, batch: int, roots: Mapping[str, NodeList]) -> PendingBatch:
+        """The batch of these sets, around roots by type. Rows are fetched once per distinct node, with one request per owner for all types; then all edges with one more."""
         router = self._router
         with stage("sample"):
             parts = sets.by_type(self.numbers)
@@ -85,7 +88,10 @@ class RootSubgraphs:
             with stage("fetch"):
                 arrange = one_after_another if isinstance(router, Router) else by_hop
                 nodes, edges, root_index = arrange(ordered, rows, lists)
-                return build_batch(router, epoch, batch, nodes, edges, root_index, *self._told)
+                (root_type, own), *second = roots.items()  # of each type the roots come first
+                told = [(name, np.arange(len(each.node))) for name, each in second]
+                index = root_index[: len(own.node)]
+                return build_batch(router, epoch, batch, nodes, edges, index, root_type, *self._told, *told)
 
         return PendingBatch(tuple(wanted), complete, sum(part.num_bytes for part in parts.values()))
 
@@ -97,13 +103,14 @@ def draw(sampler: Any, epoch: int, batches: Sequence[int]) -> list[PendingBatch]
     return draw_around(sampler, [sampler._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
 
 
-def draw_around(sampler: Any, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+def draw_around(sampler: Any, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
     """Batches around these nodes, before their rows are fetched."""
-    drawn = []
+    drawn, subgraphs = [], sampler._subgraphs
     for one, batch in zip(roots, batches, strict=True):
+        of_type = one if isinstance(one, Mapping) else {subgraphs.root_type: one}
         with stage("sample"):
-            sets = sampler._sets(sampler._subgraphs.numbered(one), epoch)
-        drawn.append(sampler._subgraphs.draw(sets, epoch, batch))
+            sets = sampler._sets(subgraphs.numbered(of_type), epoch)
+        drawn.append(subgraphs.draw(sets, epoch, batch, of_type))
     return drawn
 
 

@@ -5,6 +5,7 @@ translates permanent ids into stored ones. A request about the nodes `node` name
 are its own, in their order. Every request is idempotent, so it may be sent again after a failure.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -165,6 +166,10 @@ class NodeList:
     def take(self, rows: np.ndarray | slice) -> "NodeList":
         """Some of them, in this order."""
         return NodeList(self.node[rows], self.original_id[rows], None if self.time is None else self.time[rows])
+
+
+# Of a typed graph by type, where they are of others than the options name.
+GivenRoots = NodeList | Mapping[str, NodeList]
 
 
 @dataclass(frozen=True)

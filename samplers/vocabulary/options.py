@@ -394,6 +394,8 @@ class LinkOptions:
     """Drawn for each link."""
     exclude_own: bool = True
     """Leave the batch's own links, and their reverses, out of its edges."""
+    relation: str | None = None
+    """Of a typed graph: the relation whose links these are; None: the one of which links are held out."""
     seed: int = 0
     shuffle: bool = True
     """False: links in ascending order, and the same negatives in every epoch."""
@@ -414,6 +416,8 @@ class TopLinkOptions:
     """Of each node; those that it has an edge to, and itself, are left out."""
     relation: int | None = None
     """Of a knowledge graph: the number of the links' relation."""
+    links_of: str | None = None
+    """Of a typed graph, as `LinkOptions.relation`."""
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=1)

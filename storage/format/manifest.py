@@ -41,7 +41,7 @@ NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # so that "--"
 PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # of the folder of a type, or of a relation
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _TYPED_FILE_NAME = re.compile(
-    rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|edges))\.arrow"
+    rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|edges|links))\.arrow"
 )
 _OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
 _ENCODING_FILE = re.compile(rf"part-\d{{5}}/(?:{NAME}/)?encodings/[A-Za-z0-9._-]{{1,128}}\.arrow")
@@ -76,6 +76,10 @@ class StoredLinks:
     negatives: tuple[int, ...]  # pairs that are no links, for a split as a whole
     listed: tuple[int, ...]  # entries of the links' own lists of negatives
     digest: str  # of all of them, whatever the partitions
+    reverse: str = ""  # of a typed graph: the relation that has the reverses of these edges; empty: none has
+
+    def to_tree(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value != ""}
 
     def has_negatives(self, code: int) -> bool:
         return self.negatives[code] + self.listed[code] > 0
@@ -196,16 +200,37 @@ class Manifest:
                 names[short] = f"{folder}/{nodes if file in _OF_NODES else part}/{file}" if part else short
         return names
 
+    @property
+    def graph_digest(self) -> str:
+        """Of all nodes and edges, whatever the partitions and the order of types and relations."""
+        if self.tables is None:
+            return self.measured.graph_digest
+        return hashlib.sha256("".join(self._part_digests).encode()).hexdigest()
+
+    @property
+    def _part_digests(self) -> list[str]:
+        return sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
+
     def data_digest(self, node_type: str, split_set: int) -> str:
         """Of all that training on this type's nodes reads, whatever the partitions and the order of types and relations."""
-        parts = sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
+        parts = self._part_digests
         of_type = self.node_types[node_type].measured.data_digest(split_set)
         return hashlib.sha256("".join([*parts, of_type]).encode()).hexdigest()[: len(of_type)]
+
+    @property
+    def link_relation(self) -> Relation | None:
+        """The relation of which links are held out; None: none are."""
+        return next((relation for relation, row in self.edge_types.items() if row.links is not None), None)
 
     @property
     def num_sources(self) -> int:
         """How many nodes there are that neighbor ids name: the graph's own, or of a relation those of its source type."""
         return self.num_nodes if self.part is None or self.part.num_sources is None else self.part.num_sources
+
+    @property
+    def is_one_type(self) -> bool:
+        """Whether neighbor ids name nodes of the type that has the lists; so in a plain graph."""
+        return self.part is None or len({*self.part.name.split("--")[::2]}) == 1
 
     @property
     def has_topology(self) -> bool:
@@ -265,10 +290,15 @@ class Manifest:
             "edge_types": [row.edge_row(relation) for relation, row in self.edge_types.items()],
             "encodings": encodings,
             "statistics": statistics,
-            **({} if self.links is None else {"links": {EDGE.name: asdict(self.links)}}),
+            **({"links": links} if (links := self._links_tables()) else {}),
             **({} if self.origin is None else {"origin": self.origin}),
         }
         return manifest_json(ONE_GRAPH, self, fields, self.requires)
+
+    def _links_tables(self) -> dict[str, Any]:
+        """What is held out, by relation."""
+        rows = {str(relation) if self.is_typed else EDGE.name: row.links for relation, row in self.edge_types.items()}
+        return {name: links.to_tree() for name, links in rows.items() if links is not None}
 
     @property
     def requires(self) -> list[str]:
@@ -374,7 +404,7 @@ def _plain(reader: ManifestReader, name: str, whole: Mapping[str, Any]) -> Manif
         name,
         **_node_fields(nodes),
         **_edge_fields(edges),
-        links=_links(reader),
+        links=_links(reader, [EDGE.name]).get(EDGE.name),
         statistics=reader.optional_inner("statistics"),
         **whole,
     )
@@ -412,6 +442,8 @@ def _tables(reader: ManifestReader) -> Tables:
             part=GraphPart(str(relation), types[relation.source].num_nodes),
             statistics=statistics.inner(str(relation)),
         )
+    for name, held_out in _links(reader, list(map(str, relations))).items():
+        relations[Relation.of(name)] = replace(relations[Relation.of(name)], links=held_out)
     if not types:
         reader.fail("node_types", "at least one type", [])
     for one, other in pairwise(types.values()):
@@ -491,19 +523,21 @@ def _encoding(reader: "ManifestReader", manifest: Manifest) -> EncodingEntry:
     return EncodingEntry(reader.count("version"), files, reader.texts("provenance"))
 
 
-def _links(reader: "ManifestReader") -> StoredLinks | None:
-    """Of the one relation; None where the field is missing, as in graphs of 0.2."""
-    tables = reader.members("links", optional=True)
-    if not tables:
-        return None
-    if list(tables) != [EDGE.name]:
-        reader.fail("links", f"those of the relation {EDGE.name!r} alone", list(tables))
-    (table,) = tables.values()
-    counts = {name: table.counts(name) for name in ("positives", "negatives", "listed")}
-    for name, each in counts.items():
-        if len(each) != len(SPLIT_NAMES):
-            table.fail(name, f"{len(SPLIT_NAMES)} counts", each)
-    return StoredLinks(**counts, digest=table.hexadecimal("digest", 64))
+def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLinks]:
+    """By relation; empty where the field is missing, as in graphs of 0.2."""
+    found = {}
+    for relation, table in reader.members("links", optional=True).items():
+        if relation not in relations:
+            reader.fail("links", f"relations among {', '.join(relations)}", relation)
+        counts = {name: table.counts(name) for name in ("positives", "negatives", "listed")}
+        for name, each in counts.items():
+            if len(each) != len(SPLIT_NAMES):
+                table.fail(name, f"{len(SPLIT_NAMES)} counts", each)
+        reverse = table.optional_text("reverse") or ""
+        if reverse and reverse not in relations:
+            table.fail("reverse", f"one of {', '.join(relations)}", reverse)
+        found[relation] = StoredLinks(**counts, digest=table.hexadecimal("digest", 64), reverse=reverse)
+    return found
 
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:

@@ -95,13 +95,18 @@ class Links:
         ordered = replace(self, source=source, destination=destination)
         return ordered.take(order[is_new])
 
-    def check(self, num_nodes: int, name: str) -> None:
-        """Raises DataError for a node that is not there, a link from a node to itself (but by a relation), and a split without a name."""
-        for what, ids in (("link", self.source), ("link", self.destination), ("negative", self.negative)):
-            bad = np.flatnonzero((ids < 0) | (ids >= num_nodes))
+    def check(self, num_nodes: int, name: str, num_sources: int | None = None) -> None:
+        """Raises DataError for a node that is not there, a link from a node to itself (but by a relation), and a split without a name.
+
+        `num_sources`: of the type that links begin at, where they join two types.
+        """
+        of_sources, is_one_type = num_nodes if num_sources is None else num_sources, num_sources is None
+        ends = ("link", self.source, of_sources), ("link", self.destination, num_nodes)
+        for what, ids, count in (*ends, ("negative", self.negative, num_nodes)):
+            bad = np.flatnonzero((ids < 0) | (ids >= count))
             if len(bad):
-                raise DataError(f"{name}: {what}s: expected node ids in [0, {num_nodes}), got {int(ids[bad[0]])}")
-        loops = np.flatnonzero((self.source == self.destination) & (self.is_link == 1))
+                raise DataError(f"{name}: {what}s: expected node ids in [0, {count}), got {int(ids[bad[0]])}")
+        loops = np.flatnonzero((self.source == self.destination) & (self.is_link == 1) & is_one_type)
         if len(loops) and self.relation is None:
             raise DataError(f"{name}: links: expected two nodes each, got node {int(self.source[loops[0]])} twice")
         if len(self.split) and not SPLIT_TRAIN <= int(self.split.min()) <= int(self.split.max()) <= SPLIT_TEST:
@@ -123,7 +128,14 @@ class Links:
 
     @classmethod
     def read(
-        cls, batch: pa.RecordBatch, num_nodes: int, path: str, *, has_time: bool = False, num_relations: int = 0
+        cls,
+        batch: pa.RecordBatch,
+        num_nodes: int,
+        path: str,
+        *,
+        num_sources: int | None = None,
+        has_time: bool = False,
+        num_relations: int = 0,
     ) -> "Links":
         """As views over a file. Raises FormatError where it is not as `columns` makes it, or names a node that is not there."""
         others = {name: "int64" for name, there in zip(_OTHERS, (has_time, num_relations), strict=True) if there}
@@ -132,14 +144,14 @@ class Links:
         links = cls(**columns, negative_ptr=negative_ptr, negative=numpy_column(lists, "destination", "int64", path))
         check_split_codes(links.split, SPLIT_TEST, path)
         try:
-            links.check(num_nodes, path)
+            links.check(num_nodes, path, num_sources)
             links.check_relations(num_relations, path)
         except DataError as error:
             raise FormatError(f"{error}; the file is corrupt") from None
         return links
 
-    def stored(self) -> StoredLinks:
-        """How many there are of each kind, by split, and the digest of all."""
+    def stored(self, reverse: str = "") -> StoredLinks:
+        """How many there are of each kind, by split, and the digest of all. `reverse`: the relation of the reverse edges."""
         digest = hashlib.sha256()
         for field in fields(self):
             if (column := getattr(self, field.name)) is not None:
@@ -151,4 +163,5 @@ class Links:
             negatives=tuple(int(((self.split == code) & (self.is_link == 0)).sum()) for code in codes),
             listed=tuple(int(per_link[self.split == code].sum()) for code in codes),
             digest=digest.hexdigest(),
+            reverse=reverse,
         )

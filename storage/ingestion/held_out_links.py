@@ -3,28 +3,35 @@
 A link that is held out, for validation or test, is no edge of the stored graph, in neither direction: so no sampler, encoding, statistic or
 partitioner sees it. Which edges these are is drawn here, a pure function of (seed, the edge's two nodes), or by their times, or a source says it
 itself (`links`). Nodes are named by their rows in the source, which are their numbers in ascending permanent id.
+
+Of a typed graph they are edges of one relation; the relation with their reverses loses these.
 """
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from graphmill.core.counter_random import derive_key, hash_counters
-from graphmill.core.errors import DataError
+from graphmill.core.errors import ConfigError, DataError
+from graphmill.storage.format.manifest import EDGE
 from graphmill.storage.format.source import (
     SPLIT_TEST,
     SPLIT_TRAIN,
     SPLIT_VALID,
     EdgeChunk,
-    GraphSource,
     NodeChunk,
+    Relation,
     SourceInfo,
+    TypedSource,
 )
 from graphmill.storage.format.stored_links import Links
-from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
+from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions
+from graphmill.storage.ingestion.typed_sources import OnlyRelation, Reversed, reverse_of
 from graphmill.storage.splits.time_splits import split_of_times, times_at
 
+Sizes = tuple[int | None, int]  # nodes of a relation's source type, None where it is the target type, and of that
 _CHUNK = 1 << 20  # edges whose times are read at once
 _MOST_KEYS = 1 << 63
 _PURPOSE = 0x6C696E6B  # "link": keeps these draws apart from others of the seed
@@ -49,15 +56,18 @@ class MessageEdges:
     """A source without the edges that are held out; what these are is known once all edges have passed."""
 
     def __init__(
-        self, source: GraphSource, options: LinkSplitOptions, given: Links | None, *, may_repeat: bool
+        self, source: Any, options: LinkSplitOptions, given: Links | None, sizes: Sizes, *, may_repeat: bool
     ) -> None:
+        """`source`: of a plain graph, or of a relation."""
         self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
+        self._num_sources, self._num_nodes = sizes
+        self.reverse: Relation | None = None  # of a typed graph: the relation of the reverse edges, if it is there
         self._found: list[Links] = []
         self._ends: tuple[int, ...] | None = None  # of the times of training edges and of validation
         self.num_repeated = 0  # edges that are held-out links too
         self._known = np.empty(0, np.int64)
         if given is not None:
-            given.check(source.info.num_nodes, source.info.name)
+            given.check(self._num_nodes, source.info.name, self._num_sources)
             given.check_relations(len(source.info.relations), source.info.name)
             if source.info.has_edge_time and given.time is None:
                 raise DataError(f"{source.info.name}: links: expected times, which the edges have, got none")
@@ -90,10 +100,11 @@ class MessageEdges:
     def _split_of(self, chunk: EdgeChunk) -> np.ndarray:
         """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0."""
         if not self._options.by_time:
-            return split_of_edges(chunk.src, chunk.dst, self._options)
+            return split_of_edges(chunk.src, chunk.dst, self._options, is_one_type=self._num_sources is None)
         assert chunk.time is not None
         code = split_of_times(chunk.time, self.ends_in_time)
-        return np.where((code == SPLIT_TRAIN) | (chunk.src == chunk.dst), 0, code).astype(np.int8)
+        is_loop = (chunk.src == chunk.dst) & (self._num_sources is None)
+        return np.where((code == SPLIT_TRAIN) | is_loop, 0, code).astype(np.int8)
 
     @property
     def ends_in_time(self) -> tuple[int, ...]:
@@ -114,8 +125,23 @@ class MessageEdges:
         none = np.empty(0, np.int64)
         time, relation = (none if there else None for there in (self.info.has_edge_time, self.info.relations))
         links = Links.join([Links.of(none, none, 0, time=time, relation=relation), *self._found])
-        links.check(self.info.num_nodes, self.info.name)
+        links.check(self._num_nodes, self.info.name, self._num_sources)
         return links.canonical(symmetric=symmetric)
+
+    def of_reverses(self, edges: Any) -> Reversed:
+        """The relation of the reverse edges, without those of what is held out."""
+        backwards = MessageEdges(
+            Reversed(edges),
+            self._options,
+            self._given,
+            (self._num_sources, self._num_nodes),
+            may_repeat=self._may_repeat,
+        )
+        if self._options.by_time:
+            if not edges.info.has_edge_time:
+                raise DataError(f"{edges.info.name}: links by_time: expected times of the reverse edges too, got none")
+            backwards._ends = self.ends_in_time
+        return Reversed(backwards)
 
     def _check(self, chunk: EdgeChunk) -> None:
         key = self._key(chunk.src, chunk.dst, self._relation(chunk))
@@ -134,7 +160,9 @@ class MessageEdges:
 
     def _key(self, source: np.ndarray, destination: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
         """int64: the same number for a pair and its reverse, or for equal (source, relation, destination)."""
-        count, source, destination = self.info.num_nodes, source.astype(np.int64), destination.astype(np.int64)
+        count, source, destination = self._num_nodes, source.astype(np.int64), destination.astype(np.int64)
+        if self._num_sources is not None:
+            return source * count + destination
         if relation is None:
             return np.minimum(source, destination) * count + np.maximum(source, destination)
         return (source * len(self.info.relations) + relation) * count + destination
@@ -145,25 +173,32 @@ def _rows(chunk: EdgeChunk, some: np.ndarray) -> EdgeChunk:
     return EdgeChunk(chunk.src[some], chunk.dst[some], *others)
 
 
-def split_of_edges(src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions) -> np.ndarray:
-    """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0. The same for an edge, its copies and its reverse; 0 for a loop."""
-    low, high = np.minimum(src, dst), np.maximum(src, dst)
+def split_of_edges(
+    src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions, *, is_one_type: bool = True
+) -> np.ndarray:
+    """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0. The same for an edge and its copies; within one type for its reverse too,
+    and 0 for a loop."""
+    low, high = (np.minimum(src, dst), np.maximum(src, dst)) if is_one_type else (src, dst)
     key = derive_key(options.seed, _PURPOSE)
     hashed = hash_counters(key, hash_counters(key, low) + high.astype(np.uint64))
     # Bounds of 53 bits, exact on every machine.
     share = hashed >> np.uint64(11)
     test, held = (np.uint64(round(part * 2**53)) for part in (options.test, options.test + options.valid))
     code = np.where(share < test, SPLIT_TEST, np.where(share < held, SPLIT_VALID, 0)).astype(np.int8)
-    return np.where(low == high, 0, code).astype(np.int8)
+    return np.where((low == high) & is_one_type, 0, code).astype(np.int8)
 
 
-def without_held_out(source: GraphSource, options: LinkSplitOptions | None) -> GraphSource:
-    """The source without the edges that are to be held out; itself where none are.
+def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None = None) -> Any:
+    """The source without the edges that are to be held out; itself where none are. `sizes`: of a relation of a typed graph; None: a plain graph.
 
-    Raises DataError where the source has links of its own and more are to be drawn.
+    Raises DataError where the source has links of its own and more are to be drawn, ConfigError where a plain graph has not the relations that are named.
     """
     given = source.links if isinstance(source, LinkSource) else None
-    options = options or LinkSplitOptions()
+    own = str(next(iter(source.typed.relations)) if isinstance(source, OnlyRelation) else EDGE)
+    if sizes is None and (options.reverse or options.relation not in (None, own)):
+        raise ConfigError(
+            f"{source.info.name}: links: expected a graph of several relations, got one of {own} alone; leave out --links.relation and --links.reverse"
+        )
     drawn = options.hold_out
     if options.by_time and not source.info.has_edge_time:
         raise DataError(
@@ -181,4 +216,42 @@ def without_held_out(source: GraphSource, options: LinkSplitOptions | None) -> G
     if given is None and not drawn:
         return source
     may_repeat = isinstance(source, LinkSource) and source.repeats_links
-    return MessageEdges(source, options, given, may_repeat=may_repeat)
+    return MessageEdges(source, options, given, sizes or (None, source.info.num_nodes), may_repeat=may_repeat)
+
+
+def without_held_out_edges(source: TypedSource, options: IngestOptions) -> TypedSource:
+    """The typed source without the edges of the relation that are to be held out, and without their reverses; itself where none are.
+
+    Raises ConfigError where the options name no relation of several, or one that is not there, and DataError as `without_held_out`.
+    """
+    name, links, relations = source.name, options.links, dict(source.relations)
+    named = {key: Relation.of(told) for key in ("relation", "reverse") if (told := getattr(links, key)) is not None}
+    given = [each for each, edges in relations.items() if isinstance(edges, LinkSource) and edges.links is not None]
+    if not links.hold_out and not given:
+        if named:
+            raise ConfigError(f"{name}: links: expected shares of edges to hold out, got none; set --links.valid")
+        return source
+    reverses = {reverse_of(each) for each in relations}
+    found = given or [each for each in relations if each not in reverses]
+    if "relation" in named and (named["relation"] in relations if not given else found == [named["relation"]]):
+        found = [named["relation"]]
+    if len(found) != 1 or found[0] != named.get("relation", found[0]):
+        raise ConfigError(
+            f"{name}: links: expected one relation whose edges are held out, of {', '.join(map(str, found))}, got "
+            f"{links.relation or 'none named'}; set --links.relation"
+        )
+    (relation,) = found
+    reverse = named.get("reverse", reverse_of(relation))
+    ends, is_added = (relation.target, relation.source), options.undirected and relation.source != relation.target
+    if (reverse.source, reverse.target) != ends or ("reverse" in named and (is_added or reverse not in relations)):
+        raise ConfigError(
+            f"{name}: links.reverse: expected a relation of the source from {ends[0]} to {ends[1]}, without --reverse-edges add, got {reverse}; "
+            "leave out one of the two"
+        )
+    of_sources, of_targets = (source.nodes[each].info.num_nodes for each in (relation.source, relation.target))
+    sizes = None if relation.source == relation.target else of_sources, of_targets
+    held = relations[relation] = without_held_out(relations[relation], links, sizes)
+    held.reverse = reverse
+    if reverse in relations:
+        relations[reverse] = held.of_reverses(relations[reverse])
+    return replace(source, relations=relations)

@@ -29,7 +29,7 @@ from graphmill.storage.format.manifest import (
 )
 from graphmill.storage.format.source import GraphSource, Progress, TypedSource
 from graphmill.storage.ingestion.edge_ingestion import EdgeIngestion
-from graphmill.storage.ingestion.held_out_links import MessageEdges, without_held_out
+from graphmill.storage.ingestion.held_out_links import MessageEdges, without_held_out, without_held_out_edges
 from graphmill.storage.ingestion.ingest_options import IngestOptions, SplitOptions
 from graphmill.storage.ingestion.node_spool import NodeSpool
 from graphmill.storage.ingestion.numbering import Numbering
@@ -62,8 +62,9 @@ def ingest(
     options, plain = options or IngestOptions(), None
     source = plain_source(with_drawn_splits(source, options) if isinstance(source, TypedSource) else source)
     if isinstance(source, TypedSource):
-        one_way, source = source, with_reverse_relations(source) if options.undirected else source
-        check_typed(source, options)
+        check_typed(with_reverse_relations(source) if options.undirected else source, options)
+        one_way = without_held_out_edges(source, options)
+        source = with_reverse_relations(one_way) if options.undirected else one_way
     else:
         check_sizes(source.info.name, source.info.num_nodes, options)
         drawn = source.with_split(options.split) if options.split and isinstance(source, SplitSource) else source
@@ -121,7 +122,7 @@ def _written(
         times, folder = (spools[each.source].columns.time, nodes_of.columns.time), str(each) if is_typed else ""
         edges = EdgeIngestion(edge_source, options, writer, progress, sources, targets, times, folder)
         measured, fields = edges.write(nodes_of.columns, nodes_of.feature_statistics)
-        links = _write_links(plain, writer, targets, edges, symmetric=fields["symmetric"])
+        links = _write_links(source, edges, writer, symmetric=fields["symmetric"])
         part = GraphPart(str(each), sources.num_nodes)
         tables.edge_types[each] = replace(
             tables.node_types[each.target], name=part.name, **fields, links=links, statistics=measured, part=part
@@ -135,7 +136,7 @@ def _written(
         "seed": str(options.seed),
         **{key: " or ".join(sorted(values)) for key, values in done.items()},
         **({"reverse_edges_added": "true"} if options.undirected else {}),  # as relations of their own, too
-        **_links_told(plain, options),
+        **_links_told(source, options),
         **({"split": str(options.split)} if options.split else {}),
     }
     if is_typed:
@@ -145,31 +146,33 @@ def _written(
 
 
 def _write_links(
-    source: GraphSource | None, writer: SnapshotWriter, numbering: Numbering, edges: EdgeIngestion, *, symmetric: bool
+    source: TypedSource, edges: EdgeIngestion, writer: SnapshotWriter, *, symmetric: bool
 ) -> StoredLinks | None:
-    """Writes links.arrow of every partition, the links from its own nodes; None where no edge was held out."""
-    if not isinstance(source, MessageEdges):
+    """Writes links.arrow of every partition, the links from its own nodes; None where no edge of the relation was held out."""
+    held, numbering = edges.source, edges.sources
+    if not isinstance(held, MessageEdges):
         return None
-    links = source.links(symmetric=symmetric)
+    links = held.links(symmetric=symmetric)
     if (time := edges.time_of_ends(links.source, links.destination)) is not None:
         links = replace(links, time=time)
     owner = np.searchsorted(numbering.offsets, numbering.id_of_row[links.source], side="right") - 1
     for partition in range(numbering.num_partitions):
         own = links.take(np.flatnonzero(owner == partition))
-        file = writer.files / partition_dir(partition) / "links.arrow"
+        file = writer.files / partition_dir(partition) / edges.folder / "links.arrow"
         write_batch(file, own.columns())
         writer.add_file(file)
-    return links.stored()
+    return links.stored(str(held.reverse) if held.reverse in source.relations else "")
 
 
-def _links_told(source: GraphSource | None, options: IngestOptions) -> dict[str, str]:
+def _links_told(source: TypedSource, options: IngestOptions) -> dict[str, str]:
     """What the graph's provenance says of the links that are held out."""
-    if not isinstance(source, MessageEdges):
+    held = next((edges for edges in source.relations.values() if isinstance(edges, MessageEdges)), None)
+    if held is None:
         return {}
-    split, repeated = options.links, source.num_repeated
+    split, repeated = options.links, held.num_repeated
     told = {"held_out": f"valid {split.valid:g}, test {split.test:g}, seed {split.seed}"}
     if split.by_time:
-        told = {"held_out": f"edges later than {', '.join(map(str, source.ends_in_time))}"}
+        told = {"held_out": f"edges later than {', '.join(map(str, held.ends_in_time))}"}
     elif not split.hold_out:
         told = {"held_out": "as published"}
     return told | ({"edges_that_are_held_out_links": str(repeated)} if repeated else {})

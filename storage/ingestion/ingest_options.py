@@ -25,6 +25,10 @@ class LinkSplitOptions:
     """Which these are is a pure function of it and the pair's two nodes."""
     by_time: tuple[float, ...] = ()
     """Two shares, 0.8 0.9, in place of valid and test: the edges after the first 80 % by time validate, those after 90 % test."""
+    relation: str | None = None
+    """Of a typed graph: SOURCE--NAME--TARGET, whose edges are held out. None: its only relation."""
+    reverse: str | None = None
+    """The relation with the reverses of these edges: it loses them too, and training hides them. None: rev_NAME, where there is one."""
 
     def __post_init__(self) -> None:
         rows = {name: (0 <= getattr(self, name) < 1, "0 or more and less than 1") for name in ("valid", "test")}

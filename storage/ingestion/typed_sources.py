@@ -17,7 +17,7 @@ from graphmill.storage.format.source import (
     SourceInfo,
     TypedSource,
 )
-from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptions
+from graphmill.storage.ingestion.ingest_options import MAX_PARTITIONS, IngestOptions
 from graphmill.storage.splits.drawn_split import SplitSource
 
 _OF_EDGES = (
@@ -66,17 +66,22 @@ def with_reverse_relations(source: TypedSource) -> TypedSource:
     for each, edges in source.relations.items():
         if each.source == each.target:
             continue
-        reverse = Relation(each.target, REVERSE + each.name, each.source)
+        reverse = reverse_of(each)
         if reverse in source.relations:
             raise ConfigError(
                 f"{source.name}: {each} has its reverse {reverse} already: expected edges one way; pass --reverse-edges keep"
             )
-        added[reverse] = _Reversed(edges)
+        added[reverse] = Reversed(edges)
     return replace(source, relations={**source.relations, **added})
 
 
+def reverse_of(relation: Relation) -> Relation:
+    """What the relation of the reverse edges is named."""
+    return Relation(relation.target, REVERSE + relation.name, relation.source)
+
+
 @dataclass(frozen=True)
-class _Reversed:
+class Reversed:
     """The edges of a relation, from target to source."""
 
     edges_of: EdgeSource
@@ -136,8 +141,6 @@ def check_typed(source: TypedSource, options: IngestOptions) -> None:
         raise ConfigError(
             f"{name}: out_edges: expected none for a typed graph, whose out-edges are a relation of their own; pass --reverse-edges add"
         )
-    if options.links != LinkSplitOptions():
-        raise ConfigError(f"{name}: links: expected a graph of one type of nodes, got a typed one; leave --links out")
     labelled = [node_type for node_type, nodes in types.items() if nodes.info.has_label]
     if options.num_classes is not None and len(labelled) != 1:
         raise ConfigError(

@@ -79,7 +79,10 @@ def test_encode_stores_rows_of_every_type(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["graph.yaml", "new", "--out-edges"], "pass --reverse-edges add"),
-        (["graph.yaml", "new", "--links.valid", "0.1"], "leave --links out"),
+        (
+            ["graph.yaml", "new", "--links.valid", "0.1", "--links.relation", "a--b--c"],
+            "got a--b--c; set --links.relation",
+        ),
         (["graph.yaml", "new", "--per-class", "3"], "leave --per-class out"),
         (["no/graph.yaml", "new"], "no/graph.yaml: expected a YAML file that names node and edge tables, found none"),
         (["synthetic-mag", "new", "--mag.scale", "0"], "scale: expected 0.00001 to 1000, got 0.0; set --mag.scale"),

@@ -246,7 +246,6 @@ def test_chunks_train_and_the_whole_graph_scores(how: str, folder: Path) -> None
         ("--model rsage --task.node_type author", "expected nodes with a class each"),
         ("--model rsage --task binary", "set --task classification"),
         ("--model rsage --data.split_set 2", "set --data.split_set"),
-        ("--model rsage --baseline gcn", "leave out --baseline"),
         ("--model rsage --relational.num_bases 2", "leave out --relational"),
         ("--model rsage --sampler.fanouts 5 5 5", "fanouts needs one entry per layer: 2 layers"),
         ("--model rsage --sampler.relation_fanouts writes=5,5", "expected SOURCE--NAME--TARGET, got 'writes'"),
@@ -296,10 +295,11 @@ def test_a_plain_graph_has_no_types(words: str | list[str], folder: Path) -> Non
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_links_of_a_typed_graph_are_refused(folder: Path) -> None:
+def test_links_that_are_not_held_out_are_refused(folder: Path) -> None:
     done = run_job(train_links.main, ["--data", "two"], folder)
     assert done.returncode == 1
-    assert "links of relations are not trained on" in done.stderr
+    assert "expected links held out of a relation, one of author--affiliated" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.long

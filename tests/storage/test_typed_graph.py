@@ -331,7 +331,7 @@ def test_a_wrong_manifest_is_refused(name: str, stored: Path) -> None:
 REFUSED = {
     "groups": (IngestOptions(groups=4), "groups: expected none"),
     "out-edges": (IngestOptions(out_edges=True), "a relation of their own; pass --reverse-edges add"),
-    "links": (IngestOptions(links=LinkSplitOptions(valid=0.1)), "leave --links out"),
+    "links": (IngestOptions(links=LinkSplitOptions(valid=0.1)), "set --links.relation"),
     "partitions": (IngestOptions(num_partitions=41), r"at most one partition per node \(40\)"),
 }
 

@@ -207,9 +207,12 @@ def array_edges(
     edge_weight: np.ndarray | None = None,
     edge_feature: np.ndarray | None = None,
     edge_time: np.ndarray | None = None,
+    links: Links | None = None,
 ) -> ArrayGraph:
-    """The edges of one relation of a typed graph, between rows of its source and of its target type. DataError as `ArrayGraph`."""
-    return ArrayGraph(name, 0, src, dst, edge_weight=edge_weight, edge_feature=edge_feature, edge_time=edge_time)
+    """The edges of one relation of a typed graph, between rows of its source and of its target type, and what is held out of them. DataError as
+    `ArrayGraph`."""
+    columns: dict[str, Any] = {"edge_weight": edge_weight, "edge_feature": edge_feature, "edge_time": edge_time}
+    return ArrayGraph(name, 0, src, dst, links=links, **columns)
 
 
 def node_chunks(
