@@ -219,6 +219,20 @@ def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> N
     assert "one pass over the whole graph as one batch" in done.stdout
 
 
+@pytest.mark.parametrize("model", ["rsage", "geco"])
+def test_the_whole_graph_is_the_one_batch(model: str, folder: Path) -> None:
+    """Of graph-parallel training; planned, resumed and predicted, as a plain graph's."""
+    words = ["--data", "two", "--model", model, "--model.width", "16", "--run.parallel", "graph", *PROCESS]
+    words += [*("--fit.checkpoint_every", "1", "--run.defaults", "recipe"), *BEHIND_LAYERS * (model == "geco")]
+    assert "the whole graph, about 776 nodes on each of 1 worker" in train([*words, "--plan"], folder)
+    train([*words, "--fit.epochs", "2", "--run.dir", f"whole-{model}"], folder)
+    train([*words, "--fit.epochs", "1", "--run.dir", f"part-{model}"], folder)
+    train(["--run.resume", f"part-{model}", "--fit.epochs", "2"], folder)
+    assert curve(folder / f"part-{model}") == curve(folder / f"whole-{model}")
+    said = output_of(predict.main, str(folder / f"whole-{model}"), f"predicted-whole-{model}", cwd=folder)
+    assert "as in the run's summary" in said
+
+
 CHUNKS = {
     "plain": ["--sampler.num_chunks", "3"],
     "corrected": ["--sampler.num_chunks", "3", "--sampler.corrected", "yes"],

@@ -530,6 +530,11 @@ def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
                 source, target = (batch.nodes[end].node_id for end in (relation.source, relation.target))
                 assert edges.degree.tolist() == [len(stored[relation][node]) for node in target.tolist()]
                 end = np.repeat(np.arange(len(target)), np.diff(edges.indptr))
+                itself = relation.source == relation.target
+                if cut_of == "random":  # every other node is there with the same probability
+                    is_loop = itself & (edges.indices == end)
+                    share = (len(graph.tables[relation.source].ids) - itself) / max(len(source) - itself, 1)
+                    assert np.allclose(edges.edge_coefficient, np.where(is_loop, 1, share))
                 found = np.bincount(end, edges.edge_coefficient * value(source[edges.indices]), minlength=len(target))
                 for node, total in zip(target.tolist(), found, strict=True):
                     sums[relation][node][epoch] = total
