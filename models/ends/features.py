@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from graphmill.models.options.features import Features
 from graphmill.models.primitives.dropout import Dropout, MaskRows
+from graphmill.models.primitives.segments import is_readable
 
 # PyTorch says so once a process; what is used of it is tested here.
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
@@ -91,7 +92,7 @@ def pays_as_csr(x_nF: Tensor) -> bool:
     """Whether products with these rows cost less in CSR form; on CPUs with MKL, in single or double precision. Of many rows some thousand are looked at."""
     some_mF = x_nF[:: max(1, len(x_nF) // 1024)]
     return (
-        x_nF.device.type == "cpu"
+        is_readable(x_nF)
         and x_nF.dtype in (torch.float32, torch.float64)
         and x_nF.shape[1] >= _LEAST_COLUMNS
         and not x_nF.requires_grad
@@ -109,8 +110,9 @@ def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
     rows_nF = rows_nF.long()
     if not rows_nF.numel():
         return rows_nF
-    outside_nF = (rows_nF < 0) | (rows_nF >= _sizes(features.categories, rows_nF.device))
-    if rows_nF.device.type != "cpu":
+    sizes = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes  # a trace's tensors end with it
+    outside_nF = (rows_nF < 0) | (rows_nF >= sizes(features.categories, rows_nF.device))
+    if not is_readable(rows_nF):
         torch._assert_async(~outside_nF.any(), "a category lies outside its column's vocabulary")
     elif outside_nF.any():
         row, column = (int(k) for k in outside_nF.nonzero()[0])

@@ -31,9 +31,9 @@ from graphmill.models.gps.ends import Readout, Stem
 from graphmill.models.gps.layer import GPSLayer
 from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
 from graphmill.models.operators.local_blocks import EdgeStates, LocalBlock, LocalLayers
+from graphmill.models.primitives.batch_norm import LayerNorm
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.primitives.layer_norm import LayerNorm
 from graphmill.models.primitives.node_order import Order, node_order
 from graphmill.models.primitives.segments import Grouping
 

@@ -45,9 +45,8 @@ from graphmill.models.operators.local_blocks import LayerScale, LocalBlock, Loca
 from graphmill.models.operators.node_layout import NodeLayout
 from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
-from graphmill.models.primitives.batch_norm import computing_again, normalise
+from graphmill.models.primitives.batch_norm import LayerNorm, computing_again, normalise
 from graphmill.models.primitives.dropout import Dropout, MaskRows
-from graphmill.models.primitives.layer_norm import LayerNorm
 from graphmill.models.primitives.node_order import Order, node_order
 from graphmill.models.primitives.propagation import Propagation
 

@@ -19,6 +19,7 @@ Legend: B graphs, N places per graph, D width, H heads, C = D/H, P pairs of a bl
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ from torch.autograd.function import once_differentiable
 
 from graphmill.models.grit.options import GRITConfig
 from graphmill.models.primitives.dropout import dropout_factors
-from graphmill.models.primitives.graphs import Padding, pair_blocks
+from graphmill.models.primitives.graphs import Padding, pair_blocks, unit_values
 from graphmill.models.primitives.segments import at_least_float32
 
 # Elements of one buffer. On a CPU the few buffers stay in the last-level cache, and calls are few; on CUDA there are fewer still.
@@ -92,6 +93,8 @@ class ConditionalAttention(nn.Module):
     `attention_dropout` on α. `pair_memory` is how many bytes a call may keep for its backward pass beside y.
     """
 
+    kept_weights: list[Tensor] | None = None  # where each call adds its α [B, H, N, N]; None: they are not kept
+
     def __init__(self, config: GRITConfig) -> None:
         super().__init__()
         width, num_heads = config.width, config.num_heads
@@ -155,6 +158,7 @@ class ConditionalAttention(nn.Module):
             # Masks are drawn again in the backward pass, from this.
             seed=int(torch.randint(2**62, ())) if self.training and (self.dropout or self.attention_dropout) else 0,
             dtype=dtype,
+            kept_weights=self.kept_weights,
         )
         count = padding.mask_BN.sum(1).square().sum() if allowed_BNN is None else allowed_BNN.sum()
         count = count.to(pairs.y_BNND.dtype).clamp(min=1)
@@ -189,6 +193,8 @@ class ConditionalAttention(nn.Module):
 class BiasAttention(nn.Module):
     """Graphormer's attention in place of the conditional one (GRIT's ablation): softmax_j(q_i·k_j/√C + b_h(e_ij)); pairs stay as they are."""
 
+    kept_weights: list[Tensor] | None = None
+
     def __init__(self, config: GRITConfig) -> None:
         super().__init__()
         width = config.width
@@ -214,7 +220,10 @@ class BiasAttention(nn.Module):
         bias_BHNN = self.bias(pairs.states()).permute(0, 3, 1, 2).to(q.dtype)
         bias_BHNN = bias_BHNN.masked_fill(~seen.unsqueeze(1), torch.finfo(q.dtype).min)
         dropout = self.attention_dropout if self.training else 0.0
-        y_BHNC = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias_BHNN, dropout_p=dropout)
+        attend = partial(nn.functional.scaled_dot_product_attention, q, k, attn_mask=bias_BHNN, dropout_p=dropout)
+        if self.kept_weights is not None:
+            self.kept_weights.append(attend(value=unit_values(v)))
+        y_BHNC = attend(value=v)
         return padding.unpad(y_BHNC.transpose(1, 2).flatten(2)), pairs
 
 
@@ -228,6 +237,7 @@ class _Options(NamedTuple):
     keep: bool  # what the backward pass needs of each block, rather than computing it again
     seed: int
     dtype: torch.dtype  # of products and buffers; y and the moments keep y's own
+    kept_weights: list[Tensor] | None
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -379,11 +389,15 @@ class _PairAttention(torch.autograd.Function):
             out = torch.empty_like(y) if options.update_edges else None
             moments: list[tuple[Tensor, Tensor, Tensor]] = []
             kept: list[Tensor | None] = []
+            if options.kept_weights is not None:
+                options.kept_weights.append(y.new_zeros(len(y), options.heads, *y.shape[1:3]))
             for graphs, rows in block.blocks():
                 computed = block.compute(graphs, rows)
                 hat, alpha = computed.hat, computed.alpha
                 if options.keep:
                     kept += computed
+                if options.kept_weights is not None:
+                    options.kept_weights[-1][graphs, :, rows] = alpha.transpose(0, 1).to(y.dtype)
                 if computed.factors is not None:
                     alpha = alpha * computed.factors
                 value[graphs, rows] = _from_heads(torch.matmul(alpha, block.v_HBNC[:, graphs]))

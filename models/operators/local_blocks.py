@@ -34,9 +34,8 @@ from torch import Tensor, nn
 
 from graphmill.models.options.features import Normalisation
 from graphmill.models.options.local import LocalOptions
-from graphmill.models.primitives.batch_norm import AllRows, RowBatchNorm, normalise
+from graphmill.models.primitives.batch_norm import AllRows, LayerNorm, RowBatchNorm, normalise
 from graphmill.models.primitives.dropout import Dropout, MaskRows
-from graphmill.models.primitives.layer_norm import LayerNorm
 from graphmill.models.primitives.propagation import Propagation, power_or_zero
 from graphmill.models.primitives.segments import Grouping
 
@@ -216,6 +215,8 @@ class PageRankConvolution(nn.Module):
 class GATConvolution(nn.Module):
     """[n, F] → [n, D]; every node also attends to itself."""
 
+    kept_weights: list[Tensor] | None = None  # where each call adds its α [1, K, n, n]; None: they are not kept
+
     def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -250,7 +251,13 @@ class GATConvolution(nn.Module):
         total_nKC = by_source.carry(h_nKC, weight_EK, by_destination) + own_nK.unsqueeze(2) * h_nKC
         if self.edge is not None:
             total_nKC = total_nKC + by_destination.sum(weight_EK.unsqueeze(2) * e_EKC)
-        return (total_nKC / (by_destination.sum(weight_EK) + own_nK).unsqueeze(2)).flatten(1) + self.bias
+        sum_nK = by_destination.sum(weight_EK) + own_nK
+        if self.kept_weights is not None:
+            pair_nnK = torch.diag_embed(own_nK.t()).permute(1, 2, 0).contiguous()
+            places = by_destination.group_E, by_source.group_E
+            pair_nnK.index_put_(places, weight_EK.to(pair_nnK.dtype), accumulate=True)
+            self.kept_weights.append((pair_nnK / sum_nK.unsqueeze(1)).permute(2, 0, 1).unsqueeze(0))
+        return (total_nKC / sum_nK.unsqueeze(2)).flatten(1) + self.bias
 
 
 class GatedConvolution(nn.Module):

@@ -22,7 +22,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from graphmill.models.ppgt.options import PAIR_MEMORY, PPGTConfig
 from graphmill.models.primitives.dropout import dropout_factors
-from graphmill.models.primitives.graphs import pair_blocks
+from graphmill.models.primitives.graphs import pair_blocks, unit_values
 from graphmill.models.primitives.segments import at_least_float32
 
 # Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.
@@ -138,7 +138,7 @@ class _UrpeAttention(torch.autograd.Function):
         ctx.plan = plan  # type: ignore[attr-defined]
         blocks: list[Tensor | None] = []
         size, heads, places = bias_BHN.shape
-        out_BHNd = torch.empty_like(q_BHNd)
+        out_BHNd = torch.empty_like(v_BHNd)
         for b, i in pair_blocks(size, places, heads, plan.block_scores):
             softmax, gate = _block(q_BHNd[b, :, i], k_BHNd[b], bias_BHN[b], p_BNNE[b, i], weight_2HE, bias_2H, plan)
             kept = plan.factors(b, i, softmax)
@@ -220,6 +220,8 @@ def _block(
 class Sl2Attention(nn.Module):
     """Multi-head sL2 attention of every node to every node of its graph, with θ and, unless `urpe` is "none", φ of the pairs."""
 
+    kept_weights: list[Tensor] | None = None  # where each call adds its A [B, H, N, N]; None: they are not kept
+
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
         width, num_heads, self.urpe = config.width, config.num_heads, config.urpe
@@ -235,14 +237,17 @@ class Sl2Attention(nn.Module):
         qkv = self.qkv(x_BND).view(size, places, 3, self.num_heads, width // self.num_heads)
         q_BHNd, k_BHNd, v_BHNd = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.dropout if self.training else 0.0
-        if self.urpe == "none":
-            theta_BHNN = self.pair(p_BNNE).permute(0, 3, 1, 2)
-            y_BHNd = sl2_attention(q_BHNd, k_BHNd, v_BHNd, theta_BHNN, mask_BN, qk_scale=self.qk_scale, dropout=dropout)
-        else:
-            y_BHNd = sl2_urpe_attention(
+
+        def attend(v_BHNe: Tensor) -> Tensor:
+            if self.urpe == "none":
+                theta_BHNN = self.pair(p_BNNE).permute(0, 3, 1, 2)
+                return sl2_attention(
+                    q_BHNd, k_BHNd, v_BHNe, theta_BHNN, mask_BN, qk_scale=self.qk_scale, dropout=dropout
+                )
+            return sl2_urpe_attention(
                 q_BHNd,
                 k_BHNd,
-                v_BHNd,
+                v_BHNe,
                 p_BNNE,
                 self.pair.weight,
                 self.pair.bias,
@@ -252,4 +257,8 @@ class Sl2Attention(nn.Module):
                 dropout=dropout,
                 pair_memory=self.pair_memory,
             )
+
+        if self.kept_weights is not None:
+            self.kept_weights.append(attend(unit_values(v_BHNd)))
+        y_BHNd = attend(v_BHNd)
         return self.out(y_BHNd.transpose(1, 2).reshape(size, places, width))

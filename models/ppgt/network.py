@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from graphmill.models.encodings.degree import inverse_degrees, inverse_orders, log_degrees, log_orders
-from graphmill.models.encodings.random_walk import random_walk_probabilities
-from graphmill.models.encodings.spe import spe
+from graphmill.models.encodings.random_walk import random_walk_probabilities, spe
 from graphmill.models.ends.features import FeatureEncoder, NodeInput
 from graphmill.models.ends.heads import FullWidthMLP, HalvingMLP, read_out
 from graphmill.models.operators.local_blocks import LayerScale, LocalLayers
@@ -42,6 +41,7 @@ from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.dropout import Dropout, DropPath
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.random_numbers import uniform
+from graphmill.models.primitives.segments import is_readable
 
 # Pairs of a block of the stem: on a CPU what its caches hold, elsewhere enough to fill the device.
 _BLOCK_PAIRS_CPU = 1 << 13
@@ -342,7 +342,7 @@ class PPGT(nn.Module):
             return
         roots = graphs.root_index
         fits = roots is not None and roots.numel() == graphs.num_graphs
-        if fits and roots is not None and roots.device.type == "cpu":
+        if fits and roots is not None and is_readable(roots):
             fits = bool((graphs.graph_of_node[roots] == torch.arange(graphs.num_graphs)).all())
         if not fits:
             got = "none" if roots is None else f"{roots.numel()}"

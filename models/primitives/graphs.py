@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphmill.models.options.features import EdgeQuery
 from graphmill.models.primitives.propagation import Adjacency
-from graphmill.models.primitives.segments import Grouping, at_least_float32
+from graphmill.models.primitives.segments import Grouping, at_least_float32, is_readable
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Padding:
             self.num_places = int(size_B.max()) if size_B.numel() else 0
         else:
             self.num_places = graphs.max_nodes
-            if size_B.device.type == "cpu" and size_B.numel() and int(size_B.max()) > self.num_places:
+            if is_readable(size_B) and size_B.numel() and int(size_B.max()) > self.num_places:
                 raise ValueError(
                     f"max_nodes must be at least the largest graph's {int(size_B.max())} nodes, got {self.num_places}; set max_nodes"
                 )
@@ -181,6 +181,12 @@ class Padding:
     def pair_mask_BNN(self) -> Tensor:
         """bool [B, N, N]: both places hold nodes."""
         return self.mask_BN.unsqueeze(2) & self.mask_BN.unsqueeze(1)
+
+
+def unit_values(v_BHNd: Tensor) -> Tensor:
+    """[B, H, N, N]: values of which attention makes its weights: a place has the unit vector of its number."""
+    places = v_BHNd.shape[2]
+    return torch.eye(places, dtype=v_BHNd.dtype, device=v_BHNd.device).expand(*v_BHNd.shape[:3], places)
 
 
 def pair_blocks(num_graphs: int, places: int, per_pair: int, room: int) -> Iterator[tuple[slice, slice]]:

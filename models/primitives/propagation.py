@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphmill.models.options.features import Normalisation
 from graphmill.models.primitives.batch_norm import AllRows
-from graphmill.models.primitives.segments import Grouping, at_least_float32
+from graphmill.models.primitives.segments import Grouping, at_least_float32, is_readable
 
 
 class SourceLists(NamedTuple):
@@ -263,7 +263,7 @@ def check_lists(
             f"edge_weight needs one floating-point number per edge: {indices.numel()} edges, got shape "
             f"{tuple(weight.shape)} of {weight.dtype}; pass the weights of the same edges"
         )
-    if indices.device.type == "cpu":
+    if is_readable(indices):
         num_edges = indices.numel()
         num_nodes = indptr.numel() - 1 if num_sources is None else num_sources
         if int(indptr[0]) != 0 or int(indptr[-1]) != num_edges or bool((indptr.diff() < 0).any()):

@@ -24,7 +24,7 @@ class Grouping:
 
         Raises ValueError on a group outside [0, S) (read on the CPU only).
         """
-        if group_E.device.type == "cpu" and group_E.numel():
+        if group_E.numel() and is_readable(group_E):
             low, high = int(group_E.min()), int(group_E.max())
             if low < 0 or high >= num_groups:
                 raise ValueError(
@@ -161,6 +161,11 @@ def reduce_runs(x_ED: Tensor, ptr: Tensor, how: str) -> Tensor:
     in it, and 256 + 1 is 256 there. So that goes through float32.
     """
     return torch.segment_reduce(at_least_float32(x_ED), how, offsets=ptr, axis=0).to(x_ED.dtype)
+
+
+def is_readable(x: Tensor) -> bool:
+    """Whether a check may read values: on a CPU, and not where `torch.export` or `torch.compile` traces shapes alone."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def at_least_float32(x: Tensor) -> Tensor:

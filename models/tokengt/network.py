@@ -50,10 +50,10 @@ from graphmill.models.operators.local_blocks import LocalLayers
 from graphmill.models.options.features import Features
 from graphmill.models.parallel.graph import ShardedGraph
 from graphmill.models.parallel.tokens import ShardedTokens
+from graphmill.models.primitives.batch_norm import LayerNorm
 from graphmill.models.primitives.dropout import Dropout, DropPath
-from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.primitives.layer_norm import LayerNorm
-from graphmill.models.primitives.segments import reduce_runs
+from graphmill.models.primitives.graphs import Graphs, unit_values
+from graphmill.models.primitives.segments import is_readable, reduce_runs
 from graphmill.models.tokengt.options import SLOT, TokenGTConfig
 
 # Identifiers that each node draws for itself.
@@ -97,7 +97,7 @@ class TokenView:
             return self.num_special
         if self.num_graphs == 1:
             return self.num_special + graphs.num_nodes + self.num_edges
-        if tokens_B.device.type != "cpu" and graphs.max_nodes is not None and graphs.max_edges is not None:
+        if not is_readable(tokens_B) and graphs.max_nodes is not None and graphs.max_edges is not None:
             return self.num_special + graphs.max_nodes + graphs.max_edges  # an upper bound, known without a wait
         return int(tokens_B.max())
 
@@ -301,6 +301,8 @@ class TokenEmbedding(nn.Module):
 class Attention(nn.Module):
     """Multi-head self-attention over a graph's tokens: softmax through SDPA, or FAVOR+."""
 
+    kept_weights: list[Tensor] | None = None  # where each call adds its weights [B, H, T, T]; None: they are not kept
+
     def __init__(self, config: TokenGTConfig, layer: int) -> None:
         super().__init__()
         self.num_heads, self.dropout = config.num_heads, config.attention_dropout
@@ -321,17 +323,21 @@ class Attention(nn.Module):
         shape = x_BTD.shape
         qkv = self.qkv(x_BTD).view(*shape[:2], 3, self.num_heads, -1)
         q_BHTd, k_BHTd, v_BHTd = qkv.permute(2, 0, 3, 1, 4)
-        if self.favor is not None:
-            out_BHTd = self.favor(q_BHTd, k_BHTd, v_BHTd, key_mask_BT, keys)
-        else:
-            out_BHTd = nn.functional.scaled_dot_product_attention(
+
+        def attend(v_BHTe: Tensor) -> Tensor:
+            if self.favor is not None:
+                return self.favor(q_BHTd, k_BHTd, v_BHTe, key_mask_BT, keys)
+            return nn.functional.scaled_dot_product_attention(
                 q_BHTd,
                 k_BHTd,
-                v_BHTd,
+                v_BHTe,
                 attn_mask=None if key_mask_BT is None else key_mask_BT[:, None, None, :],
                 dropout_p=self.dropout if self.training else 0.0,
             )
-        return self.out(out_BHTd.transpose(1, 2).reshape(shape))
+
+        if self.kept_weights is not None:
+            self.kept_weights.append(attend(unit_values(v_BHTd)))
+        return self.out(attend(v_BHTd).transpose(1, 2).reshape(shape))
 
 
 class Block(nn.Module):

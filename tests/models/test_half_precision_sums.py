@@ -17,9 +17,8 @@ from graphmill.models.operators.favor import FavorAttention, favor_attention
 from graphmill.models.operators.filters import circular_convolve
 from graphmill.models.ppgt.attention import sl2_urpe_attention
 from graphmill.models.primitives.ada_rms_norm import AdaRMSNorm
-from graphmill.models.primitives.batch_norm import RowBatchNorm
+from graphmill.models.primitives.batch_norm import LayerNorm, RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.primitives.layer_norm import LayerNorm
 from graphmill.models.primitives.propagation import Adjacency, sum_rows, sum_rows_bag, sum_rows_csr
 from graphmill.models.primitives.segments import Grouping
 from graphmill.models.tokengt.network import TokenView

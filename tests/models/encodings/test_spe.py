@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from graphmill.models.encodings.spe import spe
+from graphmill.models.encodings.random_walk import spe
 
 
 def test_every_code_in_its_place():
