@@ -69,6 +69,12 @@ class TrainOptions:
     start_from: str | None = None
     """Fine-tuning: a finished run, a folder of jobs/convert_checkpoint.py, or a `.safetensors` file, whose weights the run begins with. The model's options must
     make the same parameters; none: begin at random."""
+    fresh_head: bool = False
+    """With start_from: the head, or the decoder of links, begins at random, so that the other run may have had another task."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that stay as they are: patterns of their names, or of the ends of their names after a dot (`layers.0.*`). Running statistics go on."""
+    rates: tuple[str, ...] = ()
+    """Factors on the learning rate, as PATTERN=FACTOR (`head.*=10`): patterns as of freeze, the first that matches a parameter holds."""
 
     def __post_init__(self) -> None:
         rate, least_rate = self.learning_rate, self.min_learning_rate
@@ -78,6 +84,11 @@ class TrainOptions:
             {
                 "min_learning_rate": (0 <= least_rate <= rate, f"0 to the peak rate {rate}"),
                 "ema_decay": (self.ema_decay is None or 0 < self.ema_decay < 1, "a value in (0, 1) or none"),
+                "fresh_head": (not self.fresh_head or self.start_from is not None, "no, or --fit.start_from beside it"),
+                "rates": (
+                    all(re.fullmatch(r".+=(\d+\.?\d*|\.\d+)(e-?\d+)?", each) for each in self.rates),
+                    "PATTERN=FACTOR each, the factors numbers of at least 0",
+                ),
             },
         )
 

@@ -1,37 +1,136 @@
-"""The weights that a run begins with where they are another's: a finished run's best ones, or a converted checkpoint's (fine-tuning)."""
+"""Fine-tuning: the weights that a run begins with where they are another's, which of its parameters stay as they are, and which learn at other rates.
 
+A pattern (`*`, `?`) is of names of parameters: it matches a whole name, or its end after a dot, as `head.*` does `model.head.weight`.
+"""
+
+import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from graphmill.cluster.checkpoints.checkpoint import set_weights
 from graphmill.cluster.checkpoints.checkpoint_store import BEST
-from graphmill.cluster.runs.run_store import RunStore
+from graphmill.cluster.options import TrainOptions
+from graphmill.cluster.runs.run_directory import flat
+from graphmill.cluster.runs.run_store import CONFIG, RunStore
 from graphmill.core.errors import ConfigError
 
 _FILE = "model.safetensors"
+_MOST_SHOWN = 5
+_HEADS = ("decoder.", "pairs.")  # of links and of pairs; others are what a model calls its `head`
+# A converted checkpoint names the network's own tensors, a run those of the module around it, and one on links has the model as its encoder.
+_RENAMINGS: tuple[Callable[[str], str], ...] = (
+    lambda name: name,
+    lambda name: f"model.{name}",
+    lambda name: f"encoder.{name}",
+    lambda name: f"encoder.model.{name}",
+    lambda name: name.removeprefix("encoder."),
+)
 
 
-def load_start(model: torch.nn.Module, path: str) -> None:
-    """Sets the model's parameters and buffers to those of the run, folder or file at this path or URL.
+def load_start(
+    model: torch.nn.Module, path: str, *, fresh_head: bool = False, options: Mapping[str, Any] | None = None
+) -> None:
+    """Sets the model's parameters and buffers to those of the run, folder or file at this path or URL; with `fresh_head` all but the head's.
 
     Buffers that are not there, such as the projections of an attention that the other model had not, keep their own values. Raises ConfigError where there are
-    no weights, or where they are of another architecture.
+    no weights, or others: it names the tensors, and what resolves it. `options`: of this model, for that.
     """
-    found = _read(path)
-    expected = model.state_dict()
-    if not set(found) & set(
-        expected
-    ):  # a converted checkpoint names the network's own tensors, a run those of the module around it
-        found = {f"model.{name}": tensor for name, tensor in found.items()}
+    loaded, expected = _read(path), model.state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
+
+    def fits(rename: Callable[[str], str]) -> int:
+        return sum(shapes.get(rename(name)) == tuple(tensor.shape) for name, tensor in loaded.items())
+
+    rename = max(_RENAMINGS, key=fits)
+    found = {rename(name): tensor for name, tensor in loaded.items()}
+    heads = tuple(_head_names(model))
+    if fresh_head:
+        found = {name: tensor for name, tensor in found.items() if not name.startswith(heads)}
     parameters = {name for name, _ in model.named_parameters()}
-    missing = {name: tensor for name, tensor in expected.items() if name not in found and name not in parameters}
-    try:
-        set_weights(model, {**missing, **found})
-    except ValueError as error:
-        raise ConfigError(f"start_from {path}: {error}; give the run the options of that model") from None
+    kept = {name for name in shapes if name not in parameters or (fresh_head and name.startswith(heads))}
+    there = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    there |= {name: shapes[name] for name in kept if name not in there}
+    differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
+    if differing:
+        told = ", ".join(
+            f"{name} of shape {shapes.get(name)}, found {there.get(name)}" for name in differing[:_MOST_SHOWN]
+        )
+        more = f" and {len(differing) - _MOST_SHOWN} more" if len(differing) > _MOST_SHOWN else ""
+        only_head = all(name.startswith(heads) for name in differing)
+        advice = "begin its head anew with --fit.fresh_head" if only_head else _advice(path, options or {}, differing)
+        count = f"{len(differing)} tensor{'s differ' if len(differing) > 1 else ' differs'}"
+        raise ConfigError(f"start_from {path}: {count}: expected {told}{more}; {advice}")
+    model.load_state_dict({**{name: expected[name] for name in kept}, **found})
+
+
+def _head_names(model: torch.nn.Module) -> Iterator[str]:
+    """What the names of a head's tensors begin with."""
+    yield from _HEADS
+    for outer in ("", "encoder."):  # of links also the head that makes the states which the decoder compares
+        module: Any = getattr(model, "encoder", None) if outer else model
+        head = getattr(module, "head", None)
+        if head is not None:
+            yield from (f"{outer}{name}." for name, each in module.named_modules() if each is head)
+
+
+def _advice(path: str, options: Mapping[str, Any], differing: Sequence[str]) -> str:
+    """Which options make the tensors the same, by those that are saved beside the weights."""
+    content = None if path.endswith(".safetensors") else RunStore(path).read(CONFIG)
+    saved = json.loads(content) if content else {}
+    theirs = flat(saved.get("config") or (saved["model"] if isinstance(saved.get("model"), dict) else {}))
+    ours = json.loads(json.dumps(dict(options), default=str))
+    others = [f"--model.{name} {theirs[name]}" for name in ours if name in theirs and theirs[name] != ours[name]]
+    if others:
+        return f"give the run the options of that model: {' '.join(others)}"
+    if all("standard." in name for name in differing):
+        return "give the run data with the same columns, or the same --data.standardise"
+    return "give the run the options of that model, and data with its features"
+
+
+def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
+    """The parameters that these patterns match take no gradient. Raises ConfigError for a pattern that matches none, and where nothing is left to train."""
+    for pattern in patterns:
+        for parameter in _matching(model, pattern, "freeze"):
+            parameter.requires_grad_(False)
+    if patterns and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"freeze: expected parameters that are left to train, got {' '.join(patterns)}; freeze fewer")
+
+
+def with_rates(
+    model: torch.nn.Module, groups: Sequence[dict[str, Any]], options: TrainOptions
+) -> Sequence[dict[str, Any]]:
+    """The optimizer's groups, those parameters apart whose rate has a factor. Raises ConfigError for a pattern that matches none."""
+    if not options.rates:
+        return groups
+    factor_of: dict[int, float] = {}
+    for rate in options.rates:
+        pattern, _, number = rate.rpartition("=")
+        for parameter in _matching(model, pattern, "rates"):
+            factor_of.setdefault(id(parameter), float(number))
+    made = []
+    for factor in dict.fromkeys([1.0, *factor_of.values()]):  # the common rate first: it is the one that is recorded
+        for group in groups:
+            own = [parameter for parameter in group["params"] if factor_of.get(id(parameter), 1.0) == factor]
+            if own:
+                made.append({**group, "params": own, "lr": group.get("lr", options.learning_rate) * factor})
+    return made
+
+
+def _matching(model: torch.nn.Module, pattern: str, option: str) -> list[torch.nn.Parameter]:
+    matching = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
+    ]
+    if not matching:
+        names = ", ".join(dict.fromkeys(".".join(name.split(".")[:3]) for name, _ in model.named_parameters()))
+        raise ConfigError(f"{option}: expected a pattern of parameters of {names}, got {pattern!r}; set --fit.{option}")
+    return matching
 
 
 def _read(path: str) -> dict[str, torch.Tensor]:

@@ -44,7 +44,7 @@ from graphmill.cluster.serving.shared_rows import HostMates, share_rows
 from graphmill.cluster.tasks import Scores, StepOutput, Task, step_output
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.evaluation import autocast, deal_split, predictions, scored_with, update_scores
-from graphmill.cluster.training.initial_weights import load_start
+from graphmill.cluster.training.initial_weights import freeze, load_start, with_rates
 from graphmill.cluster.training.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from graphmill.cluster.training.schedule import rate_factor
 from graphmill.cluster.training.train_session import TrainSession
@@ -149,6 +149,7 @@ class Worker:
         self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size, self._places())
         torch.manual_seed(spec.options.seed)
         self.model = spec.build_model().to(self.device)
+        freeze(self.model, spec.options.freeze)
         _take_first_ranks(self.model)
         decay = spec.options.ema_decay
         self.average = build_average(self.model, decay) if decay is not None else None
@@ -161,7 +162,9 @@ class Worker:
         self.buffers = BufferMean(self.model, self.seat, device)
         algorithm = torch.optim.Adam if spec.options.optimizer == "adam" else torch.optim.AdamW
         self.optimizer = algorithm(
-            _param_groups(self.model, spec.options), lr=spec.options.learning_rate, foreach=self.device.type == "cuda"
+            with_rates(self.model, _param_groups(self.model, spec.options), spec.options),
+            lr=spec.options.learning_rate,
+            foreach=self.device.type == "cuda",
         )
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.rate_factor = 1.0  # of the step under way, on all peak rates
@@ -678,7 +681,7 @@ class Worker:
         refusal: ConfigError | None = None
         if self.rank == 0:
             try:
-                load_start(self.model, path)
+                load_start(self.model, path, fresh_head=self.options.fresh_head)
             except ConfigError as error:
                 refusal = error
         refusal = gather_objects(refusal)[0]

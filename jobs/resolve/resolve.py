@@ -276,6 +276,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
         **({} if config.fit.start_from is None else {"start_from": config.fit.start_from}),
+        **{name: told for name in ("fresh_head", "freeze", "rates") if (told := getattr(config.fit, name))},
         **({"own": own} if own else {}),
         **facts.data_identity,
         "metric": config.metric,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from graphmill.cluster.checkpoints.checkpoint import TrainState, check_continues
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, run_disk_full
 from graphmill.cluster.runs.records import Record
-from graphmill.cluster.runs.run_directory import RunDirectory, make_folder, write_atomic
+from graphmill.cluster.runs.run_directory import RunDirectory, flat, make_folder, write_atomic
 from graphmill.cluster.runs.run_lease import held
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.runs.run_upload import copied
 from graphmill.cluster.tasks import Task
-from graphmill.cluster.training.initial_weights import load_start
+from graphmill.cluster.training.initial_weights import freeze, load_start, with_rates
 from graphmill.cluster.training.train_session import Launcher
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.trainer import train
@@ -31,7 +31,7 @@ from graphmill.jobs.cli.progress import Progress, progress
 from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import RunConfig, RunOptions, saved_tree
-from graphmill.jobs.config.reader import shown
+from graphmill.jobs.config.reader import shown, to_tree
 from graphmill.jobs.machine.environment import describe_command, describe_environment
 from graphmill.jobs.records.run_record import Run, read_run, stored_partitions
 from graphmill.jobs.records.trackers import tracked
@@ -258,11 +258,15 @@ def train_and_score(
         options=resolved.fit,
         loader=config.loader,
     )
-    if resolved.fit.start_from is not None and config.run.resume is None:
-        load_start(
-            resolved.build_model(), resolved.fit.start_from
-        )  # what does not fit is refused before anything starts
-        print(f"beginning with the weights of {resolved.fit.start_from}", flush=True)
+    fit = resolved.fit
+    if fit.start_from is not None or fit.freeze or fit.rates:  # what does not fit is refused before anything starts
+        model = resolved.build_model()
+        freeze(model, fit.freeze)
+        with_rates(model, (), fit)
+        if fit.start_from is not None and config.run.resume is None:
+            load_start(model, fit.start_from, fresh_head=fit.fresh_head, options=flat(to_tree(config.model.options)))
+            but = " and a fresh head" if fit.fresh_head else ""
+            print(f"beginning with the weights of {fit.start_from}{but}", flush=True)
     if not resolved.is_full_graph:
         each = ", one for each" if resolved.micro_batches == resolved.workers.most else ""
         print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}{each}", flush=True)

@@ -3,21 +3,29 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from graphmill.jobs import train_graphs
+import graphmill as gm
+from graphmill.jobs import train_graphs, train_links, train_nodes
 from graphmill.jobs.config.config import config_tree, read_config
 from graphmill.jobs.config.registry import PLACEHOLDERS
 from graphmill.jobs.convert_checkpoint import save_converted
+from graphmill.jobs.records.run_record import read_run
 from graphmill.jobs.tasks.build_model import build_model
 from graphmill.models.options.features import Features
+from graphmill.storage.graph_sets.graph_set import open_graphs
 from tests.job_in_process import output_of, run_job
+from tests.jobs.test_column_scales import write_set
+from tests.jobs.test_predict_unseen import shops
 
 SIZES = ["--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2"]
 SMALL = ["--data.molecules", "60", "--model", "tokengt", *SIZES, "--fit.epochs", "1", "--fit.warmup_epochs", "0"]
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 STILL = ["--fit.learning_rate", "1e-30", "--fit.weight_decay", "0"]
 
 
@@ -31,6 +39,21 @@ def first(tmp_path_factory):
     done = _train(folder, folder / "first")
     assert done.returncode == 0, done.stderr
     return folder
+
+
+def read_tensors(url):
+    """The graphs of a stored set, each of a class and a part."""
+    stored = open_graphs(url)
+    for number in range(len(stored)):
+        one = stored.fetch(np.array([number]))
+        yield SimpleNamespace(
+            x=one.node_feature,
+            edge_attr=one.edge_feature,
+            edge_index=one.edge_index,
+            num_nodes=len(one.node_feature),
+            y=np.array([number % 3]),
+            part=("train", "valid", "test")[number % 3 if number % 2 else 0],
+        )
 
 
 def _weights(run):
@@ -79,13 +102,74 @@ def test_a_converted_checkpoint(first, tmp_path):
         torch.testing.assert_close(after[f"model.{name}"], tensor, rtol=1e-6, atol=1e-9)
 
 
+def test_another_task_begins_with_a_fresh_head(tmp_path):
+    """Pre-trained on one set, fine-tuned on another with another task; the body stays, and the head learns fast."""
+    sets = {name: write_set(tmp_path, name, training) for name, training in (("plain", 40), ("all", 30))}
+    target = read_tensors(sets["all"])
+    small = ["--model", "grit", *SIZES, *STILL, "--fit.epochs", "1", "--sampler.max_graphs", "8"]
+    output_of(train_graphs.main, *small, "--data", sets["plain"], "--run.dir", tmp_path / "first")
+    gm.ingest_graphs(target, str(tmp_path / "classes"), split="part")
+    words = [*small, "--data", tmp_path / "classes", "--task", "classes", "--data.standardise", "no"]
+    words += ["--fit.start_from", tmp_path / "first"]
+    refused = run_job(train_graphs.main, [*map(str, words), "--run.dir", str(tmp_path / "refused")])
+    last = refused.stderr.strip().splitlines()[-1]
+    assert re.search(
+        r"2 tensors differ: expected model\.head\S+ of shape .* begin its head anew with --fit.fresh_head$", last
+    )
+    words += ["--fit.fresh_head", "yes", "--fit.freeze", "model.layers.*", "--fit.rates", "head.*=1e28"]
+    output_of(train_graphs.main, *words, "--run.dir", tmp_path / "second")
+    before, after = _weights(tmp_path / "first"), _weights(tmp_path / "second")
+    for name, tensor in before.items():
+        if name.startswith("model.layers") and not name.endswith(STATISTICS):
+            assert torch.equal(after[name], tensor), name
+        elif not name.startswith("model.head") and not name.endswith(STATISTICS):
+            torch.testing.assert_close(after[name], tensor, rtol=1e-6, atol=1e-9)
+    # At a rate of 1e-30 only what has the factor moves.
+    resolved = read_run(tmp_path / "second").model().trained
+    torch.manual_seed(resolved.fit.seed)
+    began = resolved.build_model().state_dict()
+    moved = {name for name in after if name.startswith("model.head") and not torch.allclose(after[name], began[name])}
+    assert moved == {name for name in after if name.startswith("model.head")}
+
+
+def test_a_model_of_links_becomes_one_of_nodes(tmp_path):
+    shops(tmp_path, "graph", 8, ["--links.valid", 0.3, "--links.test", 0.3], rows=range(24))
+    data = [
+        "--data",
+        tmp_path / "graph",
+        "--model",
+        "sage",
+        *SIZES[:4],
+        "--fit.epochs",
+        "1",
+        "--fit.warmup_epochs",
+        "0",
+    ]
+    output_of(train_links.main, *data, "--sampler.fanouts", 5, "--run.dir", tmp_path / "links")
+    start = ["--fit.start_from", tmp_path / "links", "--fit.fresh_head", "yes", *STILL]
+    output_of(train_nodes.main, *data, *start, "--run.dir", tmp_path / "nodes")
+    before, after = _weights(tmp_path / "links"), _weights(tmp_path / "nodes")
+    body = [name for name in after if name.startswith("model.layers") and not name.endswith(STATISTICS)]
+    assert body
+    for name in body:
+        torch.testing.assert_close(after[name], before[f"encoder.{name}"], rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (
             ["--fit.start_from", "{first}", "--model.width", "32"],
-            "expected model.* of shape .*give the run the options of that model",
+            "tensors differ: expected model.* of shape .*, found .*; give the run the options of that model: --model.width 16$",
         ),
+        (["--task", "binary", "--fit.fresh_head", "yes"], "fresh_head: expected no, or --fit.start_from beside it"),
+        (
+            ["--fit.freeze", "layer.*"],
+            r"freeze: expected a pattern of parameters of model\.embedding.*, got 'layer\.\*'",
+        ),
+        (["--fit.freeze", "*"], "freeze: expected parameters that are left to train"),
+        (["--fit.rates", "head.*"], "rates: expected PATTERN=FACTOR each"),
+        (["--fit.rates", "body.*=2"], "rates: expected a pattern of parameters"),
         (["--fit.start_from", "{nowhere}"], "expected a finished run, a folder with model.safetensors, or such a file"),
         (["--fit.start_from", "{damaged}"], "expected a safetensors file, found damage"),
     ],
