@@ -55,7 +55,7 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
 
     from graphmill.cluster.data.training_data import StoredNodes
     from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
-    from graphmill.jobs.tasks.geco_classifier import GECOClassifier
+    from graphmill.jobs.tasks.model_inputs import GECOClassifier
     from graphmill.models.geco.network import FilterConfig
     from graphmill.models.geco.options import GECOConfig
     from graphmill.models.parallel.collectives import sum_gradients

@@ -27,6 +27,8 @@ _NAMES = {
     "config": "graphmill.jobs.run.train:config",
     "train": "graphmill.jobs.run.train:train",
     "predict": "graphmill.jobs.predict:predict",
+    "evaluate": "graphmill.jobs.run.evaluate:evaluate",
+    "load_model": "graphmill.jobs.run.trained_model:load_model",
     "read_run": "graphmill.jobs.records.run_record:read_run",
 }
 _PACKAGES = ("models", "samplers")
@@ -42,6 +44,7 @@ COMMANDS = {
     "encode": "graphmill.jobs.encode",
     "inspect_graph": "graphmill.jobs.inspect_graph",
     "predict": "graphmill.jobs.predict",
+    "evaluate": "graphmill.jobs.run.evaluate",
     "export_index": "graphmill.jobs.export_index",
     "sweep": "graphmill.jobs.sweep",
     "replay": "graphmill.jobs.replay",

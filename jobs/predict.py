@@ -15,7 +15,7 @@ fit. docs/guides/predict.md tells what the columns are.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,6 +31,7 @@ from graphmill.jobs.config.reader import parse
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    from torch import Tensor
 
     from graphmill.cluster.options import SessionOptions, WorkerOptions
     from graphmill.cluster.prediction.prediction import OpenCrew
@@ -58,6 +59,59 @@ def predict(run: "str | Run", out: str | None = None, **options: Any) -> "pa.Tab
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         _predict(config)
     return PredictionFolder(config.out).table()
+
+
+class Tables(dict[str, "pa.Table"]):
+    """Pieces in memory by their names, in a folder's place."""
+
+    def read_piece(self, name: str, columns: "Sequence[str]") -> "pa.Table":
+        return self[name].select(list(columns))
+
+
+def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tables]":
+    """What is predicted, by pieces, in this process and without a file. Raises as `predict`. PyTorch's random numbers are the caller's."""
+    import torch
+
+    from graphmill.cluster.options import WorkerOptions
+    from graphmill.cluster.prediction.predictor import Predictor, plan_passes
+    from graphmill.jobs.records.run_record import read_run
+    from graphmill.jobs.subjects.subject import open_prediction
+    from graphmill.storage.predictions import PredictionFolder
+
+    finished = read_run(config.run, finished=True)
+    subject = open_prediction(finished, config)
+    workers = WorkerOptions(1, config.device, launcher="process")
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), subject.here() as served:
+        spec, (pieces, ids) = _Prediction(config, finished, subject).split(served, workers)
+        predictor = Predictor(spec, PredictionFolder(""), ids[:0], "cuda" if config.device == "gpu" else "cpu")
+        made = [predictor.rows(*some) for some in plan_passes(pieces, spec.splits)]
+    return spec, pieces, Tables({piece.name: table for tables in made for piece, table in tables.items()})
+
+
+def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
+    """(ids as their source has them, in ascending order, the model's outputs or with `config.embeddings` what its head reads)."""
+    import pyarrow as pa
+    import torch
+
+    from graphmill.cluster.prediction.prediction_columns import rows_of_column
+
+    spec, _, tables = predicted(config)
+    table = pa.concat_tables(tables.values()).sort_by("id")
+    ids = table["id"].to_numpy()
+    column = rows_of_column(table["embedding" if config.embeddings else "prediction"])
+    return (ids if spec.source_ids is None else spec.source_ids.of(ids)).tolist(), torch.tensor(column)
+
+
+def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
+    """As `Run.embeddings`. Raises ConfigError for an id that is not there."""
+    ids, found = rows(PredictConfig(run.path, "", embeddings=True))
+    if nodes is None:
+        return found
+    place = {name: number for number, name in enumerate(ids)}
+    wanted = nodes.tolist() if hasattr(nodes, "tolist") else list(nodes)
+    if unknown := [name for name in wanted if name not in place]:
+        raise ConfigError(f"nodes: expected ids of the run's data, got {unknown[0]}")
+    return found[[place[name] for name in wanted]]
 
 
 def _predict(config: PredictConfig) -> int:

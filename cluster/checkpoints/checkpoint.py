@@ -121,8 +121,7 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
     if snapshot.table is not None:
         _move_table(snapshot.table, directory)
-    kind = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION}
-    _write_body(directory, kind | {"sha256": _synced_digests(directory)} | asdict(state))
+    write_state(directory, state)
 
 
 def _move_table(table: Path, directory: Path) -> None:
@@ -158,8 +157,19 @@ def write_best(directory: Path, checkpoint: Path) -> None:
         shutil.copy(checkpoint / "config.json", directory / "config.json")
     for path in (*checkpoint.glob("table-*.ids.npy"), *checkpoint.glob("table-*.best.npy")):
         shutil.copy(path, directory / path.name)
+    write_digests(directory, checkpoint)
+
+
+def write_digests(directory: Path, checkpoint: Path) -> None:
+    """Writes a checkpoint's state, with the digests of the files of this folder, which are synced."""
     digests = _synced_digests(directory)
     _write_body(directory, _state_body(checkpoint) | {"format_version": CHECKPOINT_VERSION, "sha256": digests})
+
+
+def write_state(directory: Path, state: TrainState) -> None:
+    """Writes the state of a folder's files, with their digests."""
+    kind = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION}
+    _write_body(directory, kind | {"sha256": _synced_digests(directory)} | asdict(state))
 
 
 def _synced_digests(directory: Path) -> dict[str, str]:

@@ -21,6 +21,12 @@ from graphmill.storage.predictions import PredictionFolder, part_name
 Progress = Callable[[str, int, int], None]  # stage, units done, units in all
 
 
+class Pieces(Protocol):
+    """Pieces by their names, in a folder or in memory."""
+
+    def read_piece(self, name: str, columns: Sequence[str]) -> pa.Table: ...
+
+
 class Crew(Protocol):
     """Predictors of one prediction, wherever they run."""
 
@@ -60,9 +66,7 @@ class CrewHere:
             progress("join", done, len(parts))
 
 
-def split_scores(
-    folder: PredictionFolder, spec: PredictionSpec, pieces: Sequence[Piece]
-) -> dict[str, dict[str, float]]:
+def split_scores(folder: Pieces, spec: PredictionSpec, pieces: Sequence[Piece]) -> dict[str, dict[str, float]]:
     """Scores by split, each taken as the run's positions did: every one batch by batch, then their sum. Splits without targets have none.
 
     Equal to the run's own to the last bit on the same kind of device.

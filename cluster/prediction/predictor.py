@@ -140,6 +140,14 @@ class _BatchRange:
         return self._sampler.sample(epoch, self._start + batch)
 
 
+def load_trained(build_model: Callable[[], torch.nn.Module], weights: bytes, seed: int) -> torch.nn.Module:
+    """The model of a run with the weights of a safetensors file, in evaluation mode."""
+    torch.manual_seed(seed)  # as the trainer does: what a model draws when it is built is the run's
+    model = build_model()
+    model.load_state_dict(load_tensors(weights))
+    return model.eval()
+
+
 class Predictor:
     """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them."""
 
@@ -150,9 +158,14 @@ class Predictor:
         self._samplers: dict[int, Sampler] = {}
         self._table: SavedTable | None = None
 
-    @flushed_subnormals()
     def predict(self, *pieces: Piece) -> None:
-        """Writes pieces that the same batches make. Raises DataError where a prediction is not finite, FormatError where a file of the data was
+        """Writes pieces that the same batches make. Raises as `rows`."""
+        for piece, table in self.rows(*pieces).items():
+            self._folder.write_piece(piece.name, table, self._bounds)
+
+    @flushed_subnormals()
+    def rows(self, *pieces: Piece) -> dict[Piece, pa.Table]:
+        """The tables of pieces that the same batches make. Raises DataError where a prediction is not finite, FormatError where a file of the data was
         changed meanwhile."""
         spec, first = self.spec, pieces[0]
         data, model = self._open()
@@ -179,8 +192,7 @@ class Predictor:
                     more = [None if column is None else column[own] for column in (target, rows_of_head)]
                     rows[piece].append(batch_table(batch.index, *found, *more))
         data.check()  # nothing that comes from a changed file is kept
-        for piece in pieces:
-            self._folder.write_piece(piece.name, pa.concat_tables(rows[piece]), self._bounds)
+        return {piece: pa.concat_tables(rows[piece]) for piece in pieces}
 
     def _batches(self, loader: Loader) -> Iterator[Any]:
         """With the rows of the run's embeddings, where it has some."""
@@ -220,9 +232,7 @@ class Predictor:
 
     def _open(self) -> tuple[OpenData, torch.nn.Module]:
         if self._opened is None:
-            torch.manual_seed(self.spec.seed)  # as the trainer does: what a model draws when it is built is the run's
-            model = self.spec.build_model()
-            model.load_state_dict(load_tensors(self.spec.weights))
+            model = load_trained(self.spec.build_model, self.spec.weights, self.spec.seed)
             self._opened = self.spec.data.open(), model.to(self.device)
         return self._opened
 

@@ -141,7 +141,7 @@ MODELS: dict[str, dict[str, Row]] = {
     "nodes": {
         "geco": Row(
             "graphmill.models.geco.options:GECOConfig",
-            "graphmill.jobs.tasks.geco_classifier:GECOClassifier",
+            "graphmill.jobs.tasks.model_inputs:GECOClassifier",
             layers_are_hops=True,
             takes_batches=True,
             over_graphs="graphmill.models.geco.network:NodeGECO",

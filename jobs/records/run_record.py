@@ -7,12 +7,12 @@ are not finite are left out: plots need no check of their own.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphmill.cluster.checkpoints.checkpoint import TrainState, load_state, verify_checkpoint
 from graphmill.cluster.checkpoints.checkpoint_store import BEST
@@ -21,9 +21,15 @@ from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import FormatError, GraphmillError, quoted
 from graphmill.core.files.json_object import parse_object
 from graphmill.samplers.access.traffic import COLUMNS as TRAFFIC
+from graphmill.samplers.methods.registry import load
 from graphmill.storage.filesystem.filesystem_errors import one_line
 
-_WEIGHTS = (BEST, "model.safetensors")
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graphmill.jobs.run.trained_model import TrainedModel
+
+_WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -126,19 +132,34 @@ class Run:
     @cached_property
     def state(self) -> TrainState:
         """Of the best weights. Raises FormatError where they are missing, or not as they were saved."""
-        with self.place.at_hand(BEST) as run:
-            verify_checkpoint(run / BEST)
-            return load_state(run / BEST)
+        with self.place.at_hand(*self.best_files) as run:
+            verify_checkpoint(run / self.best)
+            return load_state(run / self.best)
+
+    @cached_property
+    def best(self) -> str:
+        """The folder of the best weights below the run's; empty: a saved model, in which they lie beside the rest."""
+        return BEST if self.place.read("state.json") is None else ""
+
+    @property
+    def best_files(self) -> list[str]:
+        """The names in the run's directory of what holds the best weights."""
+        return [self.best] if self.best else self.place.names()
+
+    @property
+    def best_folder(self) -> Path:
+        """Of a run in a folder: where its best weights lie, and the rows of its embeddings."""
+        return self.place.folder.resolve() / self.best
 
     @property
     def weights_path(self) -> str:
-        return self.place.below(*_WEIGHTS)
+        return self.place.below(*filter(None, (self.best, _WEIGHTS)))
 
     @cached_property
     def weights(self) -> bytes:
         """The file of the best weights. Raises FormatError where it cannot be read."""
         try:
-            weights = self.place.read("/".join(_WEIGHTS))
+            weights = self.place.read("/".join(filter(None, (self.best, _WEIGHTS))))
         except OSError as error:
             raise FormatError(f"{self.weights_path}: cannot read the run's best weights ({error.strerror})") from None
         if weights is None:
@@ -305,6 +326,22 @@ class Run:
     def parts(self) -> int | None:
         """How often a driver began or resumed the run."""
         return len(self.told("begin")) or None
+
+    def model(self, *, allow_import: bool = False) -> "TrainedModel":
+        """Its best weights, to be called on one's own tensors and graphs: `graphmill.jobs.run.trained_model.TrainedModel`."""
+        return load("graphmill.jobs.run.trained_model:trained_model")(self, allow_import=allow_import)
+
+    def embeddings(self, nodes: Sequence[Any] | None = None) -> "Tensor":
+        """The rows [n, D] that the model's head reads of these nodes, or graphs, of the run's own data, by their ids; None: of all, ids ascending."""
+        return load("graphmill.jobs.predict:embeddings")(self, nodes)
+
+    def attention(self, *graph: Any, **columns: Any) -> "list[Tensor]":
+        """`TrainedModel.attention` of a small graph: tensors, PyG's `Data`, a batch, or a stored one; of nothing, of the run's own data."""
+        return self.model().attention(*(graph or (self.data_url,)), **columns)
+
+    def save_model(self, path: str | Path) -> None:
+        """Writes the model with its card, weights and scores: a folder, or `hf://owner/name`; `load_model` reads it."""
+        load("graphmill.jobs.run.saved_model:save_model")(self, path)
 
     def series(self, name: str) -> list[tuple[float, float]]:
         """(epoch counted from 1, value) of every epoch that has the value."""

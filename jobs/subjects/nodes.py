@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from graphmill.cluster.checkpoints.checkpoint import DATA
-from graphmill.cluster.checkpoints.checkpoint_store import BEST
 from graphmill.cluster.data.training_data import OpenNodes, StoredNodes, TrainingData
 from graphmill.cluster.embeddings.rows import SavedTable
 from graphmill.cluster.options import ServerOptions
@@ -320,8 +319,8 @@ class Nodes(Subject):
                 )
 
         def table() -> SavedTable:
-            options, folder = config.embeddings, run.place.folder.resolve() / BEST
-            return SavedTable(folder, options.width, config.fit.seed, node_types=options.node_types)
+            options = config.embeddings
+            return SavedTable(run.best_folder, options.width, config.fit.seed, node_types=options.node_types)
 
         return Prediction(
             subject=self,

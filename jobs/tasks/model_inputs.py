@@ -15,12 +15,15 @@ from graphmill.cluster.tasks import StepOutput
 from graphmill.jobs.config.registry import OF_EDGES, Inputs
 from graphmill.models.ends.features import FeatureEncoder
 from graphmill.models.ends.pair_head import PairHead
+from graphmill.models.geco.network import GECO, param_groups
+from graphmill.models.geco.options import GECOConfig
 from graphmill.models.options.features import Features
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel.graph import ShardedGraph
 from graphmill.models.parallel.halo import ShardedAdjacency
 from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.propagation import Adjacency
 from graphmill.models.relational.network import TypedGraphs, TypedShard
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.batches.minibatch import TorchBatch
@@ -281,6 +284,8 @@ def graph_batch_graphs(batch: "TorchGraphBatch") -> Graphs:
         x=batch.node_feature,
         edge_attr=batch.edge_feature,
         encodings=getattr(batch, "encodings", None) or {},
+        max_nodes=batch.max_nodes,
+        max_edges=batch.max_edges,
     )
 
 
@@ -340,3 +345,41 @@ def with_penalty(model: Any, graphs: Graphs | ShardedGraph | TypedGraphs, epoch:
     if not model.training:
         return model(graphs, epoch=epoch), None
     return model.forward_with_penalty(graphs, epoch=epoch)
+
+
+class GECOClassifier(nn.Module):
+    """GECO over a minibatch's subgraph, or over a rank's shard of the whole graph; permanent ids fix the order of the global convolution."""
+
+    def __init__(self, config: GECOConfig) -> None:
+        super().__init__()
+        self.model = GECO(config)
+        self._filter_learning_rate = config.filter_learning_rate
+        self._adjacency = KeptEdges(_adjacency)
+
+    def forward(self, batch: TorchBatch) -> Tensor:
+        """Logits [num_roots, num_classes]; of a shard a collective call."""
+        if batch.shard is None:
+            logits = self.model(batch.x, self._adjacency(batch), node_id_N=batch.node_id, epoch=batch.epoch)
+        else:
+            graph = shard_graph(batch)
+            ids, layout = graph.all_node_ids, graph.layout
+            logits = self.model(batch.x, graph.adjacency, node_id_N=ids, epoch=batch.epoch, layout=layout)
+        return logits[batch.root_index]
+
+    @property
+    def head(self) -> nn.Module:
+        """What reads the states of all the batch's nodes."""
+        return self.model.head
+
+    def predicted_rows(self, states: Tensor, batch: TorchBatch) -> Tensor:
+        """The roots' states [num_roots, width]."""
+        return states[batch.root_index]
+
+    def param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+        return param_groups(self, learning_rate, weight_decay, self._filter_learning_rate)
+
+
+def _adjacency(batch: TorchBatch) -> Adjacency:
+    return Adjacency(
+        batch.indptr, batch.indices, coefficients(batch), degree=batch.degree, edge_feature=batch.edge_feature
+    )

@@ -45,6 +45,8 @@ class PackedBatch(Generic[Array]):
     pairs: Array | None = (
         None  # int64 [p, 3]: two nodes, positions in the batch, and whether they belong together (0 or 1)
     )
+    max_nodes: int | None = None  # of any graph; None: models look
+    max_edges: int | None = None
 
     @property
     def num_graphs(self) -> int:
@@ -266,7 +268,7 @@ def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGrap
     )
 
 
-def _packed_pairs(graphs: PackedGraphs, node_ptr: np.ndarray) -> dict[str, np.ndarray]:
+def _packed_pairs(graphs: PackedGraphs, node_ptr: np.ndarray) -> dict[str, Any]:
     """The pairs at positions in the batch."""
     if graphs.pairs is None or graphs.num_pairs is None:
         return {}

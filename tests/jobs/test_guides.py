@@ -198,6 +198,19 @@ assert sum(like) >= 2, like
 
 
 @pytest.mark.long
+def test_a_trained_model_in_a_program(tmp_path: Path) -> None:
+    check = """
+assert logits.shape[0] == 50 and states.shape[0] == 2 and weights[0].shape[2:] == (50, 50)
+assert torch.allclose(torch.export.load("model.pt2").module()(x, edge_index), model(x, edge_index), atol=1e-6)
+assert scores["test"]["accuracy"] == run.scores["test"]
+"""
+    done = run_code("".join(blocks("predict.md", "python")) + check, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (tuning,) = (code for code in blocks("options.md", "python") if "fresh_head" in code)
+    done = run_code(tuning, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_a_graph_with_time(tmp_path: Path) -> None:
     """The guide's commands and code as they stand, in a folder that holds such files."""
     rng = np.random.default_rng(0)

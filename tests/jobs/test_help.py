@@ -31,6 +31,7 @@ TRAINING = dict.fromkeys(
 SAYS = TRAINING | {
     "doctor": "--quick",
     "predict": "--workers",
+    "run.evaluate": "--split",
     "report": "--out",
     "ingest": "--partitioner",
     "ingest embedded": "--table.targets",

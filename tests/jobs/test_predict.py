@@ -35,7 +35,7 @@ from graphmill.jobs.records.run_record import read_run
 from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.jobs.subjects.nodes import spreads_graph
 from graphmill.jobs.subjects.subject import open_prediction
-from graphmill.jobs.tasks.geco_classifier import GECOClassifier
+from graphmill.jobs.tasks.model_inputs import GECOClassifier
 from graphmill.models.geco.options import GECOConfig
 from graphmill.samplers.access.router import local_router
 from graphmill.samplers.vocabulary.options import GraphBatchOptions, LoaderOptions, NeighborOptions, full_evaluation

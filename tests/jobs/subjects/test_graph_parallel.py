@@ -22,7 +22,7 @@ from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.jobs.subjects import graph_parallel as whole_graph_module
 from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
 from graphmill.jobs.subjects.nodes import shard_memory
-from graphmill.jobs.tasks.geco_classifier import GECOClassifier
+from graphmill.jobs.tasks.model_inputs import GECOClassifier
 from graphmill.models.geco.options import GECOConfig
 from graphmill.models.parallel_cost import inference_bytes, training_bytes
 from graphmill.models.primitives.propagation import Adjacency

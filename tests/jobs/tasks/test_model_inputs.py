@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from graphmill.cluster.tasks import StepOutput
-from graphmill.jobs.tasks.geco_classifier import GECOClassifier
 from graphmill.jobs.tasks.model_inputs import (
+    GECOClassifier,
     KeptEdges,
     NodeBatchGraphs,
     OverGraphs,
