@@ -80,3 +80,7 @@ class DeadlineError(GraphmillError, TimeoutError):
 
 class ClusterLostError(StageError):
     """The cluster itself is gone: nothing can be asked of it any more, not even to end what runs there."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which unwinds a program as Ctrl-C does; a command then ends with status 143."""

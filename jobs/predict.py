@@ -26,7 +26,7 @@ from graphmill.core.summaries import rounded
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.config.predict_options import PredictConfig
-from graphmill.jobs.config.reader import parse
+from graphmill.jobs.config.reader import build, parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,16 +47,15 @@ def main() -> int:
 def predict(run: "str | Run", out: str | None = None, **options: Any) -> "pa.Table":
     """Predicts with a finished run, as `graphmill predict` does with the same options; returns the table, ids ascending.
 
-    `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say. PyTorch's random
-    numbers are the caller's: they go on as if nothing had been predicted.
+    `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say, and ConflictError where
+    another thread of this process trains or predicts. PyTorch's random numbers are the caller's: they go on as if nothing had been predicted.
     """
-    import torch
-
+    from graphmill.cluster.process.random_state import own_random_state
     from graphmill.storage.predictions import PredictionFolder
 
     path = str(getattr(run, "path", run))
-    config = PredictConfig(path, out or f"{path}/predictions", **options)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    config = build(PredictConfig, {"run": path, "out": out or f"{path}/predictions", **options})
+    with own_random_state("predicting"):
         _predict(config)
     return PredictionFolder(config.out).table()
 
@@ -70,10 +69,9 @@ class Tables(dict[str, "pa.Table"]):
 
 def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tables]":
     """What is predicted, by pieces, in this process and without a file. Raises as `predict`. PyTorch's random numbers are the caller's."""
-    import torch
-
     from graphmill.cluster.options import WorkerOptions
     from graphmill.cluster.prediction.predictor import Predictor, plan_passes
+    from graphmill.cluster.process.random_state import own_random_state
     from graphmill.jobs.records.run_record import read_run
     from graphmill.jobs.subjects.subject import open_prediction
     from graphmill.storage.predictions import PredictionFolder
@@ -81,7 +79,7 @@ def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tabl
     finished = read_run(config.run, finished=True)
     subject = open_prediction(finished, config)
     workers = WorkerOptions(1, config.device, launcher="process")
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), subject.here() as served:
+    with own_random_state("predicting"), subject.here() as served:
         spec, (pieces, ids) = _Prediction(config, finished, subject).split(served, workers)
         predictor = Predictor(spec, PredictionFolder(""), ids[:0], "cuda" if config.device == "gpu" else "cpu")
         made = [predictor.rows(*some) for some in plan_passes(pieces, spec.splits)]

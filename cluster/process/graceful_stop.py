@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from graphmill.core.errors import Terminated
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -23,11 +25,11 @@ def interrupt_main() -> None:
 
 
 class GracefulStop:
-    """One run's. `asked` is set by the first signal; `status` is then the exit status that the signal stands for."""
+    """One run's. `asked` is set by the first signal; `error` is then what the run raises once it has saved."""
 
     def __init__(self, grace_s: float) -> None:
         self.asked = threading.Event()
-        self.status = 0
+        self.error: BaseException = KeyboardInterrupt()
         self._grace_s = grace_s
         self._ends_now = False
 
@@ -39,7 +41,7 @@ class GracefulStop:
     @contextmanager
     def on_signals(self, can_save: Callable[[], bool], tell: Callable[[int], None]) -> Iterator[None]:
         """Handles the signals inside the block. The first one is told, and sets `asked`; the second, and the first where there is nothing
-        that could be saved, raises KeyboardInterrupt or SystemExit(143). `tell` must not wait: it is called inside a signal handler.
+        that could be saved, raises KeyboardInterrupt or Terminated. `tell` must not wait: it is called inside a signal handler.
 
         A signal that the parent has this process ignore stays ignored. Outside the main thread, where Python allows no handlers, nothing
         changes.
@@ -58,7 +60,7 @@ class GracefulStop:
             if self._ends_now or self.asked.is_set() or not can_save():
                 raised.append(signum)
                 raise _end(signum)
-            self.status = 128 + signum
+            self.error = _end(signum, "saved, and ended on request")
             self.asked.set()
             if signum == signal.SIGTERM:
                 timer.start()
@@ -68,8 +70,8 @@ class GracefulStop:
             signal.signal(signum, handle)
         try:
             yield
-        except SystemExit:
-            if raised:  # on its way through `ray.get` it has become SystemExit(1)
+        except KeyboardInterrupt:
+            if raised:  # on its way through `ray.get` it has become another
                 raise _end(raised[-1]) from None
             raise
         finally:
@@ -78,5 +80,5 @@ class GracefulStop:
                 signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
-def _end(signum: int) -> BaseException:
-    return KeyboardInterrupt() if signum == signal.SIGINT else SystemExit(128 + signum)
+def _end(signum: int, *told: str) -> BaseException:
+    return KeyboardInterrupt(*told) if signum == signal.SIGINT else Terminated(*told)

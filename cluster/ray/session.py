@@ -28,7 +28,7 @@ from typing import Any
 
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from graphmill.cluster.ray.upload import warn_of_large_upload
-from graphmill.core.errors import ClusterLostError, ConfigError
+from graphmill.core.errors import ClusterLostError, ConfigError, Terminated
 from graphmill.core.files.private import check_private, check_unreplaceable
 from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
 
@@ -102,8 +102,8 @@ def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
     A Ray that is connected already in this process is used as it is. Otherwise `options.address`, else RAY_ADDRESS, names a
     cluster to connect to; where neither is given, a local Ray starts.
 
-    Ray installs its own SIGTERM handler, and Ray Train one for SIGINT; here the block sees KeyboardInterrupt and SystemExit
-    (143), and the previous handlers are back afterwards.
+    Ray installs its own SIGTERM handler, and Ray Train one for SIGINT; here the block sees KeyboardInterrupt and
+    Terminated, and the previous handlers are back afterwards.
 
     Raises:
         ConfigError: the address cannot be reached or used, the token does not fit, the port is taken, or another user could read the token
@@ -420,7 +420,7 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def _termination() -> Iterator[Callable[[], None]]:
-    """Makes SIGTERM raise SystemExit(143), and puts the handlers of SIGINT and SIGTERM back afterwards.
+    """Makes SIGTERM raise Terminated, and puts the handlers of SIGINT and SIGTERM back afterwards.
 
     Yields a function that installs the handler once more: `ray.init` installs one that prints a C++ stack first. Outside
     the main thread, where Python allows no handlers, all of this does nothing.
@@ -433,7 +433,7 @@ def _termination() -> Iterator[Callable[[], None]]:
     def terminate(signum: int, frame: FrameType | None) -> None:
         nonlocal is_terminated
         is_terminated = True
-        raise SystemExit(128 + signum)
+        raise Terminated
 
     def install() -> None:
         signal.signal(signal.SIGTERM, terminate)
@@ -442,9 +442,9 @@ def _termination() -> Iterator[Callable[[], None]]:
     install()
     try:
         yield install
-    except SystemExit:
-        if is_terminated:  # on its way through `ray.get` it has become SystemExit(1)
-            raise SystemExit(128 + signal.SIGTERM) from None
+    except KeyboardInterrupt:
+        if is_terminated:  # on its way through `ray.get` it has become another
+            raise Terminated from None
         raise
     finally:
         for signum, handler in before.items():

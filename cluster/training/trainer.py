@@ -23,8 +23,8 @@ def train(
 
     Where workers fail, all start again from the latest checkpoint, as long as the failures stay within `workers.failures_per_hour`.
     `on_record` is shown what the workers report, from a thread. Raises what a worker raised on purpose; StageError for the rest;
-    SystemExit(130 or 143) after Ctrl-C or SIGTERM, with a checkpoint of the step that was under way; after a second signal, or SIGTERM's
-    grace time, KeyboardInterrupt or SystemExit(143) without one.
+    KeyboardInterrupt after Ctrl-C and Terminated after SIGTERM, with a checkpoint of the step that was under way; after a second signal, or
+    SIGTERM's grace time, without one.
     """
     workers = launcher.workers
     reached: float | None = None  # epochs, by the attempt under way; None until its workers have begun
@@ -73,13 +73,13 @@ def train(
             if given_up is not None:
                 raise outcome.error(given_up)
             if stop.asked.is_set():
-                raise SystemExit(stop.status)
+                raise stop.error
             tell({"kind": "failure", "what": line})
     if isinstance(outcome, Failed):
         raise outcome.error()
     if isinstance(outcome, Stopped):
         run.note("saved", where=outcome.where)
-        raise SystemExit(stop.status)
+        raise stop.error
     checkpoints.sweep(workers.keep_checkpoints)
     if newest := checkpoints.names():
         with checkpoints.opened(newest[0]) as folder:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import skip_init
 
 from graphmill.cluster.data.training_data import answers
 from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task
@@ -34,7 +35,7 @@ Plain = Classification | BinaryClassification | Regression
 
 def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
     """What gives the fitted baselines: at once where this process trains too, else from a thread, while the workers start."""
-    if alone:  # training draws from the generators that they would draw from
+    if alone:  # training will take the cores that they would take
         fitted = fit()
         return lambda: fitted
     return begin(fit, "baselines").result
@@ -93,7 +94,6 @@ def _target(label: np.ndarray | None) -> torch.Tensor:
 
 
 def _fit_features(router: Router, nodes: dict[str, np.ndarray], task: Plain, seed: int, seen: Seen) -> dict[str, float]:
-    torch.manual_seed(seed)
     stride = max(1, -(-len(nodes["train"]) // _MAX_TRAIN_ROWS))
     rows = router.fetch(nodes["train"][::stride])
     assert rows.feature is not None
@@ -119,7 +119,7 @@ def _fit_features(router: Router, nodes: dict[str, np.ndarray], task: Plain, see
         return scores(network, "valid")["valid"] * (1 if task.higher_is_better else -1)
 
     candidates = [_fit_linear(x, y, task, penalty) for penalty in _PENALTIES]
-    candidates.append(_fit_perceptron(x, y, task, validate))
+    candidates.append(_fit_perceptron(x, y, task, seed, validate))
     best = max(candidates, key=validate)
     return scores(best, "valid") | scores(best, "test")
 
@@ -139,7 +139,7 @@ def _fit_linear(x: torch.Tensor, y: torch.Tensor, task: Plain, penalty: float) -
 
 def zero_linear(in_dim: int, out_dim: int, dtype: torch.dtype) -> nn.Linear:
     """A linear model whose weights are all 0."""
-    linear = nn.Linear(in_dim, out_dim, dtype=dtype)
+    linear = skip_init(nn.Linear, in_dim, out_dim, dtype=dtype)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
@@ -158,14 +158,39 @@ def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) 
     optimizer.step(closure)
 
 
-def _fit_perceptron(x: torch.Tensor, y: torch.Tensor, task: Plain, score_of: Callable[[nn.Module], float]) -> nn.Module:
-    """Two layers with dropout by AdamW, stopped early by validation score."""
-    network = nn.Sequential(nn.Linear(x.shape[1], 256), nn.GELU(), nn.Dropout(0.5), nn.Linear(256, task.out_dim))
+class _Perceptron(nn.Module):
+    """Two layers with dropout. All draws are the generator's: in a thread, as the workers start, PyTorch's global one is another's."""
+
+    def __init__(self, in_dim: int, out_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+        self.hidden, self.out = skip_init(nn.Linear, in_dim, 256), skip_init(nn.Linear, 256, out_dim)
+        for layer in (self.hidden, self.out):  # as nn.Linear begins
+            bound = 1 / math.sqrt(layer.in_features)
+            nn.init.uniform_(layer.weight, -bound, bound, generator)
+            nn.init.uniform_(layer.bias, -bound, bound, generator)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = functional.gelu(self.hidden(x))
+        if self.training:
+            hidden = hidden * torch.empty_like(hidden).bernoulli_(0.5, generator=self.generator).div_(0.5)
+        prediction: torch.Tensor = self.out(hidden)
+        return prediction
+
+
+def _fit_perceptron(
+    x: torch.Tensor, y: torch.Tensor, task: Plain, seed: int, score_of: Callable[[nn.Module], float]
+) -> nn.Module:
+    """A perceptron by AdamW, stopped early by validation score."""
+    generator = torch.Generator().manual_seed(seed)
+    # The linear models once drew as many from it, and scores are to stay what they were.
+    torch.empty(len(_PENALTIES) * (x.shape[1] + 1) * task.out_dim).uniform_(generator=generator)
+    network = _Perceptron(x.shape[1], task.out_dim, generator)
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
     steps_per_check = max(10, -(-len(x) // _BATCH_ROWS))
     best_score, best_state, checks_since = -math.inf, copy.deepcopy(network.state_dict()), 0
     for step in range(1, _MAX_STEPS + 1):
-        chosen = torch.randint(len(x), (min(len(x), _BATCH_ROWS),))
+        chosen = torch.randint(len(x), (min(len(x), _BATCH_ROWS),), generator=generator)
         loss = _mean_loss(network(x[chosen]), y[chosen], task)
         optimizer.zero_grad()
         loss.backward()

@@ -24,6 +24,7 @@ import yaml
 from graphmill.cluster.runs.run_directory import load_config
 from graphmill.cluster.runs.run_store import BASELINES, RunStore
 from graphmill.core.errors import ConfigError
+from graphmill.jobs.cli.progress import progress
 from graphmill.jobs.config.config import RECIPES, RunConfig, config_tree, read_config, read_recipe
 from graphmill.jobs.config.reader import shown, to_tree
 
@@ -97,18 +98,20 @@ def train_classic(
     """Scores of the classic models that the run asks for, by model and split; what is trained already is not trained again."""
     scores: dict[str, dict[str, float]] = {}
     planned = tries(config, run_dir, is_typed=is_typed)
-    for name in config.baseline.models:
-        started_s, own = time.monotonic(), [one for one in planned if one.name == name]
-        for number, one in enumerate(own, 1):
-            print(f"baseline {name}, configuration {number} of {len(own)}: {one.told}", flush=True)
+    started_s = time.monotonic()
+    with progress("baselines") as bar:
+        for number, one in enumerate(planned):
             try:
-                _train(job, one, train)
-            except SystemExit:
+                with bar.part(number, len(planned), f"{one.name} {one.told}"):
+                    _train(job, one, train)
+            except KeyboardInterrupt:
                 print(f"the run itself goes on from here by the same command with --run.dir {run_dir}", flush=True)
                 raise
-        best, scores[name] = best_of(own)
+    for name in config.baseline.models:
+        best, scores[name] = best_of([one for one in planned if one.name == name])
         told = ", ".join(f"{split} {score:.4f}" for split, score in scores[name].items())
-        print(f"baseline {name}: {told} ({best.told}); {time.monotonic() - started_s:.0f} s", flush=True)
+        print(f"baseline {name}: {told} ({best.told})", flush=True)
+    print(f"{len(planned)} configurations of baselines took {time.monotonic() - started_s:.0f} s", flush=True)
     return scores
 
 

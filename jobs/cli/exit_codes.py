@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-from graphmill.core.errors import ClusterLostError, GraphmillError, quoted
+from graphmill.core.errors import ClusterLostError, GraphmillError, Terminated, quoted
 from graphmill.jobs.cli.faults import faults_told
 from graphmill.jobs.cli.quiet import quiet_where_asked
 from graphmill.storage.filesystem.mapped_files import why_changed
@@ -45,9 +45,12 @@ def run(main: Callable[[], int | None]) -> NoReturn:
                 _flush_or_drop(code)
                 sys.stderr.flush()
                 os._exit(code)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            code = 130
+        except Terminated:
+            code = 128 + signal.SIGTERM
+        except KeyboardInterrupt as stop:
+            if not stop.args:  # else a run has said how it goes on
+                print("interrupted", file=sys.stderr)
+            code = 128 + signal.SIGINT
         except BrokenPipeError:
             if not _is_unread(1):
                 raise
@@ -105,7 +108,7 @@ def _is_unread(file: int) -> bool:
 
 @contextlib.contextmanager
 def _sigterm_unwinds() -> Iterator[None]:
-    """SIGTERM raises SystemExit(143) inside the block. A Ray session inside it does the same and then puts this handler back."""
+    """SIGTERM raises Terminated inside the block. A Ray session inside it does the same and then puts this handler back."""
     # A handler that someone installed, or a parent's wish to ignore the signal, stays; other threads may install none.
     if (
         threading.current_thread() is not threading.main_thread()
@@ -115,7 +118,7 @@ def _sigterm_unwinds() -> Iterator[None]:
         return
 
     def terminate(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
+        raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
     try:

@@ -1,9 +1,11 @@
-"""Our commands as a user types them in this shell: `python jobs/predict.py …` or `graphmill predict …`."""
+"""Our commands as a user types them here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
 
 import shlex
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 _JOBS = Path(__file__).resolve().parents[1]
 GRAPHMILL = "graphmill "  # how argv[0] begins in a process that the console script started
@@ -15,11 +17,22 @@ def program_name() -> str:
 
 
 def command_line(name: str, *words: str) -> str:
-    """What runs one of our commands when it is typed here."""
+    """What runs `predict`, or trains with these flags, when it is typed here."""
     script = Path(sys.argv[0])
     if script.resolve().parent == _JOBS:
         return shlex.join([_here("python"), str(script.with_name(f"{name}.py")), *words])
-    return shlex.join([_here("graphmill"), name, *words])  # the console script, or a program of the user's own
+    if sys.argv[0].startswith(GRAPHMILL) or not words:
+        return shlex.join([_here("graphmill"), name, *words])
+    if name == "predict":
+        return f"gm.predict({', '.join(map(repr, words))})"
+    said: dict[str, Any] = {}
+    for flag, value in pairwise(words):
+        if flag == "--run.resume":
+            said["resume"] = value
+        elif flag.startswith("--"):
+            group, _, option = flag[2:].partition(".")
+            said.setdefault(group, {})[option] = value
+    return f"gm.train({', '.join(f'{name}={value!r}' for name, value in said.items())})"
 
 
 def _here(program: str) -> str:

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import cache, reduce
 from pathlib import Path
 from textwrap import fill
@@ -293,6 +294,12 @@ class RunConfig:
                 values[f"{group}.{path}"] = value
         return values
 
+    def diff(self, other: "RunConfig") -> dict[str, tuple[Any, Any]]:
+        """(value here, value there) of each option that differs, by its path; "auto": the run chooses it; None too where one has no such option."""
+        here, there = (one.options() | {"kind": one.kind} | dict.fromkeys(one.open, AUTO) for one in (self, other))
+        pairs = {path: (here.get(path), there.get(path)) for path in here | there}
+        return {path: pair for path, pair in pairs.items() if pair[0] != pair[1] or (path in here) != (path in there)}
+
     def _component(self, group: str) -> Tree:
         component = getattr(self, group)
         return {"name": component.name, **to_tree(component.options)}
@@ -435,15 +442,14 @@ def _kind(value: Any) -> str:
 def _split(value: Any) -> tuple[str | None, Tree]:
     """(name, options) of a component's part of a tree."""
     tree = dict(value) if isinstance(value, Mapping) else {HEAD: value}
-    name = tree.pop(HEAD, None) or tree.pop("name", None)
-    tree.pop("name", None)
+    name = [None, *(tree.pop(key) for key in [*tree] if key in (HEAD, "name"))][-1]  # what is said last counts
     if isinstance(name, Words):
         if len(name) != 1:
             raise UsageError(f"expected one name, got {quoted(' '.join(name)) if name else 'nothing'}")
         name = name[0]
     if name is not None and not isinstance(name, str):
         raise UsageError(f"expected a name, got {quoted(name)}")
-    return name, tree
+    return name or None, tree
 
 
 def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -540,13 +546,16 @@ def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
 
     trees: dict[Path, Tree] = {}
     base: Any = path
-    while base:
+    while base or not trees:
         if not isinstance(base, str) or (file := _recipe_file(base)) in trees:
             raise ConfigError(f"{path}: base: expected another recipe's path, got {quoted(base)}")
         try:
             tree = read_yaml(file)
         except FileNotFoundError:
-            raise ConfigError(f"{base}: expected a recipe file, found none; recipes/ has ours") from None
+            ours = sorted(str(one.relative_to(RECIPES)) for one in RECIPES.rglob("*.yaml"))
+            like = [one for one in ours if Path(base).stem in one] or get_close_matches(base, ours)
+            near = f", such as {' or '.join(like[:3])}" if like else ""
+            raise ConfigError(f"{base}: expected a recipe file, found none; recipes/ has ours{near}") from None
         if not isinstance(tree, dict):
             raise ConfigError(f"{base}: expected names and values, got {type(tree).__name__}")
         check_code(tree, base, allow_import=allow_import)
@@ -558,13 +567,17 @@ def _recipe_file(path: str) -> Path:
     return Path(path) if os.path.exists(path) else RECIPES / path
 
 
+def component_names(tree: Mapping[str, Any]) -> dict[str, str]:
+    """What a tree names of kind, model, sampler and task; of one that it does not name, an empty text."""
+    return {group: _split(tree.get(group, {}))[0] or "" for group in ("kind", *_COMPONENTS)}
+
+
 def check_code(
     tree: Tree, where: str, *, allow_import: bool, is_run: bool = False, known: Collection[str] = ()
 ) -> None:
     """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder or of another user, names it,
     and nobody allowed it. `known`: what the user has named already."""
-    names = {group: _split(tree.get(group, {}))[0] or "" for group in ("kind", *_COMPONENTS)}
-    for group, name in names.items():
+    for group, name in component_names(tree).items():
         if ":" not in name or allow_import or name in known:
             continue
         if is_run or not _is_own(_recipe_file(where).resolve()):

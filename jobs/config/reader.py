@@ -14,6 +14,8 @@ import ast
 import difflib
 import inspect
 import math
+import numbers
+import os
 import re
 import sys
 import textwrap
@@ -119,8 +121,28 @@ def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
             node = under
         if isinstance(node.get(leaf), dict):
             node, leaf = node[leaf], HEAD
+        node.pop(leaf, None)  # what is said last stands last
         values = node[leaf] = Words([value] if equals else [])
     return first, tree
+
+
+def as_words(value: object, name: str) -> Any:
+    """What Python says of the option `name` as a command line says it: the words of a flag, or of each name in a mapping. Raises UsageError for
+    what no command line says."""
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: as_words(one, f"{name}.{key}") for key, one in value.items()}
+    words = Words()
+    for one in value if isinstance(value, list | tuple) else (value,):
+        if one is None or isinstance(one, bool):
+            words.append(shown(one))
+        elif isinstance(one, str | numbers.Real | os.PathLike):
+            words.append(str(one))
+        else:
+            got = f"{type(one).__name__} in a {type(value).__name__}" if one is not value else type(value).__name__
+            raise UsageError(
+                f"{name}: expected text, a number, True, False, None, a list of them, or a mapping by names, got {got}"
+            )
+    return words or Words(["none"])
 
 
 def build(
@@ -256,6 +278,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if origin in (Union, types.UnionType):
         return _one_of(value, arguments, name)
     if is_dataclass(hint):
+        if isinstance(value, hint if isinstance(hint, type) else ()):
+            return value
         tree = {HEAD: value} if not isinstance(value, Mapping) else value
         made: Any = hint
         return build(made, tree, f"{name}.")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,11 @@ class Run:
         scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
         kind = "estimated " if self.estimate else ""
         return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {len(self.epochs)} epochs)"
+
+    def _repr_html_(self) -> str | None:
+        """The run's report as a notebook shows it, in a frame; None where it has none."""
+        page = _read(self.place, "report.html")
+        return page and f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 42em; border: 0"></iframe>'
 
     @property
     def path(self) -> str:

@@ -67,7 +67,7 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
             run.listeners.append(tracker.take)
         yield
         outcome = "finished"
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         outcome = "killed"
         raise
     finally:

@@ -1,24 +1,37 @@
-"""`train` of nodes or graphs: reads the configuration, then plans or trains."""
+"""`train` of nodes, graphs or links, from a command line or from Python: reads the configuration, then plans or trains."""
 
 import sys
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, replace
+from typing import TYPE_CHECKING
 
-from graphmill.core.errors import ConfigError
+from graphmill.core.errors import ConfigError, StageError
 from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import (
     AUTO,
     RunConfig,
+    RunOptions,
+    component_names,
     config_help,
     config_tree,
+    nested,
     read_config,
     read_recipe,
     read_saved,
     without,
 )
-from graphmill.jobs.config.reader import Tree, UsageError, Words, complain, read_words
+from graphmill.jobs.config.reader import (
+    HEAD,
+    Tree,
+    UsageError,
+    as_words,
+    build,
+    complain,
+    merge,
+    read_words,
+    take,
+)
 from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.config.short_help import short_help, take_topics
 from graphmill.jobs.resolve.checks import choose_run_dir
@@ -40,20 +53,12 @@ def train_main(
     words = [
         "--allow_import" if word == "--allow-import" else word for word in (sys.argv[1:] if words is None else words)
     ]
-    job = program_name()
+    job, allow_import = program_name(), "--allow_import" in words
     words, topics = take_topics(words)
     try:
         first, said = read_words(word for word in words if word not in _SWITCHES)
-        if len(first) > 1:
-            raise UsageError(f"expected one recipe, got {' '.join(first)!r}; options are written --name value")
-        layers = [read_recipe(recipe)] if recipe else []
-        resumed, allow_import = resumed_run(said), "--allow_import" in words
-        layers += [read_recipe(name, allow_import=allow_import) for name in first]
-        if resumed == AUTO:
-            layers, said = automatic_resume(kind, layers, said, allow_import=allow_import)
-        elif resumed is not None:  # what the run was is the default of what it goes on as
-            layers = [read_saved(resumed, "start one without --run.resume", allow_import=allow_import).tree()]
-        config = read_config(config_tree(kind, *layers, said))
+        own = [read_recipe(recipe)] if recipe else []
+        config = begun(layered(kind, own, first, said, allow_import=allow_import))
         if topics is not None:
             lines = short_help([*_SWITCHES_HELP, *config_help(config)], topics, command_line(job))
     except UsageError as error:
@@ -74,33 +79,83 @@ def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
     return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
 
 
-def config(*words: object, kind: str = "nodes", recipe: str | None = None, allow_import: bool = False) -> RunConfig:
-    """The configuration that these words of a command line describe: `config("--model", "geco", "--fit.epochs", 3)`.
+def config(
+    *words: object,
+    kind: str | None = None,
+    recipe: str | None = None,
+    resume: str | None = None,
+    allow_import: bool = False,
+    **said: object,
+) -> RunConfig:
+    """What a command line with the same words says: `config("geco/cora.yaml", fit={"epochs": 3})` is `graphmill train geco/cora.yaml --fit.epochs 3`.
 
-    Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses.
+    `words`: first a recipe's name or another configuration, then mappings (`{"fit": {"epochs": 3}}`), then flags and their values (`"--fit.epochs", 3`);
+    `said`: the groups, `model="geco"` or `model={"name": "geco", "width": 64}`. Of an option that is said twice, the last counts. `kind`: nodes or graphs.
+    `recipe`: the recipe's name, where it is not the first word. `resume`: a run's directory, whose options these change, as --run.resume.
+    `allow_import`: code that a resumed run, or a recipe from elsewhere, names may be imported.
+
+    Raises UsageError for unknown names, with the nearest, and for values of another type; ConfigError for what a component refuses.
     """
-    layers = [] if recipe is None else [read_recipe(recipe, allow_import=allow_import)]
-    return read_config(config_tree(kind, *layers, read_words(map(str, words))[1]))
+    base: list[RunConfig] = []
+    mappings: list[Mapping[str, object]] = []
+    flags: list[str] = []
+    for word in words:
+        flag = next((one for one in reversed(flags) if one.startswith("--")), None)
+        if isinstance(word, RunConfig) and not (base or mappings or flags):
+            base.append(word)
+        elif isinstance(word, Mapping) and flag is None:
+            mappings.append(word)
+        elif isinstance(word, Mapping | RunConfig):
+            raise UsageError(
+                f"{flag or 'words'}: got a {type(word).__name__} after other words; give it before them, or by a group's name"
+            )
+        else:
+            flags += as_words(word, flag or "words")
+    first, flagged = read_words(flags)
+    first += [] if recipe is None else as_words(recipe, "recipe")
+    more = {"kind": kind} if kind is not None else {}
+    more |= {"run.resume": resume} if resume is not None else {}
+    whole: Tree = {}
+    for tree in (*mappings, flagged, said, more):
+        for name, value in tree.items():
+            path = str(name).removeprefix("--").replace("-", "_")
+            whole = merge(whole, nested(path, value if tree is flagged else as_words(value, f"--{path}")))
+    if base and not whole and not first:
+        return base[0]
+    return layered("nodes", [one.tree() for one in base], first, whole, allow_import=allow_import)
 
 
-def train(config: RunConfig, *, allow_import: bool = False) -> "Run":
-    """Trains, and returns the finished run. Its directory is `config.run.dir`, or a new one under runs/. Raises what the command would say.
+def train(
+    *words: object,
+    kind: str | None = None,
+    recipe: str | None = None,
+    resume: str | None = None,
+    allow_import: bool = False,
+    **said: object,
+) -> "Run":
+    """Trains what `config` makes of the same words, `train(config)` or `train("geco/cora.yaml", fit={"epochs": 3})`; returns the finished run.
 
-    `allow_import`: code that a resumed run names, and `config` does not, may be imported.
+    Its directory is `run.dir`, or a new one under runs/. Raises what the command would say; KeyboardInterrupt after Ctrl-C, once a checkpoint is
+    saved; StageError where the model does not beat the baselines that `run.require_baselines` asks for; ConflictError, at once, where another thread
+    of this process trains. PyTorch's random numbers are the caller's: they go on as if nothing had been trained.
     """
+    from graphmill.cluster.process.random_state import own_random_state
     from graphmill.jobs.records.run_record import read_run
 
-    if config.run.resume == AUTO:
+    asked = config(*words, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said)
+    if asked.run.resume == AUTO:
         # These the run has from when it began, where nobody says them now.
-        unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if config.options().get(path) is None]
-        said = without([*config.open, *unsaid], config.tree())
-        known = (config.kind, config.model.name, config.sampler.name, config.task.name)
-        layers, said = automatic_resume(config.kind, [], said, allow_import=allow_import, known=known)
-        config = read_config(config_tree(config.kind, *layers, said))
-    if config.run.dir is None and config.run.resume is None:
-        config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
-    _begin("python", config)
-    return read_run(str(config.run.resume or config.run.dir), finished=True)
+        unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if asked.options().get(path) is None]
+        tree = without([*asked.open, *unsaid], asked.tree())
+        asked = begun(layered(asked.kind, [], [], tree, allow_import=allow_import))
+    if asked.run.dir is None and asked.run.resume is None:
+        asked = asked.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
+    with own_random_state("training"):
+        status = _begin("python", asked)
+    run = read_run(str(asked.run.resume or asked.run.dir), finished=True)
+    if status:
+        raise StageError(f"{run.path}: {'; '.join(run.summary['warnings'])} (--run.require_baselines)")
+    return run
 
 
 _SWITCHES = ("--plan", "--allow_import")
@@ -112,32 +167,53 @@ _SWITCHES_HELP = (
 )
 
 
-def automatic_resume(
-    kind: str, layers: Sequence[Tree], said: Tree, *, allow_import: bool, known: Collection[str] = ()
-) -> tuple[list[Tree], Tree]:
-    """(layers, what is said) of a run that goes on in --run.dir where that holds one, and begins there where it does not.
+def layered(
+    kind: str, own: Sequence[Tree], recipes: Sequence[str], said: Tree, *, allow_import: bool = False
+) -> RunConfig:
+    """The configuration that these words say: over the recipe that they name, over `own`, over what the run was that they resume.
 
-    All that is said now lies over what the run was: the same words change nothing, others are refused as they are with --run.resume DIR.
-    Raises ConfigError where nothing says the directory.
+    A resumed run's values stand in place of the command's own recipe, `own`; under --run.resume auto, where the same words begin the run and go on with
+    it, below it. Raises UsageError for more than one recipe, ConfigError where --run.resume auto has no directory.
     """
+    if len(recipes) > 1:
+        raise UsageError(f"expected one recipe, got {' '.join(recipes)!r}; options are written --name value")
+    named = [read_recipe(name, allow_import=allow_import) for name in recipes]
+    asked = config_tree(kind, *own, *named, said)
+    run = _run_options(asked)
+    place = run.resume
+    if place == AUTO:
+        place = _run_there(run)
+    if place is not None:
+        known = component_names(said).values()
+        saved = read_saved(place, "start one without --run.resume", allow_import=allow_import, known=known).tree()
+        own = [saved, *own] if run.resume == AUTO else [saved]
+    return read_config(config_tree(kind, *own, *named, said))
+
+
+def _run_options(tree: Tree) -> RunOptions:
+    """What a tree says of the directory and of --run.resume."""
+    group = tree.get("run", {})
+    said = {
+        name: take(RunOptions, group if isinstance(group, Mapping) else {HEAD: group}, name)[0]
+        for name in ("dir", "resume")
+    }
+    return build(RunOptions, {name: value for name, value in said.items() if value is not MISSING}, "run.")
+
+
+def begun(config: RunConfig) -> RunConfig:
+    """--run.resume auto is the directory's run, where it holds one, and none where it does not."""
+    if config.run.resume != AUTO:
+        return config
+    place = _run_there(config.run)
+    return replace(config, run=replace(config.run, resume=place, dir=None if place else config.run.dir))
+
+
+def _run_there(run: RunOptions) -> str | None:
+    """The run's directory where --run.resume auto goes on with it. Raises ConfigError where nothing says the directory."""
     from graphmill.cluster.runs.run_store import RunStore
 
-    asked = config_tree(kind, *layers, said)
-    place = asked["run"].get("dir")
-    place = place[0] if isinstance(place, Words) and place else place
-    if not place:
+    if not run.dir:
         raise ConfigError(
             "resume: expected --run.dir beside --run.resume auto, found none; the directory says which run it is: set --run.dir"
         )
-    rest = {name: value for name, value in said["run"].items() if name not in ("dir", "resume")}
-    if not RunStore(place).holds_run:
-        return [*layers], {**said, "run": {**rest, "dir": place}}
-    saved = read_saved(place, "start one without --run.resume", allow_import=allow_import, known=known).tree()
-    return [saved, *layers], {**said, "run": {**rest, "resume": place, "dir": None}}
-
-
-def resumed_run(said: Tree) -> str | None:
-    """The run that the words ask to continue."""
-    group: Any = said.get("run")
-    value = group.get("resume") if isinstance(group, dict) else None
-    return value[0] if value else None
+    return run.dir if RunStore(run.dir).holds_run else None

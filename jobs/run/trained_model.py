@@ -14,6 +14,7 @@ from graphmill.cluster.embeddings.embeddings import embedded
 from graphmill.cluster.embeddings.rows import SavedTable
 from graphmill.cluster.prediction.prediction_columns import two_axes
 from graphmill.cluster.prediction.predictor import load_trained
+from graphmill.cluster.process.random_state import own_random_state
 from graphmill.cluster.tasks import LinkPrediction, PairClassification, Regression, Task, step_output
 from graphmill.cluster.training.evaluation import autocast
 from graphmill.core.errors import ConfigError
@@ -43,6 +44,7 @@ from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+_READING_S = 30.0  # for another thread that reads a model, too
 _COLUMNS = ("edge_attr", "edge_weight", "batch", "node_id", "encodings")
 
 
@@ -409,7 +411,7 @@ def trained_model(run: Run, *, allow_import: bool = False) -> TrainedModel:
     """The model of a finished run, or of a saved model. Raises FormatError where its files are damaged, ConfigError where it names code that may not be imported."""
     tree = saved_tree(str(run.path), "give a finished run's directory", allow_import=allow_import)
     trained = read_resolved(tree)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with own_random_state("reading a model", wait_s=_READING_S):
         network = load_trained(trained.build_model, run.weights, trained.fit.seed)
     task = trained_task(run, trained) if trained.config.links is None else None
     return TrainedModel(network, trained.inputs, task, run, trained)

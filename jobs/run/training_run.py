@@ -23,7 +23,15 @@ from graphmill.cluster.training.initial_weights import freeze, load_start, with_
 from graphmill.cluster.training.train_session import Launcher
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.trainer import train
-from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from graphmill.core.errors import (
+    ClusterLostError,
+    ConfigError,
+    DeadlineError,
+    FormatError,
+    GraphmillError,
+    StageError,
+    Terminated,
+)
 from graphmill.core.summaries import counted, rounded
 from graphmill.jobs.baselines.node_baselines import Baselines
 from graphmill.jobs.cli.faults import last_words
@@ -100,7 +108,7 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
         with suppress(OSError):  # a full disk must not hide what it did to the run
             run.note("fail", error=_why(error))
         is_cluster_lost = isinstance(error, ClusterLostError)
-        if isinstance(error, (KeyboardInterrupt, SystemExit)) and not run.is_lost:
+        if isinstance(error, KeyboardInterrupt) and not run.is_lost:
             newest = _newest(run.place)
             saved = "nothing saved yet" if newest is None else f"saved up to {newest}"
             print(f"\nstopped, {saved}; to continue:\n{command}", file=sys.stderr)
@@ -123,11 +131,7 @@ def _newest(place: RunStore) -> str | None:
 
 def _why(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, SystemExit):
-        return f"stopped with status {error.code}" + (
-            " (Ctrl-C)" if error.code == 130 else " (SIGTERM)" if error.code == 143 else ""
-        )
+        return "interrupted (SIGTERM)" if isinstance(error, Terminated) else "interrupted (Ctrl-C)"
     return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import statistics
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -66,10 +67,14 @@ def train_beside(
         planned = tries(replace(config, baseline=baseline), place, is_typed=is_typed)
         alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)
         asked.setdefault(alike, planned)
-    for one in (one for planned in asked.values() for one in planned):
-        if not (one.folder / "summary.json").is_file():
-            print(f"baseline {one.name}: {one.told}", flush=True)
-            _train(one, tag, timeout_s)
+    missing = [one for planned in asked.values() for one in planned if not (one.folder / "summary.json").is_file()]
+    started_s = time.monotonic()
+    for number, one in enumerate(missing):
+        left = (
+            f", about {(time.monotonic() - started_s) / number * (len(missing) - number):.0f} s left" if number else ""
+        )
+        print(f"baseline {one.name}, {number + 1} of {len(missing)}{left}: {one.told}", flush=True)
+        _train(one, tag, timeout_s)
     return [
         Classic(name, [best_of([one for one in planned if one.name == name])[1] for planned in asked.values()])
         for name in baseline.models

@@ -14,7 +14,7 @@ from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
 from graphmill.jobs import predict, replay, report, train_nodes
-from graphmill.jobs.run.train import automatic_resume, config, train
+from graphmill.jobs.run.train import begun, config, train
 from tests.job_in_process import output_of, run_job
 from tests.s3_server import s3_bucket
 
@@ -150,12 +150,10 @@ def test_workers_of_ray_train_into_s3_and_go_on(bucket, workplace):
 
 def test_auto_needs_a_directory_and_begins_where_there_is_no_run(tmp_path):
     with pytest.raises(ConfigError, match=r"expected --run\.dir beside --run\.resume auto"):
-        automatic_resume("nodes", [], {"run": {"resume": "auto"}}, allow_import=False)
+        config("--run.resume", "auto")
     said = config("--run.resume", "auto", "--run.dir", str(tmp_path / "new"))
     assert said.run.resume == "auto"
-    _, begun = automatic_resume("nodes", [], {"run": said.tree()["run"]}, allow_import=False)
-    assert begun["run"]["dir"] == str(tmp_path / "new")
-    assert "resume" not in begun["run"]
+    assert begun(said).diff(said) == {"run.resume": (None, "auto")}
 
 
 def test_python_goes_on_with_a_run_as_it_began(tmp_path, monkeypatch):

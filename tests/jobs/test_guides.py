@@ -85,6 +85,11 @@ def test_what_the_documents_import_of_ours_is_there() -> None:
     assert imported
 
 
+def test_options_from_python() -> None:
+    (code,) = blocks("options.md", "python")
+    exec(code, {})
+
+
 @pytest.mark.long
 def test_a_sampler_of_one_s_own_repeats_and_balances(tmp_path: Path) -> None:
     code = "".join(blocks("your_sampler.md", "python"))
@@ -278,6 +283,11 @@ def test_the_notebook_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     said = "".join(output.get("text", "") for cell in done.cells for output in cell.get("outputs", ()))
     assert re.search(r"test accuracy (0\.\d+) as in the run: \1\n", said), said
     assert "ipywidgets'" not in said
+    assert "training:" not in said  # which is one line, replaced as it goes
+    shown = [output["data"] for cell in done.cells for output in cell.get("outputs", ()) if "data" in output]
+    lines = [data["text/plain"] for data in shown if "training" in data.get("text/plain", "")]
+    assert [re.match(r"training: 30/30 epochs; loss ", line) is not None for line in lines] == [True]
+    assert any("<iframe srcdoc=" in data.get("text/html", "") for data in shown)
 
 
 def test_the_notebook_is_kept_without_outputs() -> None:

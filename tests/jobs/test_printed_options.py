@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graphmill.jobs.cli.exit_codes import run
-from graphmill.jobs.config.config import config_tree, group_classes, read_config
+from graphmill.jobs.config.config import RunOptions, config_tree, group_classes, read_config
 from graphmill.jobs.config.reader import option_names
 from graphmill.jobs.config.registry import TABLES
 from graphmill.jobs.run import train
@@ -110,7 +110,10 @@ def in_turn() -> list[Any]:
 def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, capsys, folder):
     module = importlib.import_module(f"graphmill.jobs.{job}")
     if job in TRAINING:  # --help reads the configuration first
-        monkeypatch.setattr(train, "resumed_run", lambda said: None)  # the run is not here; it would give defaults
+        monkeypatch.setattr(
+            train, "_run_options", lambda tree: RunOptions()
+        )  # the run is not here; it would give defaults
+        monkeypatch.setattr(train, "_run_there", lambda run: None)
         monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments, "--help"])
         assert module.main() == 0
         return
