@@ -12,6 +12,7 @@ from graphmill.jobs.config.predict_options import FILE_OPTIONS, PredictConfig
 from graphmill.jobs.ingest import IngestConfig, IngestMoleculesConfig, ingest_graph, ingest_set, is_typed
 from graphmill.jobs.records.run_record import Run
 from graphmill.storage.filesystem.urls import absolute_url, split_url
+from graphmill.storage.format.manifest import EDGE, Manifest
 from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS
 from graphmill.storage.importers.tables.table_files import table_files
@@ -60,16 +61,22 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
                 raise ConfigError(f"{path}: expected {wanted}, as the run's graph has, got others; set --graph")
             if own.is_typed and reverse == "auto" and own.provenance.get("reverse_edges_added") == "true":
                 reverse = "add"
-            if own.has_edge_weight and edges.weight is None and not typed:
-                print(
-                    "the run's graph has weights of edges, this table's are not named: --edge-list.weight", flush=True
-                )
             learnt = typed or own.feature_columns or own.class_names
             if learnt and edges.features_as is None:
                 edges = replace(edges, features_as=run.data_url)
+                if _learnt(newest := open_graph(run.data_url, kind=PLAIN_OR_TYPED).manifest) != _learnt(own):
+                    raise ConfigError(
+                        f"{run.data_url}: expected what the run's snapshot {run.snapshot} learnt of its tables, got snapshot {newest.snapshot}, with other categories or means; "
+                        "store the file by a graph as the run's was, and name it with --graph and --other-graph"
+                    )
             graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=edges)
             _, _, written, more = ingest_graph(replace(graph, reverse_edges=reverse), report)
-            if own.symmetric and not open_graph(url, kind=PLAIN_OR_TYPED).manifest.symmetric:
+            stored = open_graph(url, kind=PLAIN_OR_TYPED).manifest.edge_types
+            lost = lambda name: own.edge_types[name].has_edge_weight > stored[name].has_edge_weight  # noqa: E731
+            if bare := [name for name in own.edge_types if name in stored and lost(name)]:
+                named = f"of {', '.join(map(str, bare))}, weight: in {path}" if own.is_typed else "--edge-list.weight"
+                print(f"the run's graph has weights of edges, this table's are not named: {named}", flush=True)
+            if own.symmetric and not stored[EDGE].symmetric:
                 more = (
                     "warning: the run's graph has every edge's reverse, this one has not; store it as that one was, with "
                     "--edge-list.undirected-once or --reverse-edges add"
@@ -88,6 +95,10 @@ def _is_file(path: str) -> bool:
         or any(mark in path for mark in "*?[")
         or any(one.endswith(_ENDINGS) for one in parts)
     )
+
+
+def _learnt(manifest: Manifest) -> dict[str, Any]:
+    return {name: (row.feature_columns, row.class_names) for name, row in manifest.node_types.items()}
 
 
 def _has_types(path: str) -> bool:

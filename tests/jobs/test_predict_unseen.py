@@ -250,7 +250,11 @@ def test_typed_tables_are_predicted_as_if_stored_with_the_first(tmp_path):
     table.write_text(table.read_text().replace("topic 1", "topic 2"))
     (tmp_path / "one.yaml").write_text("nodes: {a: {count: 3}}\n")
     before = sorted(path for path in (tmp_path / "out").rglob("*"))
+    table = tmp_path / "first" / "papers.csv"
+    table.write_text(table.read_text().replace("topic 1", "topic 2"))
+    output_of(ingest.main, "first", "graph", "--reverse-edges", "add", "--overwrite", cwd=tmp_path)
     for words, message in (
+        (["new", "--graph", "later"], "graph: expected what the run's snapshot 1 learnt of its tables, got snapshot 2, with other categories or means"),
         (["out", "--graph", "later"], "these predictions were made of other files (or they have changed)"),
         (["new", "--graph", "first/ap.csv"], "expected a .yaml file that names tables of several types, as the run's"),
         (["new", "--graph", "one.yaml"], "expected a .yaml file that names tables of several types, as the run's"),
