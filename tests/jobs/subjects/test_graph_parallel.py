@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
         ):
             refused()
     assert memory_check.available_bytes() > 2**20
-    large = replace(data.memory.model, width=128, num_layers=3, recompute=False)
+    large = replace(data.memory.layers[0], width=128, num_layers=3, recompute=False)
     one, two, four = (training_bytes(large, 2_449_029, 123_000_000, w) for w in (1, 2, 4))
     assert two < 0.6 * one
     assert four < 0.35 * one

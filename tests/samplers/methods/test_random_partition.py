@@ -509,7 +509,6 @@ def test_shards_of_a_typed_graph_are_the_whole_in_its_stored_order(num_ranks: in
     roots = {node for node, code in zip(papers.ids, papers.split, strict=True) if code in splits}
     assert sorted(one for shard in shards for one in shard.predicted_id.tolist()) == sorted(roots)
     assert all(shard.num_bytes > 0 for shard in shards)
-    assert sampler.content_hash != FullGraphSampler(typed_router(graph.parted(2)), options, num_ranks).content_hash
 
 
 @pytest.mark.parametrize("cut_of", ["random", "within"])
