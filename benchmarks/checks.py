@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from graphmill.cluster.options import SessionOptions
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, check_fields
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.config import NodeDataOptions, config_tree, read_config
@@ -48,17 +48,17 @@ class Config:
 
     data: NodeDataOptions = field(default_factory=NodeDataOptions)
     """Which graph; the embedded one, where no other is named."""
-    width: int = 64
+    width: Count = 64
     """GECO's channels."""
-    layers: int = 3
+    layers: Count = 3
     """GECO's layers."""
-    chunks: int = 8
+    chunks: Count = 8
     """Random parts that an epoch's batches are."""
     dropout: float = 0.3
     """Of the layers, and of their input."""
-    epochs: int = 12
+    epochs: Count = 12
     """Of each loop; one more before them is not counted."""
-    workers: int = 2
+    workers: Count = 2
     """How many train."""
     local_reads: bool = True
     """Read partitions in the workers' processes, where they are on this machine; no: ask their servers."""
@@ -67,7 +67,7 @@ class Config:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "width", "layers", "chunks", "workers", "epochs"))
+        check_fields(self)
 
 
 @dataclass(frozen=True)

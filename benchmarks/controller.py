@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 from graphmill.cluster.options import SessionOptions, WorkerOptions
 from graphmill.cluster.process.outcome import Finished, Outcome
 from graphmill.core.errors import DeadlineError, StageError
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -45,20 +45,20 @@ _START_S = 120.0  # longest start of a process on a busy machine
 class ControllerConfig:
     """Measure what leads many workers."""
 
-    workers: tuple[int, ...] = (2, 50, 200, 1000)
+    workers: tuple[Count, ...] = (2, 50, 200, 1000)
     """Numbers of workers, partitions and hosts, which are the same here."""
-    epochs: int = 100
+    epochs: Count = 100
     """Of the driver's run."""
-    epoch_s: float = 0.1
+    epoch_s: Positive = 0.1
     """How long one takes."""
-    polls: int = 10
+    polls: Count = 10
     """Of the controller, and looks of the watch."""
     out: Path = Path("runs/bench-controller")
     """Where the table goes."""
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "workers", "epochs", "polls") | more_than_0(self, "epoch_s"))
+        check_fields(self)
 
 
 def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float) -> None:

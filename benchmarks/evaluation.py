@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from graphmill.cluster.process.malloc_trim import return_freed_blocks
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.core.process_memory import own_bytes
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
@@ -32,19 +32,19 @@ class Config:
 
     graph: str
     """A prepared graph's path."""
-    workers: tuple[int, ...] = (1, 2)
+    workers: tuple[Count, ...] = (1, 2)
     """Numbers of workers, one after another."""
     models: tuple[str, ...] = ("geco",)
     """Models, each with its default recipe."""
     train: bool = True
     """Train an epoch too, by the recipe's sampler."""
-    timeout_s: float = 3600.0
+    timeout_s: Positive = 3600.0
     """Longest wait in one collective call."""
     out: Path = Path("runs/bench-evaluation")
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "workers") | more_than_0(self, "timeout_s"))
+        check_fields(self)
 
 
 def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphmill.core.errors import ConfigError, GraphmillError
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Amount, Count, Positive, check_fields
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -48,13 +48,13 @@ _SOURCE_EDGES = 50_000_000  # as many as tell the source's own rate
 class BenchIngestConfig:
     """Ingest a synthetic graph by each partitioner, against the disk's own write rate."""
 
-    nodes: int = 1_000_000
+    nodes: Count = 1_000_000
     """Nodes of the graph."""
-    edges: int = 16_000_000
+    edges: Count = 16_000_000
     """Directed edges, both directions of a pair counted; the generator comes within a few per cent."""
     partitioners: tuple[Partitioner, ...] = ("random", "range", "ldg")
     """One row each, in this order."""
-    partitions: int = 16
+    partitions: Count = 16
     """Partitions of each row."""
     memory_mib: int = 1024
     """Ingestion's budget for chunks and buckets."""
@@ -62,11 +62,11 @@ class BenchIngestConfig:
     """Of the graph and of the partitioner."""
     work: Path | None = None
     """Folder on the disk to measure; graphs are written and removed there. Default: --out."""
-    reserve_gib: float = 2.0
+    reserve_gib: Amount = 2.0
     """What is to stay free on that disk."""
-    probe_mib: int = 2048
+    probe_mib: Count = 2048
     """Largest file that measures the disk; a smaller graph is measured by a file of its own size."""
-    timeout_s: float = 7200.0
+    timeout_s: Positive = 7200.0
     """Longest time of a row."""
     out: Path = Path("runs/bench-ingest")
     """Where the table goes."""
@@ -74,8 +74,7 @@ class BenchIngestConfig:
     def __post_init__(self) -> None:
         if not self.partitioners:
             raise ConfigError("partitioners: expected at least one, got none; set --partitioners")
-        rows = at_least(self, 1, "nodes", "edges", "partitions", "probe_mib") | at_least(self, 16, "memory_mib")
-        check_options(self, rows | at_least(self, 0, "reserve_gib") | more_than_0(self, "timeout_s"))
+        check_fields(self, memory_mib=16)
 
     @property
     def folder(self) -> Path:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphmill.cluster.metrics.class_scores import roc_auc
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, Size, check_fields, check_options
 from graphmill.jobs.bench.results import keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -45,23 +45,23 @@ class LinksBench:
 
     graph: str
     """A stored graph with links held out."""
-    epochs: int = 12
+    epochs: Count = 12
     """Passes over the links that train."""
     seeds: int = 5
     """How many runs of each model."""
-    batch_size: int = 16_384
+    batch_size: Count = 16_384
     """Links of a batch."""
-    width: int = 64
+    width: Count = 64
     """Channels of a node's state."""
-    num_layers: int = 2
+    num_layers: Count = 2
     """Layers, of one hop each."""
     learning_rate: float = 0.005
     """Of all models."""
-    embedding: int = 0
+    embedding: Size = 0
     """Width of a trainable row for each node, beside its features, for all models: by Adagrad, of rate 0.05."""
-    filter_width: int = 64
+    filter_width: Count = 64
     """Of the network that makes GECO's filters."""
-    rivals: int = 100
+    rivals: Count = 100
     """Drawn nodes that a link is ranked against."""
     peer: bool = True
     """Run the PyG script, too."""
@@ -71,10 +71,8 @@ class LinksBench:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "epochs", "batch_size", "width", "num_layers", "rivals", "filter_width") | at_least(
-            self, 0, "embedding"
-        )
-        check_options(self, rows | {"seeds": (1 <= self.seeds <= 10, "1 to 10")})
+        check_fields(self)
+        check_options(self, {"seeds": (1 <= self.seeds <= 10, "1 to 10")})
 
 
 @dataclass(frozen=True)

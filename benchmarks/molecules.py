@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, check_fields
 from graphmill.jobs.bench.device import seconds_of
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
@@ -37,19 +37,19 @@ class BenchMoleculesConfig:
     """A table of SMILES; default: molecules by rule."""
     targets: tuple[str, ...] = ()
     """The table's target columns."""
-    molecules: int = 5000
+    molecules: Count = 5000
     """Molecules to featurise in each round, drawn evenly from the source; ingestion and batches take all."""
-    workers: tuple[int, ...] = (1, 2)
+    workers: tuple[Count, ...] = (1, 2)
     """Numbers of workers to time."""
-    batch_graphs: int = 256
+    batch_graphs: Count = 256
     """Molecules in one batch."""
-    rounds: int = 3
+    rounds: Count = 3
     """Rounds; the best counts."""
     out: Path = Path("runs/bench_molecules")
     """Directory for results.md and results.json."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "molecules", "batch_graphs", "rounds", "workers"))
+        check_fields(self)
 
 
 def best_rate(

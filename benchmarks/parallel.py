@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.core.process_memory import own_bytes
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
@@ -27,25 +27,25 @@ class Config:
 
     graph: str
     """A prepared graph's path."""
-    workers: tuple[int, ...] = (1, 2, 4)
+    workers: tuple[Count, ...] = (1, 2, 4)
     """Numbers of workers, one after another."""
-    steps: int = 2
+    steps: Count = 2
     """Optimizer steps of each."""
-    width: int = 128
+    width: Count = 128
     """Channels."""
-    layers: int = 3
+    layers: Count = 3
     """Layers."""
     dropout: float = 0.0
     """Of the layers."""
     recompute: bool = False
     """Compute each layer again in the backward pass instead of keeping it."""
-    timeout_s: float = 900.0
+    timeout_s: Positive = 900.0
     """Longest wait in one collective call."""
     out: Path = Path("runs/bench-parallel")
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "workers", "steps", "width", "layers") | more_than_0(self, "timeout_s"))
+        check_fields(self)
 
 
 def worker(rank: int, size: int, config: Config, folder: str) -> None:

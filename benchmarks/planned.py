@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from graphmill.cluster.options import SessionOptions
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, Size, check_fields, check_options
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -40,9 +40,9 @@ class PlannedConfig:
 
     nodes: int = 200_000
     """Size of the synthetic graph; its mean degree is 50."""
-    batch_size: int = 102
+    batch_size: Count = 102
     """Roots per batch; 1024 for 2,000,000 nodes."""
-    fanouts: tuple[int, ...] = (15, 10, 5)
+    fanouts: tuple[Count, ...] = (15, 10, 5)
     """Neighbors per hop."""
     scheme: Scheme = "uniform"
     """How neighbors are drawn."""
@@ -56,21 +56,21 @@ class PlannedConfig:
     """Whose batches; in this process the partition of the same number is its own."""
     partitioner: Partitioner = "random"
     """How the graph is partitioned."""
-    groups: int | None = None
+    groups: Count | None = None
     """Locality groups of ldg and metis; none: as many as ingestion chooses."""
     root_order: Literal["shuffled", "groups"] = "shuffled"
     """Of the batches' roots."""
     feature_dtype: FeatureDtype = "float32"
     """How features are stored, and so travel."""
-    budgets: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    budgets: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)
     """Rows kept at most, in shares of all rows."""
-    epochs: int = 2
+    epochs: Count = 2
     """Epochs loaded; all count."""
-    steps: int | None = None
+    steps: Count | None = None
     """Batches of an epoch; none: all of the rank's."""
-    threads: int = 1
+    threads: Count = 1
     """Threads of the loader."""
-    plan_bytes: int = 1 << 30
+    plan_bytes: Size = 1 << 30
     """Of batches drawn ahead."""
     check: bool = True
     """Compare every batch with the unplanned one; leave it out where times count."""
@@ -81,17 +81,8 @@ class PlannedConfig:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        whole = at_least(self, 1, "batch_size", "epochs", "steps", "threads", "fanouts", "groups") | at_least(
-            self, 0, "plan_bytes"
-        )
-        check_options(
-            self,
-            whole
-            | {"rank": (0 <= self.rank < self.partitions, "a partition's number")}
-            | at_least(self, 2, "partitions")
-            | at_least(self, 47, "nodes")
-            | more_than_0(self, "budgets"),
-        )
+        check_fields(self, partitions=2, nodes=47)
+        check_options(self, {"rank": (0 <= self.rank < self.partitions, "a partition's number")})
 
 
 class Row(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, check_fields
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.config.reader import parse
 
@@ -42,13 +42,13 @@ class ScriptConfig:
 
     graphs: tuple[str, ...] = ()
     """Stored graphs with labels and splits."""
-    steps: int = 200
-    rounds: int = 3
+    steps: Count = 200
+    rounds: Count = 3
     """Of which medians are taken."""
     out: Path = Path("runs/bench-script")
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "steps", "rounds"))
+        check_fields(self)
         if not self.graphs:
             raise ConfigError("graphs: expected at least one stored graph, got none; set --graphs")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphmill.cluster.options import SessionOptions
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, Size, check_fields
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -36,15 +36,15 @@ Way = Callable[["FetchRows"], "NodeRows"]
 class TransportConfig:
     """Time requests for rows."""
 
-    rows: tuple[int, ...] = (10, 1000, 10_000, 50_000, 150_000)
+    rows: tuple[Count, ...] = (10, 1000, 10_000, 50_000, 150_000)
     """Rows of one request."""
-    columns: int = 100
+    columns: Count = 100
     """Numbers in a row, float32."""
-    table_rows: int = 200_000
+    table_rows: Count = 200_000
     """Rows that the server holds."""
-    rounds: int = 20
+    rounds: Count = 20
     """Measured requests of each way and size."""
-    warmup: int = 3
+    warmup: Size = 3
     """Requests of each before."""
     server: str | None = None
     """Address of the node that serves; none: this one."""
@@ -53,7 +53,7 @@ class TransportConfig:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "rows", "columns", "table_rows", "rounds") | at_least(self, 0, "warmup"))
+        check_fields(self)
 
 
 class RowServer:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, Size, check_fields
 from graphmill.jobs.bench import peer_process
 from graphmill.jobs.bench.peer_process import check_peer_options
 from graphmill.jobs.bench.peers import Rates
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 class BenchConfig:
     """Time typed neighbor sampling."""
 
-    scale: float = 1.0
+    scale: Positive = 1.0
     """Size of the graph, as a share of ogbn-mag's."""
     fanouts: tuple[int, ...] = (10, 10)
     """Neighbors per relation and hop."""
-    batch_size: int = 1024
+    batch_size: Count = 1024
     """Roots per batch."""
-    threads: tuple[int, ...] = (1, 2)
+    threads: tuple[Count, ...] = (1, 2)
     """Thread counts to time."""
     batches: int = 20
     """Batches per round."""
-    warmup: int = 3
+    warmup: Size = 3
     """Batches before the first round."""
-    rounds: int = 3
+    rounds: Count = 3
     """Rounds; the best counts."""
     dgl_python: str | None = None
     """An interpreter with dgl 1.1.3."""
@@ -58,8 +58,7 @@ class BenchConfig:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "rounds", "batch_size", "threads") | at_least(self, 2, "batches")
-        check_options(self, rows | at_least(self, 0, "warmup") | more_than_0(self, "scale"))
+        check_fields(self, batches=2)
         check_peer_options(self)
 
 

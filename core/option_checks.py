@@ -7,7 +7,9 @@ Needs Python alone: models' options are checked here too.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from functools import cache, partial
+from math import inf
 from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -16,7 +18,7 @@ from graphmill.core.errors import ConfigError, quoted
 
 
 class Bound(NamedTuple):
-    """What the type of a field says beside int or float."""
+    """What the type of a field says beside int or float; of a tuple each entry, and there is one."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -25,7 +27,7 @@ class Bound(NamedTuple):
 Count = Annotated[int, Bound("at least 1", lambda value: value >= 1)]
 Size = Annotated[int, Bound("at least 0", lambda value: value >= 0)]
 Amount = Annotated[float, Bound("at least 0", lambda value: value >= 0)]
-Positive = Annotated[float, Bound("more than 0", lambda value: value > 0)]
+Positive = Annotated[float, Bound("more than 0", lambda value: 0 < value < inf)]
 Share = Annotated[float, Bound("0 or more and less than 1", lambda value: 0 <= value < 1)]
 
 _hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
@@ -53,30 +55,9 @@ def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
             raise refused(name, expected, getattr(options, name))
 
 
-def at_least(options: Any, least: float, *names: str) -> dict[str, tuple[bool, str]]:
-    """Rows of `check_options`: numbers from `least` on, or lists of at least one of them. None is fine."""
-    return _all(options, names, lambda number: number >= least, f"at least {least}")
-
-
-def more_than_0(options: Any, *names: str) -> dict[str, tuple[bool, str]]:
-    """Rows of `check_options`: numbers above 0, or lists of at least one of them. None is fine."""
-    return _all(options, names, lambda number: number > 0, "more than 0")
-
-
 def refused(name: str, expected: str, value: Any) -> ConfigError:
     """The error of an option with this value."""
     return ConfigError(f"{name}: expected {expected}, got {quoted(value)}; set {name}")
-
-
-def _all(
-    options: Any, names: tuple[str, ...], is_fine: Callable[[float], bool], expected: str
-) -> dict[str, tuple[bool, str]]:
-    rows = {}
-    for name in names:
-        value = getattr(options, name)
-        numbers = value if isinstance(value, tuple) else (value,)
-        rows[name] = value is None or (len(numbers) > 0 and all(map(is_fine, numbers))), expected
-    return rows
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
@@ -105,5 +86,9 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, tuple | list) and getattr(value, "ndim", 0) != 1:  # of arrays
             words = {int: "integers", float: "numbers"}.get(arguments[0], "words")
             raise refused(name, f"a tuple of {words}", value)
+        if not len(value) and get_origin(arguments[0]) is Annotated:  # bounds are of one number at least
+            raise refused(name, arguments[0].__metadata__[0].expected, value)
         return tuple(_typed(name, arguments[0], one) for one in value)
+    elif isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
+        raise refused(name, f"a {hint.__name__}", value)
     return value

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from graphmill.cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import check_options, more_than_0
+from graphmill.core.option_checks import Positive, check_fields
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 
@@ -54,12 +54,12 @@ class DoctorConfig:
     """A URL or folder that must take files, such as where predictions go."""
     run_dir: Path = Path("runs")
     """Where runs are kept."""
-    timeout_s: float = 60.0
+    timeout_s: Positive = 60.0
     """For all nodes of the cluster to answer."""
     ray: RayCheckOptions = field(default_factory=RayCheckOptions)
 
     def __post_init__(self) -> None:
-        check_options(self, more_than_0(self, "timeout_s"))
+        check_fields(self)
 
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphmill.core.errors import ConfigError, DataError, MissingDependencyError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, check_fields
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
@@ -43,11 +43,11 @@ class IndexConfig:
     """hnsw: a graph of near vectors (arXiv:1603.09320), which is searched in logarithmic time and misses some; flat: all vectors are compared."""
     links: int = 32
     """hnsw: links of a vector."""
-    search: int = 64
+    search: Count = 64
     """hnsw: candidates of a search; more find more, and take longer."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 2, "links") | at_least(self, 1, "search"))
+        check_fields(self, links=2)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, Size, check_fields, check_options
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.cli.quiet import results
 from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
@@ -73,7 +73,7 @@ class IngestConfig(IngestOptions):
     rev_NAME; keep: the edges as they are; auto: add for sources that give undirected edges once, for OGB's citation graphs and for ogbn-mag."""
     memory_mib: int = 1024
     """Budget for chunks and buckets, besides about 20 bytes per node."""
-    threads: int | None = None
+    threads: Count | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     place: Literal["url", "hosts"] = "url"
     """hosts: copy each partition of the graph at SOURCE, its origin, to the disk of the host of a Ray cluster that will serve it, at the path URL;
@@ -86,9 +86,9 @@ class IngestConfig(IngestOptions):
     """Of ogbl-collab: the years of edges and held-out links are their times, and what happens in two years is two edges."""
     root: str = "data/sets"
     """Where a public set's files lie, as its publisher packs them. Nothing is downloaded; what is missing is named, with where it comes from."""
-    per_class: int | None = None
+    per_class: Count | None = None
     """Splits of our own: so many nodes of each class validate, as many test, the rest train. Default: the set's splits, else TokenGT's 30."""
-    split_sets: int = 7
+    split_sets: Count = 7
     """How many of them, drawn by --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
     node_features: Literal["source", "edge-means"] = "source"
@@ -101,9 +101,8 @@ class IngestConfig(IngestOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fits = 1 <= self.partitions <= MAX_PARTITIONS
-        rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads", "per_class", "split_sets")
-        check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
+        check_fields(self, memory_mib=16)
+        check_options(self, {"partitions": (1 <= self.partitions <= MAX_PARTITIONS, f"1 to {MAX_PARTITIONS}")})
         named = self.source in DATA_SETS or self.source.startswith(("synthetic", "ogbn-", "ogbl-", _TRIPLES))
         typed = is_typed(self.source)
         other = EdgeListOptions(
@@ -127,7 +126,7 @@ class IngestSetConfig:
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/sets"
     """Where its files lie, as its publisher packs them. Nothing is downloaded; what is missing is named, with where it comes from."""
-    shard_rows: int = 20_000
+    shard_rows: Count = 20_000
     """Graphs of one shard, which are joined in memory."""
     overwrite: bool = False
     """Publish a new snapshot of the set at the url; the old ones stay."""
@@ -136,7 +135,7 @@ class IngestSetConfig:
     split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "shard_rows"))
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,14 +150,14 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     """Where PCQM4Mv2 lies: its folder pcqm4m-v2, or the folder that has it. Nothing is downloaded."""
     count: int = 3000
     """Molecules of the embedded source, at most about 5,000."""
-    holdout: int = 0
+    holdout: Size = 0
     """Of pcqm4mv2: so many training molecules validate, and the official validation part is the test part, as GRIT's and PPGT's scores have it with 150000."""
     table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(self, at_least(self, 0, "holdout"))
+        check_fields(self)
         if self.split and (self.table.split_column or self.table.split_file or self.holdout):
             raise ConfigError(f"split: expected {self.split} or the table's own split, got both; leave one of them out")
         if self.holdout and self.source != "pcqm4mv2":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Size, check_fields
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
@@ -37,9 +37,9 @@ class ReplayConfig:
 
     run: str
     """The run's directory."""
-    epoch: int = 0
+    epoch: Size = 0
     """Counted from 0."""
-    batch: int = 0
+    batch: Size = 0
     """Number in its epoch, counted from 0: with two micro-batches a step, step 5 has the batches 10 and 11."""
     loss: bool = False
     """Compute the loss, its gradient and each layer's output, by the weights of the nearest checkpoint at or before the batch."""
@@ -49,7 +49,7 @@ class ReplayConfig:
     """Import and run the model, sampler or task of its own that the run names, if it names one."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 0, "epoch", "batch"))
+        check_fields(self)
 
 
 @dataclass(frozen=True)

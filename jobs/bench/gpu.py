@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, check_fields
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.bench.speed import PAPER_NODES, PAPER_RATIO
 from graphmill.jobs.bench.training import PAPER_EPOCH_S
@@ -45,23 +45,23 @@ class GpuConfig:
     """Which parts are measured."""
     device: str = "cuda"
     """Or cuda:1, or cpu."""
-    log2_to: int = 21
+    log2_to: Count = 21
     """Of the speed rows."""
     budget_s: float = 900.0
     """Of the speed rows."""
-    nodes: int = 2_449_029
+    nodes: Count = 2_449_029
     """Of the training rows."""
-    wait_nodes: int = 500_000
+    wait_nodes: Count = 500_000
     """Nodes of the graph on which waits for batches are measured."""
-    wait_steps: int = 40
+    wait_steps: Count = 40
     """Steps of which waits are measured."""
-    threads: int = 8
+    threads: Count = 8
     """Of the loader."""
     out: Path = Path("runs/bench-gpu")
     """Where the tables go."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "log2_to", "nodes", "wait_nodes", "wait_steps", "threads"))
+        check_fields(self)
 
 
 class Result(NamedTuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, Size, check_fields
 from graphmill.jobs.bench import peer_process
 from graphmill.jobs.bench.peer_process import check_peer_options
 from graphmill.jobs.bench.peers import Rates
@@ -40,19 +40,19 @@ class BenchConfig:
     """Size of the synthetic graph; its mean degree is 50, as ogbn-products has it."""
     fanouts: tuple[int, ...] = (15, 10, 5)
     """Neighbors per hop."""
-    batch_size: int = 1024
+    batch_size: Count = 1024
     """Roots per batch."""
-    threads: tuple[int, ...] = (1, 2)
+    threads: tuple[Count, ...] = (1, 2)
     """Thread counts to time."""
-    batches: int = 20
+    batches: Count = 20
     """Batches per round."""
-    warmup: int = 3
+    warmup: Size = 3
     """Batches before the first round."""
-    rounds: int = 3
+    rounds: Count = 3
     """Rounds; the best counts."""
-    partitions: int = 4
+    partitions: Count = 4
     """Partitions of the remote measures."""
-    wait_steps: int = 5
+    wait_steps: Size = 5
     """Training steps in which waiting for batches is counted; 0: none."""
     remote: bool = True
     """Time partition servers too (starts a local Ray)."""
@@ -68,8 +68,7 @@ class BenchConfig:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "batches", "rounds", "partitions", "batch_size", "threads")
-        check_options(self, rows | at_least(self, 0, "warmup", "wait_steps"))
+        check_fields(self)
         check_peer_options(self)
         if min((self.nodes, *self.sizes)) < 47:
             raise ConfigError(

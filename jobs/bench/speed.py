@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Amount, Count, Positive, check_fields
 from graphmill.jobs.bench.device import peak_bytes, seconds_of, unless_too_large
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
@@ -62,25 +62,25 @@ class SpeedConfig:
     """Largest graph."""
     nodes: tuple[int, ...] = ()
     """These sizes instead."""
-    graphs: int = 1
+    graphs: Count = 1
     """Each size is a batch of so many graphs; not for GECO."""
     degree: int = 20
     """Neighbours per node, even."""
-    width: int = 128
+    width: Count = 128
     """Channels of a node's state."""
-    heads: int = 8
+    heads: Count = 8
     """Attention heads."""
-    layers: int = 3
+    layers: Count = 3
     """Of the whole models."""
-    order: int = 2
+    order: Count = 2
     """GECO's K."""
-    rounds: int = 5
+    rounds: Count = 5
     """Fewer where the budget asks for it, at least one."""
-    budget_s: float = 600.0
+    budget_s: Positive = 600.0
     """Shared evenly by subjects and levels; a part of it that is not used goes to the next level."""
-    memory_gb: float = 0.0
+    memory_gb: Amount = 0.0
     """At most this; 0: what the device has free."""
-    threads: int = 1
+    threads: Count = 1
     """Threads of torch."""
     device: str = "cpu"
     """Torch's name of it: cpu, cuda or cuda:1."""
@@ -94,8 +94,7 @@ class SpeedConfig:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "width", "heads", "layers", "order", "rounds", "threads", "graphs")
-        check_options(self, rows | at_least(self, 0, "memory_gb") | more_than_0(self, "budget_s"))
+        check_fields(self)
         if self.width % self.heads:
             raise ConfigError(f"heads: expected a divisor of the width {self.width}, got {self.heads}; set --heads")
         if self.degree % 2 or not self.sizes() or not 0 < self.degree <= min(self.sizes()) * self.graphs // 2:

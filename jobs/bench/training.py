@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Amount, Count, check_fields
 from graphmill.jobs.bench.device import peak_bytes, seconds_of, unless_too_large
 from graphmill.jobs.bench.results import check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
@@ -47,25 +47,25 @@ class TrainingConfig:
 
     rows: tuple[RowName, ...] = ("geco", "primphormer", "tokengt")
     """Which models."""
-    nodes: int = 2_449_029
+    nodes: Count = 2_449_029
     """Of geco's and primphormer's graph."""
     degree: int = 50
     """Even."""
-    parts: int = 10
+    parts: Count = 10
     """Of primphormer's graph."""
-    width: int = 128
+    width: Count = 128
     """Of geco and primphormer."""
-    layers: int = 3
+    layers: Count = 3
     """Of geco; primphormer has 2."""
-    graphs: int = 128
+    graphs: Count = 128
     """Molecules of a batch."""
     recompute: bool = False
     """geco: keep only the input of each layer."""
-    rounds: int = 3
+    rounds: Count = 3
     """Steps that are timed, or epochs of primphormer's; one more before them."""
-    memory_gb: float = 0.0
+    memory_gb: Amount = 0.0
     """At most this; 0: what the device has free."""
-    threads: int = 1
+    threads: Count = 1
     """Threads of torch."""
     device: str = "cpu"
     """Torch's name of it: cpu, cuda or cuda:1."""
@@ -75,8 +75,7 @@ class TrainingConfig:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "nodes", "parts", "width", "layers", "graphs", "rounds", "threads")
-        check_options(self, rows | at_least(self, 0, "memory_gb"))
+        check_fields(self)
         if self.degree % 2 or not 0 < self.degree <= self.nodes // 2:
             raise ConfigError(f"degree: expected an even number up to nodes / 2, got {self.degree}; set --degree")
 

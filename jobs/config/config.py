@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from graphmill.cluster.options import EmbeddingOptions, ServerOptions, SessionOptions, TrainOptions, WorkerOptions
 from graphmill.core.errors import ConfigError, FormatError, quoted
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, Size, check_fields, check_options
 from graphmill.core.summaries import changed_options
 from graphmill.jobs.config.defaults import rule_paths
 from graphmill.jobs.config.link_options import LinksOptions
@@ -70,7 +70,7 @@ class NodeDataOptions:
     """Where prepared graphs are kept, and where OGB's raw files are looked for."""
     directed: bool = False
     """An OGB set whose edges have a direction (ogbn-arxiv): keep it; otherwise each edge gets its reverse, as in the literature."""
-    split_set: int = 0
+    split_set: Size = 0
     """Index of the train/valid/test split to use."""
     edge_features: bool = False
     """The model reads the stored features of edges: every batch holds them."""
@@ -81,13 +81,13 @@ class NodeDataOptions:
     """Model and features-only baseline read columns of node features minus their mean, by their deviation, both of the training rows, and a model that reads
     features of edges (--data.edge_features) these too, by all edges. auto: columns whose scale
     is far from 1 (root mean square of the numbers that are not 0 above 10, or a hundredth of the others'; a mean 100 deviations from 0); yes: all columns."""
-    category_width: int = 16
+    category_width: Count = 16
     """Of the trainable rows of categories, where ingestion made columns embedded (--edge-list.embedding-columns): those of a node's columns are added up, and stand beside its features."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
     """Of a graph that the run prepares itself."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 0, "split_set") | at_least(self, 1, "category_width"))
+        check_fields(self)
         if self.path is None and self.split_set > 0:
             raise ConfigError(
                 f"split_set: the embedded graph has one split, number 0, got {self.split_set}; leave it out, or set path"
@@ -117,14 +117,14 @@ class NodeEvaluationOptions:
 
     how: Literal["full", "sampled"] = "full"
     """On the whole graph as one batch, or through the sampler of the roots."""
-    chunks: int = 1
+    chunks: Count = 1
     """full: chunks, where the whole graph does not fit as one batch. Edges between chunks are left out: scores are estimates."""
     select_by: Literal["exact", "estimate"] = "exact"
     """What the kept weights are chosen by: exact: the best validation score, or where scores are estimates the last epoch;
     estimate: the best estimated validation score."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "chunks"))
+        check_fields(self)
         if self.select_by == "estimate" and self.estimate is None:
             raise ConfigError(
                 "select_by: 'estimate' expects scores that are estimates (how full, chunks above 1), these are exact; set select_by"
@@ -154,7 +154,7 @@ class NodeEvaluationOptions:
 class GraphEvaluationOptions:
     """How splits are scored."""
 
-    max_graphs: int = 256
+    max_graphs: Count = 256
     """Graphs per batch and worker."""
     estimate = None
     keeps_best = True
@@ -164,7 +164,7 @@ class GraphEvaluationOptions:
         return replace(options, max_graphs=self.max_graphs)
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "max_graphs"))
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.models.options.links import LinkDecoderOptions
 from graphmill.samplers.vocabulary.options import LinkOptions, RandomPartitionOptions, TrainNegatives
 from graphmill.storage.format.source import SPLITS
@@ -19,28 +19,27 @@ class LinksOptions:
     """What selects the best epoch: the mean reciprocal rank, the ROC-AUC, or the share of links among the first so many; all are reported."""
     loss: Literal["bce", "margin", "softmax"] = "bce"
     """Binary cross-entropy of a link and its negatives; a margin between the two; or the cross-entropy of the link among itself and its negatives."""
-    margin: float = 1.0
+    margin: Positive = 1.0
     """Of the loss margin."""
-    batch_size: int = 1024
+    batch_size: Count = 1024
     """Links of a batch, in place of the sampler's roots."""
     negatives: TrainNegatives = "uniform"
     """Ends in place of a link's destination: any node; by degree^0.75; destinations of the batch's other links; or those stored for the training split."""
-    num_negatives: int = 1
+    num_negatives: Count = 1
     """Of each link in training."""
     exclude_own: bool = True
     """Leave the links of a batch, and their reverses, out of the edges that it passes messages along: else the network may read the answer off them."""
     ranking: Literal["auto", "fixed", "sampled", "all"] = "auto"
     """What links are scored against: the negatives stored with their split; so many drawn nodes (--task.num_rivals); or all nodes but those that the
     source is known to be joined with. auto: fixed where the graph has them, else sampled."""
-    num_rivals: int = 100
+    num_rivals: Count = 100
     """Of each link, with --task.ranking sampled: the same in every run."""
     relation: str | None = None
     """Of a typed graph: SOURCE--NAME--TARGET, whose links are predicted. None: the one of which links are held out."""
     decoder: LinkDecoderOptions = field(default_factory=LinkDecoderOptions)
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "batch_size", "num_negatives", "num_rivals") | more_than_0(self, "margin")
-        check_options(self, rows)
+        check_fields(self)
 
     def training(self, around: Any, seed: int) -> LinkOptions:
         """The options of the sampler of training batches, whose links' surroundings `around` draws."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphmill.cluster.options import SessionOptions
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, Size, check_fields
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.molecules.smiles_options import SmilesOptions
 
@@ -30,14 +30,14 @@ class PredictConfig:
     """all, or one of: train, valid, test (or as the set names them), and none: what is in no split."""
     embeddings: bool = False
     """Add the states that the model's head reads, where it has one."""
-    top_k: int = 10
+    top_k: Count = 10
     """Of a run on links: the best destinations of each node, without those that it has an edge to."""
     relation: str | None = None
     """Of a run on links in a knowledge graph: the relation by which destinations are to be found ("inverse of …": by which nodes are found that end here)."""
     parallel: Literal["auto", "data", "graph"] = "auto"
     """graph: the whole graph is one batch, its nodes spread over the workers (of geco, sage, gcn, gat; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
-    workers: int | None = None
+    workers: Count | None = None
     """Each with a CPU, or with a GPU; none: of a run scored on the full graph as many as it had, at most this machine's cores; else one for each
     GPU; on CPUs one where this process predicts (see launcher), else 2."""
     launcher: Literal["auto", "process", "ray"] = "auto"
@@ -49,13 +49,13 @@ class PredictConfig:
     """Import and run the model, sampler or task of its own that the run names, if it names one."""
     verify: bool = True
     """Check the data's checksums first."""
-    shard_rows: int = 250_000
+    shard_rows: Count = 250_000
     """Rows of one Parquet file."""
-    piece_batches: int = 32
+    piece_batches: Count = 32
     """Batches of one piece at most: what an interruption costs each worker."""
-    restarts: int = 3
+    restarts: Size = 3
     """How often a worker that died is started again; none where they predict the whole graph together."""
-    deadline_s: float = 600.0
+    deadline_s: Positive = 600.0
     """Longest wait for the next finished piece of Ray's workers."""
     submission: str | None = None
     """Also write OGB's files into this folder: of pcqm4mv2 those of its leaderboard (y_pred_pcqm4m-v2_test-dev.npz, …), else y_true and y_pred of each
@@ -69,5 +69,4 @@ class PredictConfig:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "shard_rows", "piece_batches", "workers", "top_k") | at_least(self, 0, "restarts")
-        check_options(self, rows | more_than_0(self, "deadline_s"))
+        check_fields(self)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from graphmill.core.errors import ConfigError, FormatError
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Size, check_fields
 from graphmill.jobs.bench.results import table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.config import config_tree, read_config, read_recipe
@@ -68,7 +68,7 @@ class BrecConfig:
     """Its recipe brec.yaml is trained."""
     pairs: tuple[str, ...] = tuple(CATEGORIES)
     """Categories, or parts of them: `basic:0-9`, `cfi:3`."""
-    epochs: int = 20
+    epochs: Size = 20
     """At most, per pair."""
     loss_threshold: float = 0.1
     """Training stops below it."""
@@ -100,7 +100,7 @@ class BrecConfig:
     """Train nothing; list the pairs that the model's walks let it tell apart at all (grit, ppgt)."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 2, "batch_size") | at_least(self, 0, "epochs"))
+        check_fields(self, batch_size=2)
         if self.batch_size % 2:
             raise ConfigError(f"batch_size: expected an even number, got {self.batch_size}; set --batch-size")
         if self.bound and self.model not in WALK_STEPS:

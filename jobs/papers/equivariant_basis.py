@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, check_fields, check_options
 from graphmill.jobs.bench.results import check_results, keep, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -96,7 +96,7 @@ class BasisConfig:
     """Tokens of nodes and edges, or of all n² pairs (the paper halves the batch there)."""
     scale: Literal["paper", "reduced", "smoke"] = "reduced"
     """The paper's sizes, or what one core does in minutes."""
-    steps: int | None = None
+    steps: Count | None = None
     """Training steps; default: the scale's."""
     seed: int = 0
     """The same seed gives the same table."""
@@ -106,7 +106,8 @@ class BasisConfig:
     """Where the table is saved."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "steps") | {"rows": (len(self.rows) > 0, "at least one")})
+        check_fields(self)
+        check_options(self, {"rows": (len(self.rows) > 0, "at least one")})
 
 
 def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> list[tuple[int, int]]:

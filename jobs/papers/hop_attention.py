@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.jobs.bench.results import check_results, keep, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -50,17 +50,17 @@ class HopConfig:
     """A stored set of graphs; none: embedded molecules."""
     kinds: tuple[Kind, ...] = get_args(Kind)
     """Which attentions."""
-    hops: tuple[int, ...] = (1, 2, 3)
+    hops: tuple[Count, ...] = (1, 2, 3)
     """k."""
-    graphs: int = 20
+    graphs: Count = 20
     """How many, the largest of the first thousand."""
-    steps: int = 2000
+    steps: Count = 2000
     """Of each graph by itself."""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Adam's, from which a cosine falls to 0."""
-    width: int = 64
+    width: Count = 64
     """Channels of a node's state."""
-    walk_steps: int = 21
+    walk_steps: Count = 21
     """GRIT's K."""
     seed: int = 0
     """The same seed gives the same table."""
@@ -68,8 +68,7 @@ class HopConfig:
     """Where the table is saved."""
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "graphs", "steps", "width", "walk_steps") | more_than_0(self, "lr")
-        check_options(self, rows | {"hops": (bool(self.hops) and min(self.hops) >= 1, "numbers from 1 on")})
+        check_fields(self)
 
 
 def read_graphs(data: str | None, count: int) -> "list[Graphs]":

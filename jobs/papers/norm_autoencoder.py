@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.jobs.bench.results import check_results, keep, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -32,13 +32,13 @@ class AutoencoderConfig:
 
     norms: tuple[Norm, ...] = get_args(Norm)
     """Which norms."""
-    steps: int = 5000
+    steps: Count = 5000
     """Training steps."""
     points: int = 1024
     """Of a step; all are drawn anew."""
-    width: int = 16
+    width: Count = 16
     """Channels of the hidden layer."""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Adam's learning rate."""
     seed: int = 0
     """The same seed gives the same table."""
@@ -46,7 +46,7 @@ class AutoencoderConfig:
     """Where the table is saved."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "steps", "width") | at_least(self, 2, "points") | more_than_0(self, "lr"))
+        check_fields(self, points=2)
 
 
 def draw_points(count: int) -> "Tensor":

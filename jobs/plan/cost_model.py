@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from graphmill.core.errors import ConfigError, FormatError
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 from graphmill.jobs.reporting.page import print_markdown
@@ -518,13 +518,13 @@ class Config:
 
     points: str | None = None
     """points.jsonl of a sweep: fits the rates to its points of one worker, and shows the error at every point."""
-    nodes: tuple[int, ...] = (8, 16, 32, 64)
+    nodes: tuple[Count, ...] = (8, 16, 32, 64)
     """Nodes of the predicted clusters, a worker on each."""
-    gigabits: tuple[float, ...] = (10.0, 25.0, 100.0)
+    gigabits: tuple[Positive, ...] = (10.0, 25.0, 100.0)
     """Speeds of their links."""
-    train_ms: float = 100.0
+    train_ms: Positive = 100.0
     """A step's training time on an accelerator, for a second table; the first one trains on the fitted CPU."""
-    loader_threads: int = 4
+    loader_threads: Count = 4
     """Sampling threads of a worker, each with a core."""
     cache_share: float = 0.0
     """Share of all rows that each node has room for, by plan (--loader.cache_bytes)."""
@@ -532,7 +532,7 @@ class Config:
     """What the graphs' features are stored as."""
 
     def __post_init__(self) -> None:
-        check_options(self, at_least(self, 1, "nodes", "loader_threads") | more_than_0(self, "gigabits", "train_ms"))
+        check_fields(self)
 
 
 def print_checks(checks: Sequence[Check]) -> None:

@@ -15,7 +15,7 @@ from graphmill.cluster.options import WorkerOptions
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.ray.placement import resolve as resolve_workers
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import at_least, check_options, more_than_0
+from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.jobs.config.config import RunConfig, check_code, config_tree, read_config, read_recipe
 from graphmill.jobs.config.reader import Tree, UsageError, option_names, read_words
 from graphmill.jobs.config.registry import Component, find_kind
@@ -48,7 +48,7 @@ class SweepOptions:
     """OPTION=A,B …: values of which every combination runs; "sampler.fanouts=10 5,5 5" for options of several values."""
     draw: tuple[str, ...] = ()
     """OPTION=LOW..HIGH or OPTION=LOW..HIGH:log …: ranges to draw from."""
-    trials: int | None = None
+    trials: Count | None = None
     """Number of draws; each runs with every combination of the grid and every seed."""
     search: Literal["tpe", "random"] = "tpe"
     """How to draw: tpe: near what scored well (Optuna's TPE, at random for the first ten); random: blindly."""
@@ -64,15 +64,15 @@ class SweepOptions:
     """What trials are compared by: valid_accuracy, valid_mae, valid_loss …; the default is what selects a run's best epoch."""
     prune: bool = False
     """Stop a trial whose best validation is worse than the median of the others at the same epoch, once five have ended."""
-    prune_after: int = 1
+    prune_after: Count = 1
     """Epochs that every trial gets before it may be stopped."""
     baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
     """Classic models trained after the trials, by their frozen recipes (recipes/baselines): once for each graph, split and seed; after the --, --baseline.configurations says how many configurations of each. none: leave them out."""
-    at_once: int | None = None
+    at_once: Count | None = None
     """Trials that run together; the default is as many as cores and GPUs hold, and one where scaling is measured."""
-    cpus: int | None = None
+    cpus: Count | None = None
     """Cores that the trials may use together; the default is this machine's."""
-    trial_timeout_s: float = 86_400.0
+    trial_timeout_s: Positive = 86_400.0
     """Longest that a trial may take."""
     seed: int = 0
     """Seed of the draws."""
@@ -86,8 +86,7 @@ class SweepOptions:
     """Import the model, sampler or task of its own that a recipe, a study or a resumed sweep outside this folder names."""
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "trials", "at_once", "cpus", "prune_after")
-        check_options(self, rows | more_than_0(self, "trial_timeout_s"))
+        check_fields(self)
         if self.draw and self.trials is None:
             raise ConfigError(f"draw {self.draw[0]}: expected how often to draw; set trials")
         if self.trials is not None and not self.draw and self.resume is None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from graphmill.core import option_checks
 from graphmill.core.errors import ConfigError
-from graphmill.core.option_checks import check_options, more_than_0
+from graphmill.core.option_checks import Positive, check_options
 from graphmill.samplers.vocabulary.messages import EdgeColumn, Scheme, WalkDirection
 from graphmill.storage.format.encoding_names import check_encoding_names
 from graphmill.storage.format.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLITS, Relation
@@ -58,7 +58,7 @@ class NeighborOptions:
     """With time: the time of every root. None: its own, of the node table or of its link."""
     recency_dim: int = 0
     """With time: so many cosines beside each node's features of how long before its root's time the newest edge was by which the batch reaches it (graphmill.samplers.batches.recency)."""
-    recency_unit: float = 1.0
+    recency_unit: Positive = 1.0
     """Of the times, how much counts as 1 in these cosines: 86400 makes days of seconds. 16 cosines tell apart 1 to some 500 units, 100 about 10^10."""
     batch_dependency: int = 1
     """With scheme labor: so many consecutive steps share their coins, and so most of their nodes (arXiv:2310.12403). A step by itself is drawn as with 1."""
@@ -79,7 +79,6 @@ class NeighborOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1, batch_dependency=1, recency_dim=0)
-        check_options(self, more_than_0(self, "recency_unit"))
         if self.recency_dim and self.time == "all":
             raise ConfigError(
                 f"recency_dim: expected time until or before beside it, got all and {self.recency_dim}; set --sampler.time"
@@ -469,9 +468,9 @@ class LoaderOptions:
     """With cache_bytes, and several workers on a host: of rows of other machines that these need most, in memory that they share, for as long as they live."""
     kept_bytes: int = 1 << 28
     """Of a worker's evaluation batches, which are the same every time: up to this they stay in its memory (its GPU's) from the first one on."""
-    timeout_s: float = 300.0
+    timeout_s: Positive = 300.0
     """Longest wait for one batch."""
-    close_timeout_s: float = 30.0
+    close_timeout_s: Positive = 30.0
     """Longest wait for threads at work when the loader is closed."""
 
     def __post_init__(self) -> None:
@@ -479,4 +478,4 @@ class LoaderOptions:
             self, threads=1, prefetch=1, max_bytes=0, cache_bytes=0, plan_bytes=0, shared_bytes=0, kept_bytes=0
         )
         needs_plan = {"shared_bytes": (not self.shared_bytes or self.cache_bytes > 0, "0 without --loader.cache_bytes")}
-        check_options(self, needs_plan | more_than_0(self, "timeout_s", "close_timeout_s"))
+        check_options(self, needs_plan)

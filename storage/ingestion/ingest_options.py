@@ -1,9 +1,9 @@
 """Options of the ingestion of one graph; needs Python alone, so that `ingest --help` is instant."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from graphmill.core.option_checks import at_least, check_options
+from graphmill.core.option_checks import Count, Share, check_fields, check_options
 from graphmill.storage.format.dtypes import FeatureDtype
 from graphmill.storage.splits.split_options import TWO_SHARES, SplitOptions, are_shares
 
@@ -17,9 +17,9 @@ MAX_PARTITIONS = 10_000
 class LinkSplitOptions:
     """Edges to be held out, for link prediction: they are no edges of the stored graph, nor are their reverses."""
 
-    valid: float = 0.0
+    valid: Share = 0.0
     """Share of the pairs of joined nodes that validate."""
-    test: float = 0.0
+    test: Share = 0.0
     """Share that test."""
     seed: int = 0
     """Which these are is a pure function of it and the pair's two nodes."""
@@ -31,8 +31,8 @@ class LinkSplitOptions:
     """The relation with the reverses of these edges: it loses them too, and training hides them. None: rev_NAME, where there is one."""
 
     def __post_init__(self) -> None:
-        rows = {name: (0 <= getattr(self, name) < 1, "0 or more and less than 1") for name in ("valid", "test")}
-        rows |= {"test": (self.test >= 0 and self.valid + self.test < 1, "with valid less than 1")}
+        check_fields(self)
+        rows = {"test": (self.valid + self.test < 1, "with valid less than 1")}
         drawn = self.valid + self.test > 0
         by_time = (
             not self.by_time or (are_shares(self.by_time) and not drawn),
@@ -53,7 +53,7 @@ class IngestOptions:
     num_partitions: int = 1
     partitioner: Partitioner = "random"
     """random and range: equal shares, edges unseen; ldg: streaming greedy, fewer cut edges; metis: fewest, in memory."""
-    groups: int | None = None
+    groups: Count | None = None
     """Locality groups that ldg and metis find: partitions are ranges of them, and training roots may be drawn by them. None: 16 for each
     partition, at least 64; of a graph of few nodes the partitions are the groups, and one partition has none."""
     seed: int = 0
@@ -74,13 +74,13 @@ class IngestOptions:
     or of zeros and ones alone, take less room by themselves, whatever the type."""
     allow_nonfinite: bool = False
     """Take NaN and infinite features instead of refusing them."""
-    num_classes: int | None = None
+    num_classes: Count | None = None
     """Number of classes; labels outside are refused. Default: what the source says, else one more than the largest label."""
     overwrite: bool = False
     """Publish a new snapshot of the graph at the url. The old ones stay, open graphs too, until jobs/prune.py removes them."""
     memory_budget_bytes: int = 1 << 30
     """For chunks and buckets, besides about 20 bytes per node."""
-    num_threads: int | None = None
+    num_threads: Count | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     scratch: str | None = None
     """Local directory for temporary files; default: in the graph's folder, or the system's where the url is remote."""
@@ -88,14 +88,9 @@ class IngestOptions:
     split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
-        partitioners, feature_dtypes = get_args(Partitioner), get_args(FeatureDtype)
-        check_options(
-            self,
-            at_least(self, 1, "num_classes", "num_threads", "groups")
-            | {
-                "num_partitions": (1 <= self.num_partitions <= MAX_PARTITIONS, f"1 to {MAX_PARTITIONS}"),
-                "feature_dtype": (self.feature_dtype in feature_dtypes, f"one of {', '.join(feature_dtypes)}"),
-                "partitioner": (self.partitioner in partitioners, f"one of {', '.join(partitioners)}"),
-                "memory_budget_bytes": (self.memory_budget_bytes >= 1 << 24, "at least 16 MiB"),
-            },
-        )
+        check_fields(self)
+        rows = {
+            "num_partitions": (1 <= self.num_partitions <= MAX_PARTITIONS, f"1 to {MAX_PARTITIONS}"),
+            "memory_budget_bytes": (self.memory_budget_bytes >= 1 << 24, "at least 16 MiB"),
+        }
+        check_options(self, rows)

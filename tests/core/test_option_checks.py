@@ -1,6 +1,7 @@
 """Options of a wrong type are refused by name; right ones of another type are the same options."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -111,6 +112,8 @@ class _Bounded:
     positive: Positive | None = None
     share: Share = 0
     any_of: int | str = "a"
+    counts: tuple[Count, ...] = (1,)
+    inner: LoaderOptions = field(default_factory=LoaderOptions)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -122,7 +125,7 @@ class _Bounded:
         ("count", 1, [0], "at least 1"),
         ("size", 0, [-1], "at least 0"),
         ("amount", 0, [-1e-9, float("nan")], "at least 0"),
-        ("positive", 1e-9, [0, -1], "more than 0"),
+        ("positive", 1e-9, [0, -1, float("inf"), float("nan")], "more than 0"),
         ("share", 0, [-1e-9, 1, float("nan")], "0 or more and less than 1"),
     ],
 )
@@ -131,6 +134,20 @@ def test_bounds_of_a_type(name, least, wrong, expected):
     for value in wrong:
         with pytest.raises(ConfigError, match=f"^{name}: expected {expected}, got {value}.*; set {name}$"):
             _Bounded(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"counts": ()}, "counts: expected at least 1, got ()"),
+        ({"counts": (2, 0)}, "counts: expected at least 1, got 0"),
+        ({"inner": "wide"}, "inner: expected a LoaderOptions, got 'wide'"),
+    ],
+)
+def test_bounds_of_a_tuple_and_nested_options(given, message):
+    assert _Bounded(counts=[2, 3]).counts == (2, 3)
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}; set {next(iter(given))}$"):
+        _Bounded(**given)
 
 
 def test_none_and_unions_are_what_they_are():

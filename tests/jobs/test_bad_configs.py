@@ -330,7 +330,7 @@ ROWS = (
     Row("papers.brec", "--data {taken} --batch-size 3", ("batch_size", "3", "--batch-size")),
     Row("papers.brec", "--data {taken} --device tpu", ("tpu", "--device")),
     Row("papers.equivariant_basis", "--steps 0", ("--steps", "0")),
-    Row("papers.hop_attention", "--hops 0", ("--hops", "from 1 on")),
+    Row("papers.hop_attention", "--hops 0", ("--hops", "at least 1")),
     Row("papers.norm_autoencoder", "--points 1", ("--points", "1")),
     Row("papers.equivariant_basis", "--device tpu --scale smoke", ("tpu", "--device")),
     Row("plan.cost_model", "--train-ms 0", ("--train-ms",)),
