@@ -15,7 +15,7 @@ from typing import Any
 _NAMES = {
     "open_graph": "graphmill.storage.graph:open_graph",
     "open_graphs": "graphmill.storage.graph_sets.graph_set:open_graphs",
-    "ingest": "graphmill.storage.ingestion.ingest:ingest",
+    "ingest": "graphmill.storage.importers:ingest",
     "ingest_graphs": "graphmill.storage.importers.memory.graph_list:ingest_graphs",
     "IngestOptions": "graphmill.storage.ingestion.ingest:IngestOptions",
     "SplitOptions": "graphmill.storage.splits.split_options:SplitOptions",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphmill.cluster.runs.run_lease import HOLDERS, RunLease
-from graphmill.cluster.runs.run_store import BASELINES, CONFIG, FILES, RunStore
+from graphmill.cluster.runs.run_store import BASELINES, CONFIG, FILES, GRAPH, RunStore
 from graphmill.cluster.runs.tensorboard_file import EventFile
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.files.json_object import parse_object
@@ -52,8 +52,8 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def check_free(run: Path | RunStore) -> None:
-    """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins, or
-    who was about to begin one."""
+    """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins, a
+    graph from memory, or who was about to begin one."""
     place = RunStore.of(run)
     if place.holds_run:
         raise ConfigError(
@@ -63,7 +63,7 @@ def check_free(run: Path | RunStore) -> None:
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
-    return [name for name in names_there(filesystem, path) if name not in (BASELINES, HOLDERS)]
+    return [name for name in names_there(filesystem, path) if name not in (BASELINES, GRAPH, HOLDERS)]
 
 
 def log_failure(run: RunStore, text: str) -> Path:

@@ -39,6 +39,7 @@ FILES = (  # that the driver writes, whole; besides them event files, the best w
     "report.html",
 )
 BASELINES = "baselines"  # of a run: the classic models beside it
+GRAPH = "graph"  # of a run on data that was given in memory: its snapshot
 DEADLINE_S = 120.0  # a store that is away for a minute is waited for
 _SLOWEST_BYTES_PER_S = 1e6  # of a copy under way
 _MOST_AT_ONCE = 500  # names of one request to remove them

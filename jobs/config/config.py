@@ -39,8 +39,9 @@ from graphmill.jobs.config.reader import (
     to_tree,
     unknown,
 )
-from graphmill.jobs.config.registry import KINDS, Component, find_kind, given_of, load, options_class
+from graphmill.jobs.config.registry import GIVEN_HERE, KINDS, Component, find_kind, given_of, load, options_class
 from graphmill.models.relational.options import RelationalConfig
+from graphmill.samplers.methods.registry import OBJECTS
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
 
@@ -48,6 +49,14 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMAT = 2  # of config.json
 AUTO = "auto"
 _COMPONENTS = ("model", "sampler", "task")
+_OWN_CODE = (
+    "fit.optimizer",
+    "fit.schedule",
+    "fit.callbacks",
+    "task.metric",
+    "task.loss",
+)  # options that may be import paths
+_NO_STRANGERS = ("torch.optim:", "torch.optim.lr_scheduler:", "torch.nn:", "torch.nn.functional:")
 
 
 @dataclass(frozen=True)
@@ -567,9 +576,14 @@ def _recipe_file(path: str) -> Path:
     return Path(path) if os.path.exists(path) else RECIPES / path
 
 
-def component_names(tree: Mapping[str, Any]) -> dict[str, str]:
-    """What a tree names of kind, model, sampler and task; of one that it does not name, an empty text."""
-    return {group: _split(tree.get(group, {}))[0] or "" for group in ("kind", *_COMPONENTS)}
+def own_code(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(option, import path) of all code that a tree names."""
+    found: list[tuple[str, Any]] = [(group, _split(tree.get(group, {}))[0]) for group in ("kind", *_COMPONENTS)]
+    for path in _OWN_CODE:
+        group, _, name = path.partition(".")
+        value = part.get(name) if isinstance(part := tree.get(group), Mapping) else None
+        found += [(path, each) for each in (value if isinstance(value, list | tuple) else [value])]
+    return [(path, each) for path, each in found if isinstance(each, str) and ":" in each]
 
 
 def check_code(
@@ -577,8 +591,8 @@ def check_code(
 ) -> None:
     """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder or of another user, names it,
     and nobody allowed it. `known`: what the user has named already."""
-    for group, name in component_names(tree).items():
-        if ":" not in name or allow_import or name in known:
+    for group, name in own_code(tree):
+        if allow_import or name in known or name in GIVEN_HERE or name.startswith((f"{OBJECTS}:", *_NO_STRANGERS)):
             continue
         if is_run or not _is_own(_recipe_file(where).resolve()):
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 `package.module:Name` names a frozen dataclass: its fields are the options, and its method `build` makes the component.
 
-    model:    build(inputs: Inputs) -> nn.Module       over `graphmill.models.primitives.graphs.Graphs`; predictions [r, out_dim] of the roots, or of the graphs
+    model:    build(inputs: Inputs) -> nn.Module       or an nn.Module itself, a class or an object (`jobs/tasks/build_model.py`); over `graphmill.models.primitives.graphs.Graphs`; predictions [r, out_dim] of the roots, or of the graphs
     sampler:  build(router: Router, num_ranks: int)    -> a `graphmill.samplers.drawing.protocol.Sampler`
     task:     build(inputs: Inputs) -> Task            a `graphmill.cluster.tasks.Task`
 
@@ -17,6 +17,8 @@ import inspect
 import os
 import re
 import sys
+import types
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -27,12 +29,15 @@ from graphmill.jobs.config.reader import UsageError
 from graphmill.models.gps.options import PositionOptions
 from graphmill.models.options.features import Features
 from graphmill.models.tokengt.options import TokenGTConfig
-from graphmill.samplers.methods.registry import SAMPLERS, load
+from graphmill.samplers.methods.registry import OBJECTS, SAMPLERS, load
 from graphmill.storage.format.encoding_names import EncodingOptions
 
 StandardColumn = tuple[
     str, int, float, float
 ]  # type of nodes (empty: of a plain graph or a set) or relation, column, mean, deviation
+CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")
+GIVEN_HERE: set[str] = set()
+"""Import paths of what was given as an object in this process: no stranger's."""
 OF_EDGES = "edge"  # in place of the type: of a plain graph's, or a set's, edges
 EmbeddedColumn = tuple[
     str, int, str, int, str
@@ -266,6 +271,12 @@ class Component:
         """Whether it is a user's own, named by its import path."""
         return ":" in self.name
 
+    @property
+    def takes_types(self) -> bool:
+        """Whether it is a model of typed graphs, before which no relational layers stand."""
+        row = self.row("model", "nodes")
+        return getattr(self.options, "takes_types", False) if row is None else row.takes_types
+
     def row(self, group: str, kind: str) -> Row | None:
         """None: a user's own."""
         return find_kind(kind).table(group).get(self.name)
@@ -281,9 +292,13 @@ def options_class(group: str, kind: str, name: str) -> type:
         raise ConfigError(
             f"sampler: your own draw from one graph, many graphs have {', '.join(table)}, got {name}; leave it out"
         )
+    module = getattr(sys.modules.get("torch.nn"), "Module", ())
+    if group == "model" and (isinstance(own, module) or (isinstance(own, type) and issubclass(own, module))):
+        return load("graphmill.jobs.tasks.build_model:module_options")(own)
     if not (isinstance(own, type) and is_dataclass(own) and callable(getattr(own, "build", None))):
+        plain = ", or an nn.Module" if group == "model" else ""
         raise ConfigError(
-            f"{group}: expected {name} to be a frozen dataclass with a method build; see jobs/config/registry.py"
+            f"{group}: expected {name} to be a frozen dataclass with a method build{plain}; see jobs/config/registry.py"
         )
     return own
 
@@ -344,11 +359,44 @@ def sharding(options: Any) -> str | None:
     return told
 
 
+def named(given: Any, before: Any = None) -> Any:
+    """A tree with import paths in place of classes, functions and objects: their own where they have one, else one that holds in this process alone.
+
+    `before`: the same place in the tree of a run whose objects these are.
+    """
+    if isinstance(given, Mapping):
+        told = before if isinstance(before, Mapping) else {}
+        return {name: named(value, told.get(name)) for name, value in given.items()}
+    if isinstance(given, list | tuple) and type(given) in (list, tuple):
+        told = [*before] if isinstance(before, list) else []
+        return [named(value, old) for value, old in zip(given, [*told, *[None] * len(given)], strict=False)]
+    is_object = callable(given) or any(hasattr(given, name) for name in CALLBACKS)
+    if not is_object or is_dataclass(given):
+        return given
+    name = getattr(given, "__qualname__", type(given).__name__)
+    path = f"{getattr(given, '__module__', None)}:{name}"
+    if getattr(sys.modules.get(path.partition(":")[0]), name, None) is not given:
+        old = before.get("name") if isinstance(before, Mapping) else before
+        held = old.partition(":")[2] if isinstance(old, str) and old.startswith(f"{OBJECTS}:") else ""
+        held = held or re.sub(r"\W", "_", name) + f"_{uuid.uuid4().hex[:8]}"
+        setattr(sys.modules.setdefault(OBJECTS, types.ModuleType(OBJECTS)), held, given)
+        path = f"{OBJECTS}:{held}"
+    GIVEN_HERE.add(path)
+    return path
+
+
+def in_this_process(path: str) -> bool:
+    """Whether an import path holds in this process alone."""
+    return path.startswith((f"{OBJECTS}:", "__main__:"))
+
+
 def origin(path: str) -> Mapping[str, str]:
     """Of a user's own component or kind: its distribution, version and a hash of its source, kept with the run. Empty for ours."""
     if ":" not in path:
         return {}
     own = load(path)
+    if in_this_process(path) or path.startswith("torch."):  # whose source may be another when the run goes on
+        return {"path": path}
     module = sys.modules[own.__module__ if isinstance(own, type) else path.partition(":")[0]]
     package = module.__name__.partition(".")[0]
     names = importlib.metadata.packages_distributions().get(package, [])

@@ -223,8 +223,12 @@ def _sums_can_be_corrected(config: RunConfig) -> str | None:
 
 
 def _edges_are_read(config: RunConfig) -> str | None:
-    if not config.data.edge_features or config.model.is_foreign:
+    if not config.data.edge_features or (
+        config.model.is_foreign and getattr(config.model.options, "reads_edges", True)
+    ):
         return None
+    if config.model.is_foreign:
+        return f"--data.edge_features: expected a model that reads features of edges, got {config.model.name}, whose forward has no edge_attr; add it"
     if config.run.parallel == "graph":
         return "--data.edge_features: expected batches, got --run.parallel graph, which sums over neighbors alone; leave out one of them"
     if getattr(config.sampler.options, "corrected", False):

@@ -17,10 +17,19 @@ from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.ray.placement import resolve as resolve_workers
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
-from graphmill.jobs.config.config import FORMAT, RunConfig, config_tree, read_config
+from graphmill.jobs.config.config import FORMAT, RunConfig, config_tree, own_code, read_config
 from graphmill.jobs.config.defaults import GraphFacts, choose, has_recipe
 from graphmill.jobs.config.reader import Tree, build, shown, to_tree
-from graphmill.jobs.config.registry import Inputs, Kind, find_kind, model_config, origin, sharding, stored_encoding
+from graphmill.jobs.config.registry import (
+    Inputs,
+    Kind,
+    find_kind,
+    in_this_process,
+    model_config,
+    origin,
+    sharding,
+    stored_encoding,
+)
 from graphmill.jobs.config.standard_columns import standard_choice
 from graphmill.jobs.config.stored_columns import EdgeWeights, choose_weights
 from graphmill.jobs.resolve.checks import OF_ONE_GRAPH, OF_OTHERS
@@ -122,8 +131,7 @@ class ResolvedRun:
     @property
     def has_relational_layers(self) -> bool:
         """Whether layers of --relational stand before the model."""
-        row = self.config.model.row("model", self.config.kind)
-        return self.is_typed and (row is None or not row.takes_types)
+        return self.is_typed and not self.config.model.takes_types
 
     def build_model(self) -> Any:
         """The module that the trainer takes."""
@@ -271,8 +279,11 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
             raise ConfigError(problem)
     is_typed = bool(facts.inputs.node_dims)
     reads_weights = is_one_graph and choose_weights(config, facts.weights, is_typed=is_typed)
-    names = {"kind": config.kind, "model": config.model.name, "sampler": config.sampler.name, "task": config.task.name}
-    own = {group: told for group, name in names.items() if (told := origin(name))}
+    if facts.resources is not None and facts.data_bytes is not None and workers.launcher == "ray":
+        _check_travels(config)
+    own = {
+        option: told for option, path in own_code(config.tree()) if option != "fit.callbacks" and (told := origin(path))
+    }
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
         **({} if config.fit.start_from is None else {"start_from": config.fit.start_from}),
@@ -313,6 +324,20 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     return resolved
 
 
+def _check_travels(config: RunConfig) -> None:
+    """Raises ConfigError where Ray's workers cannot import what the run names."""
+    if here := _held_here(config):
+        raise ConfigError(
+            f"{here}: holds in this process alone; put it in a module that Ray's workers can import and name it package.module:Name, or "
+            "train in this process (--workers 1)"
+        )
+
+
+def _held_here(config: RunConfig) -> str:
+    """What the run names that no other process can import, as it is said."""
+    return ", ".join(f"--{option} {path}" for option, path in own_code(config.tree()) if in_this_process(path))
+
+
 def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[RunConfig, list[str]]:
     """(the configuration with nothing left open, each choice with its reason)."""
     kind, model = config.kind, config.model
@@ -333,10 +358,12 @@ def _recipe_options(kind: str, model: str | None) -> Mapping[str, Any]:
 
 
 def asked_workers(config: RunConfig) -> WorkerOptions:
-    """What is asked of placement: Ray, where its address is given, or the whole graph is to be spread over workers."""
+    """What is asked of placement: Ray, where its address is given, or the whole graph is to be spread over workers; this process for what it alone holds."""
     workers = config.workers
     spread = config.run.parallel == "graph" and workers.num_workers is None
     asks_ray = workers.launcher == "auto" and (config.ray.address is not None or spread)
+    if workers.launcher == "auto" and workers.num_workers is None and not asks_ray and _held_here(config):
+        return replace(workers, launcher="process")
     return replace(workers, launcher="ray") if asks_ray else workers
 
 

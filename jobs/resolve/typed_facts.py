@@ -140,8 +140,8 @@ def check_graph_kind(config: RunConfig, graph: NodeGraph) -> None:
 
 def _for_types(config: RunConfig) -> str | None:
     """What of these options a plain graph cannot have."""
-    row, wrong = config.model.row("model", config.kind), dict[str, str]()
-    if row is not None and row.takes_types:
+    wrong = dict[str, str]()
+    if config.model.takes_types:
         wrong["--model"] = config.model.name
     if isinstance(config.sampler.options, TypedOptions):
         wrong["--sampler"] = config.sampler.name
@@ -161,8 +161,7 @@ def _for_types(config: RunConfig) -> str | None:
 
 def _for_one_type(config: RunConfig) -> str | None:
     """What of these options a typed graph cannot have."""
-    row = config.model.row("model", config.kind)
-    if row is not None and row.takes_types and config.relational != RelationalConfig():
+    if config.model.takes_types and config.relational != RelationalConfig():
         return f"--relational: {config.model.name} has layers of its own; set --model.num_layers and the like, and leave out --relational"
     return None
 

@@ -1,10 +1,11 @@
 """`train` of nodes, graphs or links, from a command line or from Python: reads the configuration, then plans or trains."""
 
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError, StageError
 from graphmill.jobs.cli.typed_commands import command_line, program_name
@@ -12,10 +13,10 @@ from graphmill.jobs.config.config import (
     AUTO,
     RunConfig,
     RunOptions,
-    component_names,
     config_help,
     config_tree,
     nested,
+    own_code,
     read_config,
     read_recipe,
     read_saved,
@@ -32,7 +33,7 @@ from graphmill.jobs.config.reader import (
     read_words,
     take,
 )
-from graphmill.jobs.config.registry import find_kind
+from graphmill.jobs.config.registry import find_kind, named
 from graphmill.jobs.config.short_help import short_help, take_topics
 from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, resolve
@@ -73,10 +74,15 @@ def train_main(
 
 def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
     """Runs or plans; returns the exit status. What needs no data is refused before torch, numba and Ray are imported, which takes seconds."""
+    _check(job, config)
+    return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
+
+
+def _check(job: str, config: RunConfig) -> None:
+    """Raises ConfigError for what the options alone do not allow."""
     any_number = replace(config.workers, num_workers=None, min_workers=None)  # the machine has a say in it
     resolve(replace(config, workers=any_number), Facts(find_kind(config.kind).inputs, {}, None))
     choose_run_dir(job, config.run)
-    return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
 
 
 def config(
@@ -116,17 +122,27 @@ def config(
     more = {"kind": kind} if kind is not None else {}
     more |= {"run.resume": resume} if resume is not None else {}
     whole: Tree = {}
+    before = {} if resume is None else _saved_by(resume)
     for tree in (*mappings, flagged, said, more):
         for name, value in tree.items():
             path = str(name).removeprefix("--").replace("-", "_")
-            whole = merge(whole, nested(path, value if tree is flagged else as_words(value, f"--{path}")))
+            words_of = value if tree is flagged else as_words(named(value, before.get(path)), f"--{path}")
+            whole = merge(whole, nested(path, words_of))
     if base and not whole and not first:
         return base[0]
     return layered("nodes", [one.tree() for one in base], first, whole, allow_import=allow_import)
 
 
+def _saved_by(run: str) -> Tree:
+    """What a run's config.json says, unchecked."""
+    from graphmill.cluster.runs.run_directory import load_config
+    from graphmill.cluster.runs.run_store import RunStore
+
+    return load_config(RunStore(run))
+
+
 def train(
-    *words: object,
+    *words: Any,
     kind: str | None = None,
     recipe: str | None = None,
     resume: str | None = None,
@@ -142,20 +158,94 @@ def train(
     from graphmill.cluster.process.random_state import own_random_state
     from graphmill.jobs.records.run_record import read_run
 
+    data, words, said = in_memory(words, said)
+    kind = kind if data is None or any(isinstance(word, RunConfig) for word in words) else data.kind
     asked = config(*words, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said)
+    if data is not None:
+        asked = data.stored(asked)
     if asked.run.resume == AUTO:
         # These the run has from when it began, where nobody says them now.
         unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if asked.options().get(path) is None]
         tree = without([*asked.open, *unsaid], asked.tree())
         asked = begun(layered(asked.kind, [], [], tree, allow_import=allow_import))
     if asked.run.dir is None and asked.run.resume is None:
-        asked = asked.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
+        asked = asked.changed(("run.dir", _new_dir()))
     with own_random_state("training"):
         status = _begin("python", asked)
     run = read_run(str(asked.run.resume or asked.run.dir), finished=True)
     if status:
         raise StageError(f"{run.path}: {'; '.join(run.summary['warnings'])} (--run.require_baselines)")
     return run
+
+
+def _new_dir() -> str:
+    return f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Data that was given as an object of Python, and the columns that say how it is read."""
+
+    graph: Any
+    columns: Mapping[str, Any]
+    kind: str
+    says_task: bool
+
+    def stored(self, asked: RunConfig) -> RunConfig:
+        """The configuration with the data as a snapshot below the run's directory, and the task of its labels where none is said.
+
+        What the options alone do not allow is refused before anything is written. Raises as `graphmill.storage.importers.ingest`.
+        """
+        from graphmill.cluster.runs.run_store import GRAPH
+        from graphmill.storage.filesystem.urls import absolute_url
+        from graphmill.storage.importers import ingest
+        from graphmill.storage.ingestion.ingest_options import IngestOptions
+
+        if asked.run.resume is not None:
+            raise ConfigError(
+                "resume: the run has its graph, got data in memory beside it; leave the data out, or ingest it and give data={'path': …}"
+            )
+        if asked.data.path is not None:
+            raise ConfigError(f"data.path: expected none beside data in memory, got {asked.data.path}; leave it out")
+        if asked.kind != self.kind:
+            raise ConfigError(f"kind: expected {self.kind}, which this data is for, got {asked.kind}; leave it out")
+        run_dir = asked.run.dir or _new_dir()
+        url = f"{absolute_url(run_dir)}/{GRAPH}"
+        asked = asked.changed(("run.dir", run_dir), ("data.path", url))
+        _check("python", asked)
+        options = replace(self.columns.get("options") or IngestOptions(), overwrite=True)
+        manifest = ingest(self.graph, url, **{**self.columns, "options": options})
+        return asked if self.says_task else asked.changed(("task", _task_of(manifest, self.graph)))
+
+
+def in_memory(words: Sequence[Any], said: Mapping[str, Any]) -> tuple[InMemory | None, Sequence[Any], dict[str, Any]]:
+    """(the data, the other words, what is said of the run); no data where the first word is a configuration, a recipe or a flag."""
+    is_data = bool(words) and not isinstance(words[0], str | os.PathLike | Mapping | RunConfig)
+    if not is_data and not {"edges", "nodes"} & said.keys():
+        return None, words, dict(said)
+    from graphmill.storage.importers import is_set
+
+    graph, rest = (words[0], words[1:]) if is_data else (None, words)
+    graph = list(graph) if isinstance(graph, Iterator) else graph
+    kind = "graphs" if is_set(graph) else "nodes"
+    groups = {name.partition(".")[0] for name in config(kind=kind).options()}
+    columns = {name: value for name, value in said.items() if name not in groups}
+    of_run = {name: value for name, value in said.items() if name in groups}
+    says_task = any(isinstance(word, RunConfig | str) or "task" in word for word in (of_run, *rest))
+    return InMemory(graph, columns, kind, says_task), rest, of_run
+
+
+def _task_of(manifest: Any, graphs: Any) -> str:
+    """The task that labels are for: of nodes by their kind, of graphs by the numbers of the first."""
+    from graphmill.jobs.tasks.node_task import TASKS
+    from graphmill.storage.importers.memory.graph_list import graph_columns
+
+    if not hasattr(manifest, "labelled"):
+        return TASKS.get(manifest.label_kind or "", "classification")
+    y = graph_columns(graphs[0], "graph 0")[0]["y"]
+    if manifest.labelled or y is None or y.dtype.kind == "f":
+        return manifest.labelled or "regression"
+    return "classes" if y.size == 1 else "binary"
 
 
 _SWITCHES = ("--plan", "--allow_import")
@@ -184,7 +274,7 @@ def layered(
     if place == AUTO:
         place = _run_there(run)
     if place is not None:
-        known = component_names(said).values()
+        known = [name for _, name in own_code(said)]
         saved = read_saved(place, "start one without --run.resume", allow_import=allow_import, known=known).tree()
         own = [saved, *own] if run.resume == AUTO else [saved]
     return read_config(config_tree(kind, *own, *named, said))

@@ -1,12 +1,21 @@
-"""A named model with its options, as the module that the trainer takes."""
+"""A named model with its options, as the module that the trainer takes; also a plain `nn.Module`, whose `forward` is as PyG's users write it."""
 
-from dataclasses import replace
-from functools import partial
-from typing import Any
+import inspect
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import field, make_dataclass, replace
+from functools import cache, partial
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import torch
+from torch import Tensor, nn
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.registry import Component, Inputs, find_kind, given_of, model_config
 from graphmill.models.geco.options import GECOConfig
+from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.relational.network import TypedGraphs
 from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.methods.registry import load
 
@@ -20,7 +29,7 @@ def build_model(component: Component, kind: str, inputs: Inputs, relational: Rel
     row = component.row("model", kind)
     made = component.options.build(inputs) if row is None else load(row.build)(model_config(component, inputs))
     path = find_kind(kind).to_graphs
-    if not path or (row is not None and row.takes_batches):
+    if not path or (getattr(component.options, "takes_batches", False) if row is None else row.takes_batches):
         return made
     to_graphs = own() if isinstance(own := load(path), type) else own
     predict = with_penalty if hasattr(made, "forward_with_penalty") else plain
@@ -45,7 +54,9 @@ def _build_typed_model(component: Component, inputs: Inputs, relational: Relatio
         network = component.options.build(inputs)
     else:
         network = load(row.over_graphs or row.build)(model_config(component, inputs))
-    if row is not None and row.takes_types:
+    if getattr(component.options, "takes_batches", False):
+        return network
+    if component.takes_types:
         return OverGraphs(network, typed_batch_graphs)
     predict = with_penalty if hasattr(network, "forward_with_penalty") else plain
     layers = replace(relational, **given_of(RelationalConfig, inputs))
@@ -53,3 +64,226 @@ def _build_typed_model(component: Component, inputs: Inputs, relational: Relatio
     if isinstance(component.options, GECOConfig):
         model.param_groups = partial(param_groups, model, filter_lr=component.options.filter_learning_rate)
     return model
+
+
+# What a module's constructor is given by the data, by the names that its parameters usually have.
+_OF_INPUTS = {
+    **dict.fromkeys(
+        ("in_channels", "in_dim", "in_features", "in_feats", "input_dim", "num_features", "num_node_features"), "in"
+    ),
+    **dict.fromkeys(("out_channels", "out_dim", "out_features", "out_feats", "output_dim", "num_classes"), "out"),
+    **dict.fromkeys(("edge_dim", "num_edge_features"), "edge"),
+    "metadata": "metadata",
+}
+_PLAIN = (int, float, bool, str)
+# What a module's forward may take. One argument alone, of another name: `graphs` as our own models do, `data` as PyG, `batch` the loader's.
+_TENSORS = ("x", "edge_index", "edge_weight", "edge_attr", "batch")
+_TYPED = ("x_dict", "edge_index_dict")
+_WHOLE = ("graphs", "data", "batch")
+
+
+@cache
+def module_options(own: Any) -> type:
+    """The class of options of a plain module: of a class the parameters of its constructor that the data does not decide, of an object none.
+
+    Raises ConfigError where its `forward` takes what there is not.
+    """
+    takes = _Arguments(own)
+    fields = [] if isinstance(own, nn.Module) else _constructor_fields(own)
+    kept: dict[str, Any] = {
+        "__doc__": (inspect.getdoc(own) or "").partition("\n")[0],
+        "build": lambda options, inputs: _built(own, options, inputs),
+        "takes_types": takes.is_typed,
+        "takes_batches": takes.whole == "batch",
+    }
+    if not takes.whole:
+        kept |= {"reads_weights": "edge_weight" in takes.names, "reads_edges": "edge_attr" in takes.names}
+    return make_dataclass(takes.module, fields, frozen=True, namespace=kept)
+
+
+def _constructor_fields(own: type) -> list[Any]:
+    fields: list[Any] = []
+    for name, one in inspect.signature(own).parameters.items():
+        if name in _OF_INPUTS or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        has_default = one.default is not one.empty
+        hint = _hint(one.annotation, one.default if has_default else None)
+        if hint is None and not has_default:
+            raise ConfigError(
+                f"{own.__name__}: {name}: expected a parameter of int, float, bool or str, or one with a default, got {one.annotation}"
+            )
+        if hint is not None:
+            default = tuple(one.default) if isinstance(one.default, list) else one.default
+            fields.append((name, hint, field(default=default)) if has_default else (name, hint))
+    return fields
+
+
+def _hint(annotation: Any, default: Any) -> Any:
+    """The type of an option; None: it cannot be said in words."""
+    words = {one.__name__: one for one in _PLAIN}
+    annotation = words.get(annotation, annotation) if isinstance(annotation, str) else annotation
+    if annotation in _PLAIN:
+        return annotation
+    if isinstance(default, _PLAIN):
+        return type(default)
+    if isinstance(default, tuple | list) or get_origin(annotation) in (tuple, list):
+        return tuple[int | float | str, ...]
+    if get_origin(annotation) in (Union, UnionType):
+        known = [one for one in get_args(annotation) if one in (*_PLAIN, type(None))]
+        return Union[tuple(known)] if len(known) == len(get_args(annotation)) else None  # noqa: UP007
+    return int | float | str | None if annotation is inspect.Parameter.empty else None
+
+
+class _Arguments:
+    """What `forward` of a module, or of a class of such, takes."""
+
+    def __init__(self, own: Any) -> None:
+        self.module = own.__name__ if isinstance(own, type) else type(own).__name__
+        parameters = [
+            one
+            for one in inspect.signature(own.forward).parameters.values()
+            if one.name != "self" and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+        self.needed = [one.name for one in parameters if one.default is one.empty]
+        self.whole = self.needed[0] if len(self.needed) == 1 and self.needed[0] in _WHOLE else ""
+        self.has_epoch = "epoch" in [one.name for one in parameters]
+        self.names = [one.name for one in parameters if one.name in (*_TENSORS, *_TYPED)]
+        # Of PyG's `to_hetero`: x and edge_index are mappings then.
+        self.is_typed = "x_dict" in self.needed or isinstance(own, torch.fx.GraphModule)
+        unknown = [name for name in self.needed if name not in (*_TENSORS, *_TYPED)]
+        if not self.whole and (unknown or not {"x", "x_dict"} & set(self.needed)):
+            raise ConfigError(
+                f"{self.module}.forward: expected x, edge_index and as it needs them edge_weight, edge_attr, batch; or x_dict, edge_index_dict; or one of "
+                f"{', '.join(_WHOLE)} alone; got {', '.join(self.needed) or 'nothing'}"
+            )
+
+    def of(self, graphs: Graphs | TypedGraphs) -> dict[str, Any]:
+        """What forward is called with."""
+        if self.whole:
+            return {self.whole: _as_data(graphs) if self.whole == "data" else graphs}
+        values = _mappings(graphs) if isinstance(graphs, TypedGraphs) else self._tensors(graphs)
+        taken = {name: values.get(name) for name in self.names}
+        return {name: value for name, value in taken.items() if value is not None or name in self.needed}
+
+    def _tensors(self, graphs: Graphs) -> dict[str, Tensor | None]:
+        tensors = {name: getattr(graphs, name) for name in ("x", "edge_index", "edge_attr")}
+        is_needed = "batch" in self.needed or graphs.num_graphs > 1 or graphs.root_index is None
+        batch = graphs.graph_of_node if "batch" in self.names and is_needed else None
+        return {**tensors, "edge_weight": graphs.edge_coefficient, "batch": batch}
+
+    def check(self, inputs: Inputs) -> None:
+        """Raises ConfigError where the data or the run has not what forward needs."""
+        lacks = {
+            "edge_weight": (not inputs.edge_weight, "weights of edges; ingest some, or give it a default"),
+            "edge_attr": (inputs.edge.empty, "features of edges; set --data.edge_features, or give it a default"),
+        }
+        if missing := [f"{name}: expected {lacks[name][1]}" for name in self.needed if lacks.get(name, (0, ""))[0]]:
+            raise ConfigError(f"{self.module}.forward: {'; '.join(missing)}")
+        is_typed = bool(inputs.node_dims)
+        if self.is_typed != is_typed and (self.is_typed or self.whole == "data"):
+            told = ("several types of nodes", "one type") if self.is_typed else ("one type of nodes", "several")
+            raise ConfigError(
+                f"{self.module}.forward takes {', '.join(self.needed)}: expected a graph of {told[0]}, got one of {told[1]}"
+            )
+        bare = [name for name, dim in inputs.node_dims if not dim] if self.is_typed else []
+        if bare:
+            raise ConfigError(
+                f"{self.module}.forward: x_dict: expected features of every type, {', '.join(bare)} has none; ingest some"
+            )
+        if inputs.task == "graph" and not self.whole and "batch" not in self.names:
+            raise ConfigError(
+                f"{self.module}.forward: expected the argument batch, by which it gives a row for each graph, got {', '.join(self.needed)}"
+            )
+
+
+def _mappings(graphs: TypedGraphs) -> dict[str, Any]:
+    edges = {}
+    for (source, name, target), (indptr, indices) in graphs.edges.items():
+        row_E = torch.repeat_interleave(indptr.diff().long(), output_size=len(indices))
+        edges[source, name, target] = torch.stack([indices.long(), row_E])
+    x = dict(graphs.x)
+    return {"x_dict": x, "edge_index_dict": edges, "x": x, "edge_index": edges}
+
+
+def _as_data(graphs: Any) -> Any:
+    from torch_geometric.data import Data
+
+    columns = {name: getattr(graphs, name) for name in ("x", "edge_index", "edge_attr", "root_index")}
+    columns |= {"edge_weight": graphs.edge_coefficient, "n_id": graphs.node_id, **graphs.encodings}
+    data = Data(**{name: value for name, value in columns.items() if value is not None})
+    data.num_nodes, data.batch, data.ptr = graphs.num_nodes, graphs.graph_of_node, graphs.node_ptr
+    return data
+
+
+def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
+    """A user's module as the trainer takes it; of an object a copy, which keeps the object's weights."""
+    takes = _Arguments(own)
+    takes.check(inputs)
+    if isinstance(own, nn.Module):
+        module = deepcopy(own)
+    else:
+        found = {
+            "in": inputs.node.dim or len(inputs.node.categories),
+            "out": inputs.out_dim,
+            "edge": inputs.edge.dim or len(inputs.edge.categories) or None,
+            "metadata": ([name for name, _ in inputs.node_dims], [tuple(each) for each in inputs.relations]),
+        }
+        known = [name for name in inspect.signature(own).parameters if name in _OF_INPUTS]
+        values = {name: found[_OF_INPUTS[name]] for name in known} | vars(options)
+        try:
+            module = own(**values)
+        except (TypeError, ValueError) as error:
+            told = ", ".join(f"{name}={value!r}" for name, value in values.items())
+            raise ConfigError(f"{takes.module}({told}): {' '.join(str(error).split())}") from None
+    if any(
+        isinstance(each, nn.parameter.UninitializedTensorMixin) for each in (*module.parameters(), *module.buffers())
+    ):
+        with torch.no_grad():
+            module(**takes.of(_smallest(inputs)))
+    is_our_own = takes.whole == "batch" or (takes.whole == "graphs" and takes.has_epoch)
+    return module if is_our_own else PlainModule(module, takes, inputs)
+
+
+def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
+    """Two nodes of each type with an edge of each kind, by which lazy modules get their sizes."""
+    pair, no_rows = torch.arange(2), {name: torch.zeros(2, dim) for name, dim in inputs.node_dims}
+    if inputs.node_dims:
+        edges = {tuple(each): (torch.arange(3), pair) for each in inputs.relations}
+        return TypedGraphs(dict.fromkeys(no_rows, pair), no_rows, edges, inputs.node_dims[0][0], pair)
+    node, edge = (
+        torch.zeros(2, len(each.categories), dtype=torch.int64) if each.categories else torch.zeros(2, each.dim)
+        for each in (inputs.node, inputs.edge)
+    )
+    weight = torch.ones(2) if inputs.edge_weight else None
+    attr = None if inputs.edge.empty else edge
+    return Graphs(torch.tensor([0, 2]), torch.stack([pair, pair.flip(0)]), node, attr, pair, edge_coefficient=weight)
+
+
+class PlainModule(nn.Module):
+    """A user's module over the tensors that its `forward` names, as a model over `Graphs` or `TypedGraphs`."""
+
+    def __init__(self, module: nn.Module, takes: _Arguments, inputs: Inputs) -> None:
+        super().__init__()
+        self.module = module
+        self._takes, self._of_graphs, self._out_dim = takes, inputs.task == "graph", inputs.out_dim
+
+    def forward(self, graphs: Any, epoch: int = 0) -> Tensor:
+        """[r, out_dim]: a row for each root, of what the module says of all nodes; or for each graph. Raises ConfigError for another shape."""
+        out = self.module(**self._takes.of(graphs))
+        num_nodes = graphs.num_nodes
+        if isinstance(graphs, TypedGraphs):
+            out = out[graphs.root_type] if isinstance(out, Mapping) else out
+            num_nodes = num_nodes[graphs.root_type]
+        rows = graphs.num_graphs if self._of_graphs else num_nodes
+        if self._takes.whole == "graphs" and graphs.root_index is not None:
+            rows = len(graphs.root_index)
+        if isinstance(out, Tensor) and out.ndim == 1 and self._out_dim == 1:
+            out = out[:, None]
+        if not isinstance(out, Tensor) or out.shape != (rows, self._out_dim):
+            found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            of = "graph" if self._of_graphs else "node"
+            raise ConfigError(
+                f"{self._takes.module}.forward: expected a tensor [{rows}, {self._out_dim}], a row for each {of} with the outputs of the task, got {found}"
+            )
+        is_root = self._takes.whole == "graphs" or self._of_graphs or graphs.root_index is None
+        return out if is_root else out[graphs.root_index]

@@ -147,13 +147,13 @@ def number_task(url: str, targets: Sequence[TargetStatistics], names: list[str],
     )
 
 
-_TASKS = {"class": "classification", "answers": "binary", "value": "regression", "values": "regression"}  # by labels
+TASKS = {"class": "classification", "answers": "binary", "value": "regression", "values": "regression"}  # by labels
 _HAVE = {"class": "a class each", "answers": "several labels each", "value": "a number each", "values": "numbers each"}
 
 
 def fits_labels(manifest: Manifest, task: Component) -> bool:
     """Whether the graph has the labels that the task is about; a user's own takes any."""
-    told = _TASKS.get(manifest.label_kind or "")
+    told = TASKS.get(manifest.label_kind or "")
     return told is not None if task.is_foreign else told == task.name
 
 
@@ -169,9 +169,9 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
     """
     manifest = graph.manifest
     if not fits_labels(manifest, task):
-        wanted = _HAVE[next((kind for kind, name in _TASKS.items() if name == task.name), "class")]
+        wanted = _HAVE[next((kind for kind, name in TASKS.items() if name == task.name), "class")]
         told = manifest.label_kind or ""
-        do = f"set --task {_TASKS[told]}" if told else "ingest it with such labels"
+        do = f"set --task {TASKS[told]}" if told else "ingest it with such labels"
         raise ConfigError(
             f"{graph.url}: expected nodes with {wanted}, the graph's have {_HAVE.get(told, 'no labels')}; {do}"
         )

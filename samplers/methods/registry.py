@@ -10,6 +10,7 @@ from typing import Any
 
 from graphmill.core.errors import ConfigError
 
+OBJECTS = "graphmill.objects"  # the module of what was given as an object in Python; other processes have none
 # name: (options, sampler), by import path
 SAMPLERS = {
     "random-partition": (
@@ -57,6 +58,10 @@ def load(path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
+        if module == OBJECTS:
+            raise ConfigError(
+                f"{name.rpartition('_')[0]}: an object of the Python process that began the run, not of this one; give it again, as in model={name.rpartition('_')[0]}(…)"
+            ) from None
         raise ConfigError(
             f"{path}: cannot be imported ({error}); install its package, or start where it lies (on a cluster: --working-dir)"
         ) from error

@@ -1,1 +1,275 @@
-"""Readers of other formats, one a file: tables, arrays and objects in memory, files of others, public data sets. Imports: see each room."""
+"""Readers of other formats, one a file, and the one function that finds the reader of an object by its type. Imports: see each room."""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from inspect import signature
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from graphmill.storage.format.graph_set_manifest import GraphSetManifest
+    from graphmill.storage.format.manifest import Manifest
+    from graphmill.storage.format.source import GraphSource, Progress, TypedSource
+    from graphmill.storage.importers.memory.array_graph import ArrayGraph
+    from graphmill.storage.ingestion.ingest_options import IngestOptions
+
+UNDERSTOOD = (
+    "PyG's Data, HeteroData or TemporalData, a DGLGraph, a list or data set of them (a set of graphs), a NetworkX graph, a scipy sparse matrix "
+    "(x=, y=, split=), tables of pandas, polars or Arrow (edges=, nodes=), an ArrayGraph or another GraphSource"
+)
+
+
+def ingest(
+    data: Any = None,
+    url: str | None = None,
+    options: "IngestOptions | None" = None,
+    progress: "Progress | None" = None,
+    **columns: Any,
+) -> "Manifest | GraphSetManifest":
+    """Writes a graph, or a set of graphs, of any library under `url`, as a snapshot, and returns the manifest.
+
+    `columns` are the options of the object's own reader: `pyg_graph`, `typed_pyg_graph`, `dgl_graph`, `typed_dgl_graph`, `ingest_graphs`, `matrix_graph`; of a
+    NetworkX graph and of tables `EdgeListOptions`. Tables of several types have the form of `graph.yaml`, with a table in place of each file's name.
+    `split` may be `SplitOptions` for all of them.
+
+    Raises ConfigError for an option that the reader has not, DataError for an object that no reader takes, and what the reader and the writer raise.
+    """
+    from graphmill.core.errors import ConfigError
+    from graphmill.core.summaries import changed_options
+    from graphmill.storage.ingestion.ingest import IngestOptions
+    from graphmill.storage.ingestion.ingest import ingest as write
+    from graphmill.storage.splits.split_options import SplitOptions
+
+    if url is None:
+        raise ConfigError("ingest: expected the url at which the graph is written, got none; give url=")
+    options = options or IngestOptions()
+    if isinstance(columns.get("split"), SplitOptions):
+        options = replace(options, split=columns.pop("split"))
+    if is_set(data):
+        from graphmill.storage.importers.memory.graph_list import ingest_graphs
+
+        if others := changed_options(replace(options, split=SplitOptions(), overwrite=False)):
+            raise ConfigError(f"{_named(data)}: expected overwrite and split of the options of a set, got {others}")
+        drawn = {"split": options.split} if options.split else {}
+        return _read(ingest_graphs, data, {**columns, **drawn, "overwrite": options.overwrite}, url)
+    with graph_source(data, **columns) as source:
+        return write(source, url, options, progress)
+
+
+def is_set(data: Any) -> bool:
+    """Whether it is many graphs: a list or an iterator, or a data set of more than one."""
+    is_data_set = any(base.__name__.endswith("Dataset") for base in type(data).__mro__)
+    return isinstance(data, list | tuple | Iterator) or (is_data_set and len(data) != 1)
+
+
+@contextmanager
+def graph_source(
+    data: Any = None, *, edges: Any = None, nodes: Any = None, **columns: Any
+) -> "Iterator[GraphSource | TypedSource]":
+    """What ingestion reads of a graph of any library, while the context is open. Raises as `ingest`."""
+    from graphmill.core.errors import ConfigError, DataError
+    from graphmill.storage.format.source import TypedSource
+    from graphmill.storage.importers.memory.from_dgl import dgl_graph, typed_dgl_graph
+    from graphmill.storage.importers.memory.from_pyg import pyg_graph, typed_pyg_graph
+    from graphmill.storage.importers.memory.graph_objects import only_graph
+
+    is_networkx = hasattr(data, "adj") and hasattr(data, "is_directed") and hasattr(data, "edges")
+    if data is not None and (edges is not None or (nodes is not None and not _is_table(data))):
+        raise ConfigError(f"{_named(data)}: expected a graph, or edges= and nodes= that make one, got both; give one")
+    if is_networkx or edges is not None or _is_table(data):
+        with TemporaryDirectory() as folder:
+            if is_networkx:
+                yield _networkx_graph(data, Path(folder), columns)
+            elif isinstance(nodes, Mapping):
+                yield _typed_tables(nodes, edges, Path(folder), columns)
+            else:
+                yield _tables(edges if data is None else data, nodes, Path(folder), columns)
+        return
+    only = data if isinstance(data, TypedSource) else only_graph(data, _named(data))
+    if isinstance(data, TypedSource) or (hasattr(data, "info") and hasattr(data, "edges")):
+        if columns:
+            raise ConfigError(f"{_named(data)}: expected no columns beside a source, got {', '.join(columns)}")
+        yield data
+    elif hasattr(only, "node_types"):
+        yield _read(typed_pyg_graph, data, columns)
+    elif hasattr(only, "canonical_etypes") and not only.is_homogeneous:
+        yield _read(typed_dgl_graph, only, columns)
+    elif hasattr(only, "ndata"):
+        yield _read(dgl_graph, data, columns)
+    elif getattr(only, "edge_index", None) is not None or getattr(only, "t", None) is not None:
+        yield _read(pyg_graph, data, columns)
+    elif hasattr(data, "tocsr"):
+        yield _read(matrix_graph, data, columns)
+    else:
+        raise DataError(f"expected {UNDERSTOOD}; got {_named(data)}")
+
+
+def matrix_graph(
+    matrix: Any,
+    *,
+    x: Any = None,
+    y: Any = None,
+    split: Any = None,
+    node_time: Any = None,
+    ids: Any = None,
+    num_classes: int | None = None,
+    label_kind: str = "auto",
+    name: str = "matrix",
+) -> "ArrayGraph":
+    """The graph of a scipy sparse adjacency matrix: entry [i, j] is an edge from i to j, and its weight where not all entries are 1.
+
+    `x`, `y`, `split` (codes, names, or rows or masks under train, valid and test), `node_time` and `ids` (strings) have a row for each node. Entries
+    that are there twice are summed. DataError for a matrix that is not square, and as `ArrayGraph`.
+    """
+    import numpy as np
+
+    from graphmill.core.errors import DataError
+    from graphmill.storage.importers.memory.array_graph import ArrayGraph
+
+    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise DataError(f"{name}: expected a square adjacency matrix, got shape {list(matrix.shape)}")
+    entries = matrix.tocsr().tocoo()
+    if not isinstance(split, Mapping) and np.ndim(split) == 1 and np.asarray(split).dtype.kind in "iu":
+        split = np.asarray(split)[:, None]
+    return ArrayGraph(
+        name,
+        matrix.shape[0],
+        *entries.coords,
+        edge_weight=entries.data if np.any(entries.data != 1) else None,
+        feature=x,
+        label=y,
+        split=split,
+        node_time=node_time,
+        strings=ids,
+        num_classes=num_classes,
+        label_kind=label_kind,
+    )
+
+
+def _read(reader: Any, data: Any, columns: Mapping[str, Any], *place: Any) -> Any:
+    from graphmill.core.errors import ConfigError
+
+    known = [name for name, one in signature(reader).parameters.items() if one.kind == one.KEYWORD_ONLY]
+    if unknown := sorted(columns.keys() - set(known)):
+        raise ConfigError(f"{_named(data)}: expected some of {', '.join(known)}, got {', '.join(unknown)}")
+    return reader(data, *place, **columns)
+
+
+def _named(data: Any) -> str:
+    return f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
+
+
+def _is_table(data: Any) -> bool:
+    return hasattr(data, "iloc") or hasattr(data, "to_arrow") or hasattr(data, "to_batches")
+
+
+def _tables(edges: Any, nodes: Any, folder: Path, columns: Mapping[str, Any]) -> "GraphSource":
+    """The graph of a table of edges and one of nodes: as `EdgeListGraph` reads them from files."""
+    from graphmill.core.errors import ConfigError
+    from graphmill.storage.importers.tables.edge_list import EdgeListGraph
+    from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
+
+    known = [each.name for each in fields(EdgeListOptions) if each.name != "nodes"]
+    if unknown := sorted(columns.keys() - set(known)):
+        raise ConfigError(f"tables: expected some of {', '.join(known)}, got {', '.join(unknown)}")
+    told = {name: (value,) if _is_one_name(name, value) else value for name, value in columns.items()}
+    of_nodes = {} if nodes is None else {"nodes": _stored(nodes, folder / "nodes.parquet")}
+    source = EdgeListGraph(_stored(edges, folder / "edges.parquet"), EdgeListOptions(**of_nodes, **told), str(folder))
+    _tell_roles(source)
+    return source
+
+
+def _is_one_name(option: str, value: Any) -> bool:
+    """Whether one column is named where there may be several."""
+    return isinstance(value, str) and option in (
+        *("edge_features", "feature_columns", "categories", "embedding_columns", "label_columns", "split_columns"),
+    )
+
+
+def _typed_tables(nodes: Any, edges: Any, folder: Path, columns: Mapping[str, Any]) -> "TypedSource":
+    from graphmill.core.errors import ConfigError
+    from graphmill.storage.importers.tables.typed_tables import TABLES, typed_tables
+
+    if columns or isinstance(edges, Mapping) or _is_table(edges):
+        raise ConfigError(
+            "tables: expected nodes={type: {'file': table, …}} and edges=[{'source': …, 'relation': …, 'target': …, 'file': table, …}], the form of "
+            f"graph.yaml, got {', '.join(columns) or _named(edges)}"
+        )
+    told: dict[str, Any] = {"nodes": {}, "edges": []}
+    for number, (name, options) in enumerate(nodes.items()):
+        told["nodes"][name] = _with_file(options, folder, f"nodes-{number}")
+    for number, options in enumerate(edges):
+        told["edges"].append(_with_file(options, folder, f"edges-{number}"))
+    (folder / TABLES).write_text(json.dumps(told))
+    source = typed_tables(folder, str(folder))
+    for part in (*source.nodes.values(), *source.relations.values()):
+        _tell_roles(part)
+    return source
+
+
+def _with_file(options: Mapping[str, Any], folder: Path, name: str) -> dict[str, Any]:
+    """With the file that now holds the table."""
+    table = options.get("file")
+    if table is None or isinstance(table, str):
+        return dict(options)
+    return {**options, "file": Path(_stored(table, folder / f"{name}.parquet")).name}
+
+
+def _stored(table: Any, path: Path) -> str:
+    import pyarrow.parquet as pq
+
+    pq.write_table(_as_table(table), path)
+    return str(path)
+
+
+def _as_table(table: Any) -> "pa.Table":
+    """Of pandas (with an index that has names), polars, Arrow, or a mapping of columns. Raises DataError for what is no table."""
+    import pyarrow as pa
+
+    from graphmill.core.errors import DataError
+
+    try:
+        if hasattr(table, "iloc"):
+            named = table.reset_index() if any(table.index.names) else table
+            table = pa.Table.from_pandas(named, preserve_index=False)
+        elif hasattr(table, "to_arrow"):
+            table = table.to_arrow()
+        table = table if isinstance(table, pa.Table) else pa.table(table)
+        for place, field in enumerate(table.schema):
+            is_view = pa.types.is_string_view(field.type)
+            if is_view or pa.types.is_dictionary(field.type):
+                plain = pa.large_string() if is_view else field.type.value_type
+                table = table.set_column(place, field.name, table.column(place).cast(plain))
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise DataError(
+            f"expected a table of pandas, polars or Arrow, got {_named(table)}: {' '.join(str(error).split())[:160]}"
+        ) from None
+    return table
+
+
+def _networkx_graph(graph: Any, folder: Path, columns: Mapping[str, Any]) -> "GraphSource":
+    """Of a NetworkX graph: its nodes and edges with their attributes as tables. Ids are the nodes' names; `weight` of edges is their weight."""
+    nodes, edges = list(graph.nodes(data=True)), list(graph.edges(data=True))
+    names: list[Any] = [name for name, _ in nodes]
+    is_number = all(isinstance(name, int) for name in names)
+    told = dict.fromkeys(key for _, of_node in nodes for key in of_node)
+    key = next(each for each in ("node", "node_id", "networkx_node") if each not in told)
+    table = {key: names if is_number else list(map(str, names))}
+    table |= {str(name): [of_node.get(name) for _, of_node in nodes] for name in told}
+    ends = {"source": 0, "target": 1}
+    rows = {name: [edge[end] if is_number else str(edge[end]) for edge in edges] for name, end in ends.items()}
+    rows |= {str(name): [edge[2].get(name) for edge in edges] for name in dict.fromkeys(k for e in edges for k in e[2])}
+    weight = {"weight": "weight"} if "weight" in rows else {}
+    once = {"undirected_once": not graph.is_directed(), "src": "source", "dst": "target"}
+    return _tables(rows, table, folder, {"id_column": key, **once, **weight, **columns})
+
+
+def _tell_roles(source: Any) -> None:
+    if unread := [role.column for role in source.roles if role.role == "none"]:
+        warnings.warn(f"not read: {', '.join(unread)}; name its role (src, weight, time, …)", stacklevel=5)

@@ -78,7 +78,7 @@ class _Reading:
         if self._key is None and (rows := split_of(graphs, split)) is not None:
             ends = [int(as_array(part, f"{name}: split").max(initial=-1)) for part in rows.values()]
             self._code = rows_split(rows, len(graphs) if isinstance(graphs, Sized) else max(ends) + 1, name)[:, 0]
-        columns, held = _columns(first, f"{name}: graph 0")
+        columns, held = graph_columns(first, f"{name}: graph 0")
         tell_unread(name, held, (*_READ, self._key))
         y, num_nodes = columns["y"], columns["num_nodes"]
         if labelled is None and y is not None:
@@ -110,7 +110,7 @@ class _Reading:
             )
 
     def _raw(self, item: Any, where: str) -> RawGraph:
-        columns, _ = _columns(item, where)
+        columns, _ = graph_columns(item, where)
         for kind in ("node", "edge"):
             rows, schema = columns[kind], getattr(self.info, kind)
             if _schema(rows, schema.categories) != schema:
@@ -162,9 +162,11 @@ def _schema(rows: np.ndarray | None, categories: tuple[int, ...] | None) -> RowS
     return RowSchema(rows.shape[1], "int32", tuple(categories or (_MOST_CATEGORIES,) * rows.shape[1]))
 
 
-def _columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]:
+def graph_columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]:
     """(edge_index, num_nodes, and node, edge and y where there are any; the names of all that the graph holds). Raises DataError where it is no graph."""
     graph, label = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+    if not getattr(graph, "is_homogeneous", True) or hasattr(graph, "node_types"):
+        raise DataError(f"{where}: expected a graph of one type of nodes, got {type(graph).__name__} of several")
     if hasattr(graph, "ndata"):
         held: Any = {**graph.edata, **graph.ndata}
         ends, rows = graph.edges(), (graph.ndata.get("feat"), graph.edata.get("feat"))
