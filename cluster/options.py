@@ -2,9 +2,10 @@
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import Amount, Count, Positive, Share, Size, check_fields, check_options
@@ -18,6 +19,29 @@ COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of th
 Schedule = Literal["constant", "cosine", "linear", "poly"]
 Optimizer = Literal["adamw", "adam"]
 Precision = Literal["auto", "float32", "bfloat16"]
+CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")  # methods of a user's own objects
+Setting = int | float | bool | str  # of an optimizer or a scheduler, by its name
+
+
+def is_own(word: str | None) -> bool:
+    """Whether a word is an import path, package.module:Name, of a user's own or of torch's."""
+    return word is not None and ":" in word
+
+
+def metric_name(metric: str) -> str:
+    """A score's name; of a function by its import path the function's, without the number of an object of Python."""
+    name = metric.rpartition(":")[2]
+    return re.sub(r"_[0-9a-f]{8}$", "", name) if is_own(metric) else name
+
+
+def _known_or_own(options: Any, **kinds: Any) -> dict[str, tuple[bool, str]]:
+    """Rows of `check_options`: words of a Literal, or import paths."""
+    rows = {}
+    for name, kind in kinds.items():
+        known, value = get_args(kind), getattr(options, name)
+        fine = value in known or is_own(value)
+        rows[name] = fine, f"one of {', '.join(known)}, or package.module:Name of your own"
+    return rows
 
 
 @dataclass(frozen=True)
@@ -33,14 +57,22 @@ class TrainOptions:
     """The peak rate, after the warm-up."""
     min_learning_rate: float = 0.0
     """Where the schedule ends."""
-    optimizer: Optimizer = "adamw"
-    """adamw: decays matrices, beside the gradient; adam: the decay is a squared penalty in the gradient, of all weights, as in most GCNs."""
+    optimizer: Optimizer | str = "adamw"
+    """adamw: decays matrices, beside the gradient; adam: the decay is a squared penalty in the gradient, of all weights, as in most GCNs. Or an import path,
+    torch.optim:SGD: it is called with groups of parameters, lr and optimizer_options."""
+    optimizer_options: Mapping[str, Setting] = field(default_factory=dict)
+    """Of an optimizer by its import path: momentum=0.9 nesterov=yes."""
     weight_decay: Amount = 0.0
     """Strength of the decay; the optimizer says of what."""
     decay_all: bool = False
     """Of adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT; adam decays all in any case."""
-    schedule: Schedule = "constant"
-    """How the rate falls from its peak to min_learning_rate over the run; constant: not at all."""
+    schedule: Schedule | str = "constant"
+    """How the rate falls from its peak to min_learning_rate over the run; constant: not at all. Or an import path, torch.optim.lr_scheduler:StepLR: it is
+    called with the optimizer and schedule_options; the warm-up is a factor on its rates."""
+    schedule_options: Mapping[str, Setting] = field(default_factory=dict)
+    """Of a scheduler by its import path: step_size=30 gamma=0.1."""
+    schedule_each: Literal["epoch", "step"] = "epoch"
+    """When a scheduler by its import path goes on: after each epoch, or after each optimizer step, as OneCycleLR."""
     power: Positive = 1.0
     """Of the "poly" schedule."""
     warmup_epochs: Size = 0
@@ -56,6 +88,9 @@ class TrainOptions:
     """Of the averaged weights, which are then what is evaluated and kept."""
     eval_every: Count = 1
     """Epochs between validations; the last epoch is always validated."""
+    callbacks: tuple[str, ...] = ()
+    """Import paths of objects, or of classes, with some of on_epoch_end(epoch, record), on_validation(epoch, scores) and on_checkpoint(epoch, name), or of
+    functions of (epoch, record); a return of True or "stop" ends the run after the epoch."""
     patience: Count | None = None
     """Validations in a row without a better score after which training ends early; none: never."""
     checkpoint_every: Count = 10
@@ -79,10 +114,27 @@ class TrainOptions:
     def __post_init__(self) -> None:
         rate, least_rate = self.learning_rate, self.min_learning_rate
         check_fields(self)
+        own = {name: is_own(getattr(self, name)) for name in ("optimizer", "schedule")}
+        taken = [name for name in ("lr", "weight_decay") if name in self.optimizer_options]
         check_options(
             self,
             {
-                "min_learning_rate": (0 <= least_rate <= rate, f"0 to the peak rate {rate}"),
+                **_known_or_own(self, optimizer=Optimizer, schedule=Schedule),
+                "optimizer_options": (
+                    not taken and (own["optimizer"] or not self.optimizer_options),
+                    "settings of an optimizer by its import path, but lr and weight_decay, which are --fit.learning_rate and --fit.weight_decay",
+                ),
+                "schedule_options": (own["schedule"] or not self.schedule_options, "a scheduler by its import path"),
+                "schedule_each": (
+                    own["schedule"] or self.schedule_each == "epoch",
+                    "epoch, or a scheduler by its import path",
+                ),
+                "power": (not own["schedule"] or self.power == 1.0, "no power of a scheduler by its import path"),
+                "callbacks": (all(map(is_own, self.callbacks)), "import paths package.module:Name"),
+                "min_learning_rate": (
+                    0 <= least_rate <= rate and not (own["schedule"] and least_rate),
+                    f"0 to the peak rate {rate}, and 0 of a scheduler by its import path",
+                ),
                 "ema_decay": (self.ema_decay is None or 0 < self.ema_decay < 1, "a value in (0, 1) or none"),
                 "fresh_head": (not self.fresh_head or self.start_from is not None, "no, or --fit.start_from beside it"),
                 "rates": (
@@ -301,20 +353,33 @@ class SessionOptions:
         )
 
 
+ClassMetric = Literal["accuracy", "rocauc", "weighted_accuracy", "macro_f1"]
+BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
+
+
+def _check_answers(options: Any, metrics: Any) -> None:
+    """Raises ConfigError for a loss or metric that is none, and for a loss by its import path that would leave weights of answers out."""
+    weighed = options.label_smoothing or options.class_weights != "none" or getattr(options, "weights", ())
+    fine = options.loss is None or (is_own(options.loss) and not weighed)
+    expected = "none, or package.module:Name without label_smoothing, class_weights and weights, which are of the cross-entropy"
+    check_options(options, {**_known_or_own(options, metric=metrics), "loss": (fine, expected)})
+
+
 @dataclass(frozen=True)
 class AnswerOptions:
     """Of tasks whose targets are answers: one of several classes, yes or no."""
 
+    METRICS: ClassVar[Any] = ClassMetric
     label_smoothing: Share = 0.0
     """Share of the target that is spread over all answers."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: answers count equally in the loss, however many nodes or graphs have them."""
+    loss: str | None = None
+    """Import path of a function (prediction, target) that gives the mean, or a number for each target, or of such a class of torch.nn; none: cross-entropy."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-ClassMetric = Literal["accuracy", "rocauc", "weighted_accuracy", "macro_f1"]
+        _check_answers(self, self.METRICS)
 
 
 @dataclass(frozen=True)
@@ -339,18 +404,16 @@ class NodeAnswerOptions(AnswerOptions):
 class NodeClassificationOptions(NodeAnswerOptions):
     """Nodes of one graph, each of one class."""
 
-    metric: ClassMetric = "accuracy"
+    metric: ClassMetric | str = "accuracy"
     """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
-
-
-BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
 
 
 @dataclass(frozen=True)
 class NodeBinaryOptions(NodeAnswerOptions):
     """Nodes of one graph, each with several labels: yes or no each; unknown ones do not count."""
 
-    metric: BinaryMetric = "micro_f1"
+    METRICS: ClassVar[Any] = BinaryMetric
+    metric: BinaryMetric | str = "micro_f1"
     """What selects the best epoch and is compared with the baselines. F1 over all labels together (micro), or its mean over the labels."""
 
 
@@ -360,16 +423,19 @@ class NodesOptions:
 
     label_smoothing: Share = 0.0
     """Share of the target that is spread over all answers."""
-    metric: ClassMetric = "accuracy"
+    metric: ClassMetric | str = "accuracy"
     """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
     class_weights: Literal["none", "balanced", "batch"] = "none"
     """balanced: classes count equally in the loss, however many nodes have them; batch: a node counts by the share of its batch's nodes that are
     of other classes (PATTERN's and CLUSTER's code)."""
     one_logit: bool = False
     """Of two classes: the model has one output, the logit of the second."""
+    loss: str | None = None
+    """As of the other tasks: an import path; none: cross-entropy."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_answers(self, ClassMetric)
 
 
 @dataclass(frozen=True)
@@ -381,15 +447,19 @@ class PairsOptions:
     graph but itself, by their scores with the first; first over the pairs of a graph, then over graphs."""
 
 
+NumberMetric = Literal["mae", "rmse", "r2"]
+NumberLoss = Literal["l1", "mse", "huber"]
+
+
 @dataclass(frozen=True)
 class NumberOptions:
     """Of tasks whose targets are real numbers; unknown ones are NaN."""
 
-    metric: Literal["mae", "rmse", "r2"] = "mae"
+    metric: NumberMetric | str = "mae"
     """What selects the best epoch and is compared with the baselines; of several targets the mean of their errors, each in units of its deviation in the
     training split, or of their R²."""
-    loss: Literal["l1", "mse", "huber"] = "l1"
-    """Of what the model predicts."""
+    loss: NumberLoss | str = "l1"
+    """Of what the model predicts; or an import path, as of the other tasks."""
     huber_delta: Positive = 1.0
     """Of the huber loss, in standard deviations."""
     standardise: bool = True
@@ -397,6 +467,7 @@ class NumberOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_options(self, _known_or_own(self, metric=NumberMetric, loss=NumberLoss))
 
 
 @dataclass(frozen=True)
@@ -419,9 +490,10 @@ class NodeRegressionOptions(NumberOptions):
 class BinaryOptions(AnswerOptions):
     """Yes-or-no questions about graphs, several at once; unknown ones are NaN."""
 
+    METRICS: ClassVar[Any] = BinaryMetric
     target: str | None = None
     """Which of the set's targets, by name; none: all of them."""
-    metric: BinaryMetric = "rocauc"
+    metric: BinaryMetric | str = "rocauc"
     """What selects the best epoch and is compared with the baselines."""
 
 
@@ -431,7 +503,7 @@ class ClassesOptions(AnswerOptions):
 
     target: str | None = None
     """Which of the set's targets holds the classes, where there are several."""
-    metric: ClassMetric = "accuracy"
+    metric: ClassMetric | str = "accuracy"
     """What selects the best epoch and is compared with the baselines."""
 
 

@@ -5,6 +5,7 @@ a pair (sum over targets, weight of those targets): the trainer divides the sum 
 so that unevenly filled micro-batches give the gradient of one large batch.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphmill.cluster.metrics.class_scores import SplitScores, class_logits
+from graphmill.cluster.metrics.class_scores import SplitScores, class_logits, gather_rows
 from graphmill.cluster.metrics.graph_scores import AnswerCounts, BinaryScores, PairScores, RegressionScores
 from graphmill.cluster.metrics.link_scores import HITS, LinkScores
+from graphmill.cluster.options import is_own, metric_name
 from graphmill.core.errors import ConfigError, DataError
+from graphmill.samplers.methods.registry import load
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
 _MOST_COUNTED, _MOST_SHOWN = 4096, 50  # classes whose pairs are counted for that; that are scored one by one
@@ -77,8 +80,77 @@ def step_output(value: Any) -> StepOutput:
     return value if isinstance(value, StepOutput) else StepOutput(value)
 
 
+def own_parts(options: Any) -> dict[str, Any]:
+    """What a task is given of its options' `metric` and `loss`, where they may be import paths."""
+    loss = getattr(options, "loss", None)
+    told = {"metric": metric_name(options.metric)}
+    told |= {"own_metric": options.metric} if is_own(options.metric) else {}
+    return told | ({"own_loss": loss} if is_own(loss) else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnParts:
+    """A loss and a metric of a user's own in the place of a task's, by their import paths: functions of predictions and of targets that are known."""
+
+    own_loss: str = ""
+    own_metric: str = ""
+
+    def _own(self, path: str, prediction: Tensor, target: Tensor) -> Tensor:
+        """What the function says. Raises ConfigError where it is no number, and in a loss no number for each row either."""
+        function = load(path)
+        value = torch.as_tensor((function() if isinstance(function, type) else function)(prediction, target))
+        if value.numel() != 1 and not (path == self.own_loss and value.shape == target.shape[:1]):
+            raise ConfigError(
+                f"{path}: expected a number, or of a loss one for each target, got shape {list(value.shape)}"
+            )
+        return value
+
+    def _own_sum(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The sum that a batch adds: of a mean its share, the number of rows; 0 of no rows."""
+        if not len(target):
+            return prediction.sum() * 0.0
+        value = self._own(self.own_loss, prediction, target).float()
+        return value.sum() if value.numel() > 1 else value.sum() * len(target)
+
+    def _scored(self, scores: Any, device: torch.device) -> Any:
+        return OwnScores(scores, self, device) if self.own_metric else scores
+
+    def _is_known(self, metric: str, known: tuple[str, ...]) -> bool:
+        return metric in known or (bool(self.own_metric) and metric == metric_name(self.own_metric))
+
+    def _higher(self, of_task: bool) -> bool:
+        return bool(getattr(load(self.own_metric), "higher_is_better", True)) if self.own_metric else of_task
+
+
+class OwnScores:
+    """A split's scores with that of a user's own function of all its predictions and targets."""
+
+    def __init__(self, scores: Any, task: Any, device: torch.device) -> None:
+        self._scores, self._task = scores, task
+        self._rows: list[tuple[Tensor, Tensor]] = [task.known(*(rows.to(device) for rows in task.no_rows))]
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        self._scores.update(prediction, target)
+        self._rows.append(self._task.known(prediction.detach(), target))
+
+    def add(self, other: "OwnScores") -> None:
+        self._scores.add(other._scores)
+        self._rows += other._rows
+
+    def compute(self) -> dict[str, float]:
+        scores = self._scores.compute()
+        prediction, target = (gather_rows(torch.cat(column)) for column in zip(*self._rows, strict=True))
+        if not len(target):
+            return scores
+        path = self._task.own_metric
+        value = float(self._task._own(path, prediction, target))
+        if not math.isfinite(value):
+            raise ConfigError(f"{path}: expected a finite number, got {value} of {len(target)} rows")
+        return {**scores, metric_name(path): value}
+
+
 @dataclass(frozen=True)
-class Classification:
+class Classification(OwnParts):
     """One of several classes per root or graph, by cross-entropy; target int64 [r], -1 does not count."""
 
     num_classes: int
@@ -91,12 +163,14 @@ class Classification:
     one_logit: bool = False  # of two classes: the prediction is the logit of the second
     class_names: tuple[str, ...] = ()  # in order; empty: numbers name them
 
-    higher_is_better = True
+    @property
+    def higher_is_better(self) -> bool:
+        return self._higher(True)
 
     def __post_init__(self) -> None:
         known = ("accuracy", "rocauc", *_BY_CLASS)
         too_many = self.metric in _BY_CLASS and self.num_classes > _MOST_COUNTED
-        if self.metric not in known or too_many or (self.metric == "rocauc" and self.num_classes != 2):
+        if not self._is_known(self.metric, known) or too_many or (self.metric == "rocauc" and self.num_classes != 2):
             raise ConfigError(
                 f"metric: expected accuracy, {', '.join(_BY_CLASS)}, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; "
                 "set --task.metric"
@@ -116,7 +190,17 @@ class Classification:
             return (target >= 0).sum().double()
         return torch.where(target >= 0, weights[target.clamp_min(0)], 0.0).double().sum()
 
+    def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """(logits [k, classes], classes [k]) of the targets that are known."""
+        return class_logits(prediction.float())[target >= 0], target[target >= 0]
+
+    @property
+    def no_rows(self) -> tuple[Tensor, Tensor]:
+        return torch.empty(0, self.out_dim), torch.empty(0, dtype=torch.int64)
+
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        if self.own_loss:
+            return self._own_sum(*self.known(prediction, target))
         return functional.cross_entropy(
             class_logits(prediction.float()),
             target,
@@ -134,14 +218,14 @@ class Classification:
             return None
         return torch.tensor(self.class_weight, dtype=torch.float32, device=target.device)
 
-    def scores(self, device: torch.device) -> SplitScores:
+    def scores(self, device: torch.device) -> Any:
         names = () if self.num_classes > _MOST_SHOWN else self.class_names or tuple(map(str, range(self.num_classes)))
         num_counted = self.num_classes if names or self.metric in _BY_CLASS else 0
-        return SplitScores(device, self.num_classes == 2, num_counted, names)
+        return self._scored(SplitScores(device, self.num_classes == 2, num_counted, names), device)
 
 
 @dataclass(frozen=True)
-class BinaryClassification:
+class BinaryClassification(OwnParts):
     """Several yes-or-no questions per graph or root, by binary cross-entropy; target [g, num_tasks] of 0, 1 and NaN (not known)."""
 
     num_tasks: int = 1
@@ -151,11 +235,13 @@ class BinaryClassification:
     positive_weight: tuple[float, ...] | None = None  # of each task's positives
     names: tuple[str, ...] = ()  # of several tasks, each of which is then scored by itself too
 
-    higher_is_better = True
+    @property
+    def higher_is_better(self) -> bool:
+        return self._higher(True)
 
     def __post_init__(self) -> None:
         known = ("rocauc", "ap", *_BY_ANSWER)
-        if self.metric not in known:
+        if not self._is_known(self.metric, known):
             raise ConfigError(f"metric: expected {', '.join(known)}, got {self.metric!r}; set --task.metric")
 
     @property
@@ -166,6 +252,8 @@ class BinaryClassification:
         return (~_columns(target, self.num_tasks).isnan()).sum().double()
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        if self.own_loss:
+            return self._own_sum(*_known_entries(prediction.float(), _columns(target, self.num_tasks).float()))
         target = _columns(target, self.num_tasks).float()
         known = ~target.isnan()
         # The target of an unknown answer is replaced before the loss, not after: NaN times 0 is NaN.
@@ -176,9 +264,18 @@ class BinaryClassification:
         )
         return torch.where(known, loss, 0.0).sum()
 
-    def scores(self, device: torch.device) -> BinaryScores | AnswerCounts:
+    def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """(logits, answers), [k] of one question, [k, num_tasks] of several, of the rows whose answers are all known."""
+        return _known_rows(prediction.float(), _columns(target, self.num_tasks).float())
+
+    @property
+    def no_rows(self) -> tuple[Tensor, Tensor]:
+        return torch.empty(0, self.num_tasks), torch.empty(0, self.num_tasks)
+
+    def scores(self, device: torch.device) -> Any:
         # Areas need every answer's score, F1 counts alone.
-        return (AnswerCounts if self.metric in _BY_ANSWER else BinaryScores)(device, self.num_tasks, self.names)
+        kind = AnswerCounts if self.metric in _BY_ANSWER else BinaryScores
+        return self._scored(kind(device, self.num_tasks, self.names), device)
 
 
 @dataclass(frozen=True)
@@ -253,7 +350,7 @@ class LinkPrediction:
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(OwnParts):
     """Numbers per graph or root; target [g, num_targets], NaN does not count.
 
     The model predicts (target - mean) / scale; the loss is of those standardised numbers, the scores are in the target's own unit. Several
@@ -262,7 +359,7 @@ class Regression:
 
     mean: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)  # of the training split, as the mean
-    kind: RegressionLoss = "l1"
+    kind: RegressionLoss | str = "l1"
     huber_delta: float = 1.0  # in standard deviations
     metric: str = "mae"  # or "rmse" or "r2"
     names: tuple[str, ...] = ()  # of several targets
@@ -270,12 +367,12 @@ class Regression:
 
     @property
     def higher_is_better(self) -> bool:
-        return self.metric == "r2"
+        return self._higher(self.metric == "r2")
 
     def __post_init__(self) -> None:
-        if self.metric not in ("mae", "rmse", "r2"):
+        if not self._is_known(self.metric, ("mae", "rmse", "r2")):
             raise ConfigError(f"metric: expected mae, rmse or r2, got {self.metric!r}; set --task.metric")
-        if self.kind not in ("l1", "mse", "huber") or not self.huber_delta > 0:
+        if (self.kind not in ("l1", "mse", "huber") and not self.own_loss) or not self.huber_delta > 0:
             raise ConfigError(
                 f"loss: expected l1, mse or huber with a positive delta, got {self.kind!r} with {self.huber_delta}; set --task.loss"
             )
@@ -296,6 +393,8 @@ class Regression:
         target = _columns(target, self.out_dim).double()
         known = ~target.isnan()
         standard = ((target - target.new_tensor(self.mean)) / target.new_tensor(self.scale)).float()
+        if self.own_loss:
+            return self._own_sum(*_known_entries(prediction.float(), standard))
         expected, predicted = torch.where(known, standard, 0.0), torch.where(known, prediction.float(), 0.0)
         if self.kind == "l1":
             return functional.l1_loss(predicted, expected, reduction="sum")
@@ -303,8 +402,30 @@ class Regression:
             return functional.mse_loss(predicted, expected, reduction="sum")
         return functional.huber_loss(predicted, expected, reduction="sum", delta=self.huber_delta)
 
-    def scores(self, device: torch.device) -> RegressionScores:
-        return RegressionScores(device, self.mean, self.scale, self.names, self.deviation)
+    def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """(predictions, targets) in the targets' own unit, [k] of one target, [k, num_targets] of several, of the rows whose targets are all known."""
+        target = _columns(target, self.out_dim).double()
+        own_unit = prediction.double() * target.new_tensor(self.scale) + target.new_tensor(self.mean)
+        return _known_rows(own_unit, target)
+
+    @property
+    def no_rows(self) -> tuple[Tensor, Tensor]:
+        return torch.empty(0, self.out_dim), torch.empty(0, self.out_dim)
+
+    def scores(self, device: torch.device) -> Any:
+        return self._scored(RegressionScores(device, self.mean, self.scale, self.names, self.deviation), device)
+
+
+def _known_entries(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """[k] each, of all targets together."""
+    known = ~target.isnan()
+    return prediction[known], target[known]
+
+
+def _known_rows(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    known = ~target.isnan().any(dim=1)
+    rows = prediction[known], target[known]
+    return (rows[0][:, 0], rows[1][:, 0]) if target.shape[1] == 1 else rows
 
 
 def _columns(target: Tensor, width: int) -> Tensor:

@@ -72,6 +72,7 @@ class TrainState:
     part: EpochProgress | None = None  # of the epoch `next_epoch`; None: none of it is done
     since_best: int = 0  # validations since the best one, by which training may end early
     table_step: int = 0  # optimizer steps that the embedding table has, where there is one
+    own: str = ""  # state of a scheduler by its import path and of callbacks, as JSON; empty: there is none
 
     @property
     def position(self) -> tuple[int, int]:
@@ -99,7 +100,19 @@ class Snapshot:
 def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """An optimizer's state by parameter index and name; the tensors are its own."""
     states = optimizer.state_dict()["state"].items()
-    return {f"{index}.{name}": value for index, values in states for name, value in values.items()}
+    every = {f"{index}.{name}": value for index, values in states for name, value in values.items()}
+    if isinstance(optimizer, torch.optim.Adam):
+        return every
+    # Of another, None is what it makes anew, and a Python number is a tensor in a checkpoint.
+    moments = {name: value for name, value in every.items() if value is not None}
+    for name, value in moments.items():
+        if isinstance(value, int | float):
+            moments[name] = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+        elif not isinstance(value, torch.Tensor):
+            raise ConfigError(
+                f"optimizer: expected {type(optimizer).__name__} to keep tensors and numbers, which a checkpoint can hold, got {name} of {type(value).__name__}"
+            )
+    return moments
 
 
 def write_files(directory: Path, snapshot: Snapshot) -> None:
@@ -307,6 +320,9 @@ def set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     """Loads AdamW's moments written by `write_files`. Raises FormatError where they are not of this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not isinstance(optimizer, torch.optim.Adam):
+        _load_own(path, optimizer, len(parameters))
+        return
     shapes = {
         f"{index}.{name}": () if name == "step" else tuple(parameter.shape)
         for index, parameter in enumerate(parameters)
@@ -324,6 +340,17 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
         lacking = [name for name in _MOMENTS if name not in moments]
         if lacking:
             raise FormatError(f"{path}: expected {index}.{lacking[0]} beside the other moments, found none")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _load_own(path: Path, optimizer: torch.optim.Optimizer, num_parameters: int) -> None:
+    """Of an optimizer by its import path: tensors of any names, those of a parameter's own shape or of one number."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in _load_file(path).items():
+        position, _, name = key.partition(".")
+        if not position.isdecimal() or int(position) >= num_parameters:
+            raise FormatError(f"{path}: expected a state of {num_parameters} parameters, found {key!r}")
+        state.setdefault(int(position), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

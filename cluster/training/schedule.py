@@ -1,15 +1,28 @@
-"""Learning rates as a pure function of the step, so that a resumed run needs no scheduler state."""
+"""Optimizer and learning rates, ours or by their import paths, and a user's callbacks.
 
+Our rates are a pure function of the step, so that a resumed run needs no state of them. A scheduler's state, and a callback's that has some, is text in the
+checkpoint.
+"""
+
+import inspect
+import json
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from graphmill.cluster.options import Schedule
+import torch
+
+from graphmill.cluster.options import CALLBACKS, Schedule, TrainOptions, is_own
+from graphmill.cluster.training.initial_weights import with_rates
+from graphmill.core.errors import ConfigError, FormatError
+from graphmill.samplers.methods.registry import load
 
 
 def rate_factor(
     step: int,
     num_steps: int,
     warmup_steps: int,
-    schedule: Schedule,
+    schedule: Schedule | str,
     floor: float = 0.0,
     power: float = 1.0,
 ) -> float:
@@ -27,3 +40,158 @@ def rate_factor(
     else:
         shape = (1.0 - progress) ** (power if schedule == "poly" else 1.0)
     return floor + (1.0 - floor) * shape
+
+
+def build_optimizer(model: torch.nn.Module, options: TrainOptions, *, foreach: bool) -> torch.optim.Optimizer:
+    """The optimizer that the options name. Raises ConfigError where an import path names none, or one that takes other settings."""
+    groups, rate = with_rates(model, _param_groups(model, options), options), options.learning_rate
+    if not is_own(options.optimizer):
+        algorithm = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
+        return algorithm(groups, lr=rate, foreach=foreach)
+    made = _called(options.optimizer, "optimizer", groups, lr=rate, **options.optimizer_options)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ConfigError(
+            f"optimizer: expected {options.optimizer} to make a torch.optim.Optimizer, got {type(made).__name__}"
+        )
+    if options.weight_decay and "weight_decay" not in made.defaults:
+        raise ConfigError(
+            f"weight_decay: {options.optimizer} has none, got {options.weight_decay}; set --fit.weight_decay 0"
+        )
+    return made
+
+
+def _called(path: str, option: str, *given: Any, **settings: Any) -> Any:
+    try:
+        return load(path)(*given, **settings)
+    except (TypeError, ValueError) as error:
+        told = " ".join(f"{name}={value}" for name, value in settings.items())
+        raise ConfigError(f"{option}: {path} with {told or 'no settings'}: {' '.join(str(error).split())}") from None
+
+
+def _param_groups(model: torch.nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
+    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without. But for AdamW without `decay_all`, all decay."""
+    own = getattr(model, "param_groups", None)
+    is_all = options.optimizer != "adamw" or options.decay_all
+    everywhere = {"weight_decay": options.weight_decay} if is_all else {}
+    if own is not None:
+        return [group | everywhere for group in own(options.learning_rate, options.weight_decay)]
+    decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    plain = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    return [
+        {"params": decayed, "weight_decay": options.weight_decay},
+        {"params": plain, "weight_decay": 0.0, **everywhere},
+    ]
+
+
+class Rates:
+    """The learning rates of an optimizer's groups, step after step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, options: TrainOptions, *, higher_is_better: bool) -> None:
+        """Raises ConfigError where an import path names no scheduler, or one that takes other settings, or whose state is no plain values."""
+        self._optimizer, self._options = optimizer, options
+        self._peaks = [group["lr"] for group in optimizer.param_groups]
+        self.factor = 1.0  # of the step under way, on the first peak rate
+        self.scheduler: Any = None
+        if is_own(options.schedule):
+            made, settings = load(options.schedule), dict(options.schedule_options)
+            if isinstance(made, type) and issubclass(made, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                settings = {"mode": "max" if higher_is_better else "min", **settings}
+            self.scheduler = _called(options.schedule, "schedule", optimizer, **settings)
+            if not hasattr(self.scheduler, "get_last_lr"):
+                raise ConfigError(
+                    f"schedule: expected {options.schedule} to make a scheduler of torch.optim.lr_scheduler, got {type(self.scheduler).__name__}"
+                )
+            self._takes_score = "metrics" in inspect.signature(self.scheduler.step).parameters
+            _as_text(self.scheduler, options.schedule)
+
+    def set(self, step: int, steps_per_epoch: int) -> None:
+        """Sets the rates of optimizer step `step`, counted from the run's start."""
+        options, peaks = self._options, self._peaks
+        own = self.scheduler is not None
+        factor = rate_factor(
+            step,
+            options.epochs * steps_per_epoch,
+            options.num_warmup_steps(steps_per_epoch),
+            "constant" if own else options.schedule,
+            floor=options.min_learning_rate / options.learning_rate,
+            power=options.power,
+        )
+        rates = self.scheduler.get_last_lr() if own else peaks
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * factor
+        self.factor = factor * rates[0] / peaks[0] if own else factor
+
+    def advance(self, each: str, score: float | None = None) -> None:
+        """Lets a scheduler go on, where it does so after each "step" or "epoch". One that takes a score waits for the next validation."""
+        if self.scheduler is None or self._options.schedule_each != each:
+            return
+        for group, rate in zip(self._optimizer.param_groups, self.scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate  # without the warm-up
+        if not self._takes_score:
+            self.scheduler.step()
+        elif score is not None:
+            self.scheduler.step(score)
+
+
+class Callbacks:
+    """A user's objects that hear how training goes. Rank 0 has them; where one says stop, all ranks end after the epoch."""
+
+    def __init__(self, paths: Sequence[str], rank: int) -> None:
+        self.paths = paths
+        self._own = {path: self._made(path) for path in paths} if rank == 0 else {}
+        self.stopped_by = ""
+
+    @staticmethod
+    def _made(path: str) -> Any:
+        own = load(path)
+        made = _called(path, "callbacks") if isinstance(own, type) else own
+        if not callable(made) and not any(hasattr(made, name) for name in CALLBACKS):
+            raise ConfigError(
+                f"callbacks: expected {path} to have some of {', '.join(CALLBACKS)}, got {type(made).__name__}"
+            )
+        return made
+
+    def tell(self, what: str, epoch: int, told: Any) -> None:
+        for path, each in self._own.items():
+            is_function = what == CALLBACKS[0] and not any(hasattr(each, name) for name in CALLBACKS)
+            call = each if is_function else getattr(each, what, None)
+            answer = None if call is None else call(epoch, told)
+            if str(answer) not in ("None", "False", "True", "stop"):
+                raise ConfigError(
+                    f"callbacks: expected {path} to return None, False, True or 'stop' of {what}, got {answer!r}"
+                )
+            if str(answer) in ("True", "stop"):
+                self.stopped_by = self.stopped_by or f"{path} ended it ({what})"
+
+    @property
+    def with_state(self) -> dict[str, Any]:
+        return {path: each for path, each in self._own.items() if hasattr(each, "state_dict")}
+
+
+def saved_text(rates: Rates, callbacks: Callbacks) -> str:
+    """The state of a scheduler and of callbacks, where there is any."""
+    parts = callbacks.with_state | ({} if rates.scheduler is None else {"schedule": rates.scheduler})
+    return json.dumps({name: json.loads(_as_text(part, name)) for name, part in parts.items()}) if parts else ""
+
+
+def load_text(text: str, rates: Rates, callbacks: Callbacks) -> None:
+    """Gives scheduler and callbacks the state that a checkpoint's text says, as far as it has some. Raises FormatError for another text."""
+    parts = callbacks.with_state | ({} if rates.scheduler is None else {"schedule": rates.scheduler})
+    try:
+        states: Mapping[str, Any] = json.loads(text) if text else {}
+        for name, state in states.items():
+            if name in parts:
+                parts[name].load_state_dict(state)
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise FormatError(
+            f"state of scheduler and callbacks: {' '.join(str(error).split())}; the file is damaged"
+        ) from None
+
+
+def _as_text(part: Any, name: str) -> str:
+    try:
+        return json.dumps(part.state_dict())
+    except TypeError as error:
+        raise ConfigError(
+            f"{name}: expected a state_dict of plain values, which a checkpoint can hold, got one where {error}"
+        ) from None

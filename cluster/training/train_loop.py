@@ -44,9 +44,9 @@ from graphmill.cluster.serving.shared_rows import HostMates, share_rows
 from graphmill.cluster.tasks import Scores, StepOutput, Task, step_output
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.evaluation import autocast, deal_split, predictions, scored_with, update_scores
-from graphmill.cluster.training.initial_weights import freeze, load_start, with_rates
+from graphmill.cluster.training.initial_weights import freeze, load_start
 from graphmill.cluster.training.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
-from graphmill.cluster.training.schedule import rate_factor
+from graphmill.cluster.training.schedule import Callbacks, Rates, build_optimizer, load_text, saved_text
 from graphmill.cluster.training.train_session import TrainSession
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.weight_average import build_average, update_average
@@ -160,17 +160,13 @@ class Worker:
             self.embeddings = embeddings.Embeddings(spec.table, self.seat, device)
         self.gradients = GradientTree(self.model, self.seat)
         self.buffers = BufferMean(self.model, self.seat, device)
-        algorithm = torch.optim.Adam if spec.options.optimizer == "adam" else torch.optim.AdamW
-        self.optimizer = algorithm(
-            with_rates(self.model, _param_groups(self.model, spec.options), spec.options),
-            lr=spec.options.learning_rate,
-            foreach=self.device.type == "cuda",
-        )
-        self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.rate_factor = 1.0  # of the step under way, on all peak rates
+        self.optimizer = build_optimizer(self.model, spec.options, foreach=self.device.type == "cuda")
+        self.rates = Rates(self.optimizer, spec.options, higher_is_better=self.task.higher_is_better)
+        self.callbacks = Callbacks(spec.options.callbacks, rank)
         self.next_epoch, self.best_epoch = 0, -1
         self.part: EpochProgress | None = None  # of the next epoch, where a checkpoint was saved within it
         self.best_score: float | None = None
+        self.valid_score: float | None = None  # of the last validation
         self.since_best = 0  # validations since the best one
         self.best = _copy_state(self.model)
         # What the pass that chose the best weights says of splits: scores, or what they are computed of.
@@ -211,15 +207,19 @@ class Worker:
                 steps, warmup = train.num_steps * options.epochs, options.num_warmup_steps(train.num_steps)
                 self.reporter.push({"kind": "planned", "steps": steps, "warmup_steps": warmup})
             for epoch in range(self.next_epoch, options.epochs):
-                if self.is_out_of_patience:  # resumed where it had stopped
+                if self.is_out_of_patience or self.callbacks.stopped_by:  # also resumed where it had run out
                     break
                 record, request = self.train_epoch(train, epoch)
                 if record is None:
                     return Stopped(self._where())
                 last = epoch + 1 == options.epochs
-                if last or (epoch + 1) % options.eval_every == 0:
+                is_due = last or (epoch + 1) % options.eval_every == 0
+                if is_due:
                     record |= self._validate(valid, epoch)
-                last = last or self.is_out_of_patience
+                self.rates.advance("epoch", self.valid_score if is_due else None)
+                if self._is_stopped(epoch, record) and not is_due:  # what is kept has a score
+                    record |= self._validate(valid, epoch)
+                last = last or self.is_out_of_patience or bool(self.callbacks.stopped_by)
                 self.next_epoch, self.part = epoch + 1, None
                 if self.writer is not None:
                     record["checkpoint_s"] = self.writer.take_stall_s()
@@ -238,6 +238,14 @@ class Worker:
         self.report_traffic(None)
         self._report_memory()
         return Finished(scores)
+
+    def _is_stopped(self, epoch: int, record: Mapping[str, float]) -> bool:
+        """Whether a callback ends the run after this epoch: a collective call where there are any."""
+        if not self.callbacks.paths:
+            return False
+        self.callbacks.tell("on_epoch_end", epoch, dict(record))
+        self.callbacks.stopped_by = gather_objects(self.callbacks.stopped_by)[0]
+        return bool(self.callbacks.stopped_by)
 
     @property
     def is_out_of_patience(self) -> bool:
@@ -360,9 +368,10 @@ class Worker:
         clock = EpochClock(loader, self.peers, {} if before_part is None else before_part.spent)
         reported, request = 0.0, CheckpointRequest.NONE
         for step, batches in enumerate(_groups(loader.epoch(epoch, first), len(own)), first):
-            self._set_rates(epoch * num_steps + step, num_steps)
+            self.rates.set(epoch * num_steps + step, num_steps)
             targets = [self.data.target(batch) for batch in batches]
             step_sums, request = self._step(epoch, step, batches, targets)
+            self.rates.advance("step")
             sizes = [(len(target), *self.data.sizes(batch)) for batch, target in zip(batches, targets, strict=True)]
             sums += torch.cat([step_sums, sums.new_tensor(sizes)], dim=1)
             if self.average is not None:
@@ -398,20 +407,6 @@ class Worker:
         in_order = torch.empty_like(gathered)
         in_order[[position for own in self.seat.positions_of_ranks for position in own]] = gathered
         return in_order
-
-    def _set_rates(self, step: int, steps_per_epoch: int) -> None:
-        """Sets the learning rates of optimizer step `step`, counted from the run's start."""
-        options = self.options
-        self.rate_factor = rate_factor(
-            step,
-            options.epochs * steps_per_epoch,
-            options.num_warmup_steps(steps_per_epoch),
-            options.schedule,
-            floor=options.min_learning_rate / options.learning_rate,
-            power=options.power,
-        )
-        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
-            group["lr"] = peak * self.rate_factor
 
     def _step(
         self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]
@@ -457,7 +452,7 @@ class Worker:
         if total > 0:  # else no labelled target at any position: nothing to learn, and no decay either
             self._update(epoch, step, batches)
         if self.embeddings is not None:
-            self.embeddings.push(self.rate_factor, learns=total > 0)
+            self.embeddings.push(self.rates.factor, learns=total > 0)
         self.optimizer.zero_grad(set_to_none=True)
         return sums, CheckpointRequest(int(request))
 
@@ -511,6 +506,8 @@ class Worker:
         # Rank 0's score decides on all ranks, whatever a task of a user's own reduces.
         own = scores.get(self.task.metric, math.nan) if self.rank == 0 else 0.0
         score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
+        self.valid_score = score if math.isfinite(score) else None
+        self.callbacks.tell("on_validation", epoch, dict(scores))
         sign = 1.0 if self.task.higher_is_better else -1.0
         if not self.spec.keep_best:
             self.best_epoch, self.best_scores = epoch, found
@@ -542,7 +539,11 @@ class Worker:
 
     def _early_stop(self) -> dict[str, dict[str, Any]]:
         """Where and why training ended before its last epoch; empty where it did not."""
-        if not self.is_out_of_patience or self.next_epoch >= self.options.epochs:
+        if self.next_epoch >= self.options.epochs:
+            return {}
+        if why := self.callbacks.stopped_by:
+            return {"stopped_early": {"epoch": self.next_epoch - 1, "why": why}}
+        if not self.is_out_of_patience:
             return {}
         since = "validation" if self.since_best == 1 else f"{self.since_best} validations"
         why = f"no better valid {self.task.metric} in {since} (--fit.patience {self.options.patience})"
@@ -620,15 +621,17 @@ class Worker:
             model_config=self.spec.model_config,
             part=self.part,
             table_step=0 if self.embeddings is None else self.embeddings.client.step,
+            own=saved_text(self.rates, self.callbacks),
         )
         average = None if self.average is None else self.average.module
         saved = state, self.model, self.best, self.optimizer, average, self.reporter.flush
         if self.embeddings is None:
-            self.writer.save(*saved)
-            return
-        folder = self._table_folder
-        name = gather_objects(self.writer.save(*saved, self.embeddings.save(folder)))[0]
-        self.embeddings.client.saved(str(folder / name))
+            name = self.writer.save(*saved)
+        else:
+            folder = self._table_folder
+            name = gather_objects(self.writer.save(*saved, self.embeddings.save(folder)))[0]
+            self.embeddings.client.saved(str(folder / name))
+        self.callbacks.tell("on_checkpoint", self.next_epoch, name)
 
     def restore(self, checkpoints: Checkpoints) -> None:
         """Continues from the newest whole checkpoint, where there is one; tells the driver which epoch comes next.
@@ -709,6 +712,7 @@ class Worker:
         if self.average is not None:
             load_weights(directory / "average.safetensors", self.average.module)
         load_optimizer(directory / "optimizer.safetensors", self.optimizer)
+        load_text(state.own, self.rates, self.callbacks)
         self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
         self.reported_epoch = self.next_epoch - 1
         self.best_score, self.since_best, self.part = state.best_score, state.since_best, state.part
@@ -716,20 +720,6 @@ class Worker:
 
 def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def _param_groups(model: torch.nn.Module, options: Any) -> list[dict[str, Any]]:
-    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without. Of Adam, and with `decay_all`, all decay."""
-    own = getattr(model, "param_groups", None)
-    everywhere = {"weight_decay": options.weight_decay} if options.optimizer == "adam" or options.decay_all else {}
-    if own is not None:
-        return [group | everywhere for group in own(options.learning_rate, options.weight_decay)]
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    plain = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    return [
-        {"params": decayed, "weight_decay": options.weight_decay},
-        {"params": plain, "weight_decay": 0.0, **everywhere},
-    ]
 
 
 def _choose(held: ExitStack, checkpoints: Checkpoints, damaged: list[str]) -> tuple[str, Path] | tuple[None, None]:

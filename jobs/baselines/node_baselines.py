@@ -80,10 +80,11 @@ def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[s
 def _plain(manifest: Manifest, task: Task) -> Plain:
     """The graph's task by its metric, without weights and smoothing."""
     if isinstance(task, Regression):
-        return replace(task, kind="mse")
+        return replace(task, kind="mse", own_loss="")
+    metric = {"metric": task.metric, "own_metric": getattr(task, "own_metric", "")}
     if manifest.label_kind == "answers":
-        return BinaryClassification(manifest.num_classes or 0, task.metric, names=getattr(task, "names", ()))
-    return Classification(manifest.num_classes or 0, task.metric)
+        return BinaryClassification(manifest.num_classes or 0, names=getattr(task, "names", ()), **metric)
+    return Classification(manifest.num_classes or 0, **metric)
 
 
 def _target(label: np.ndarray | None) -> torch.Tensor:

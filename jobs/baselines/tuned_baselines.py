@@ -75,7 +75,7 @@ def tries(config: RunConfig, run: RunStore, *, is_typed: bool = False) -> list[T
 def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunStore, is_typed: bool) -> RunConfig:
     recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
     same_task = config.task.name == recipe.task.name
-    metric = [("task.metric", config.metric)] if config.metric and same_task else []
+    metric = [("task.metric", config.task.options.metric)] if config.metric and same_task else []
     metric += [("task.node_type", config.node_type)] if config.node_type and same_task else []
     alone = [("relational.num_layers", 0)] if is_typed else []
     made = recipe.changed(*options.items(), *metric, *alone, ("fit.seed", config.fit.seed), ("run.dir", place.url))

@@ -17,7 +17,14 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal
 
-from graphmill.cluster.options import EmbeddingOptions, ServerOptions, SessionOptions, TrainOptions, WorkerOptions
+from graphmill.cluster.options import (
+    EmbeddingOptions,
+    ServerOptions,
+    SessionOptions,
+    TrainOptions,
+    WorkerOptions,
+    metric_name,
+)
 from graphmill.core.errors import ConfigError, FormatError, quoted
 from graphmill.core.option_checks import Count, Size, check_fields, check_options
 from graphmill.core.summaries import changed_options
@@ -256,7 +263,7 @@ class RunConfig:
     @property
     def metric(self) -> str:
         """What the task is scored by; empty: a task of a user's own that does not say."""
-        return str(getattr(self.task.options, "metric", ""))
+        return metric_name(str(getattr(self.task.options, "metric", "")))
 
     @property
     def links(self) -> LinksOptions | None:
@@ -532,6 +539,8 @@ def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
         tree.pop("model", None)
     if _is_automatic(said):
         tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
+    if any(option == "task.loss" for option, _ in own_code(said)):  # what weighs the answers of our loss is not its
+        tree = without([f"task.{name}" for name in ("label_smoothing", "class_weights", "weights")], tree)
     return lay_over(tree, {"kind": kind, **said})
 
 

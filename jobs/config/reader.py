@@ -445,7 +445,7 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     if isinstance(value, Mapping):
-        return " ".join(f"{name}={','.join(map(str, counts))}" for name, counts in value.items()) or "none"
+        return " ".join(f"{name}={shown(each).replace(' ', ',')}" for name, each in value.items()) or "none"
     return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
 
 

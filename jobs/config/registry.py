@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from graphmill.cluster.options import CALLBACKS
 from graphmill.core.errors import ConfigError, quoted
 from graphmill.jobs.config.reader import UsageError
 from graphmill.models.gps.options import PositionOptions
@@ -35,7 +36,6 @@ from graphmill.storage.format.encoding_names import EncodingOptions
 StandardColumn = tuple[
     str, int, float, float
 ]  # type of nodes (empty: of a plain graph or a set) or relation, column, mean, deviation
-CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")
 GIVEN_HERE: set[str] = set()
 """Import paths of what was given as an object in this process: no stranger's."""
 OF_EDGES = "edge"  # in place of the type: of a plain graph's, or a set's, edges
@@ -368,8 +368,8 @@ def named(given: Any, before: Any = None) -> Any:
         told = before if isinstance(before, Mapping) else {}
         return {name: named(value, told.get(name)) for name, value in given.items()}
     if isinstance(given, list | tuple) and type(given) in (list, tuple):
-        told = [*before] if isinstance(before, list) else []
-        return [named(value, old) for value, old in zip(given, [*told, *[None] * len(given)], strict=False)]
+        olds = [*(before if isinstance(before, list) else ()), *[None] * len(given)]
+        return [named(value, old) for value, old in zip(given, olds, strict=False)]
     is_object = callable(given) or any(hasattr(given, name) for name in CALLBACKS)
     if not is_object or is_dataclass(given):
         return given

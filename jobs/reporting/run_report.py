@@ -60,7 +60,7 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
         title=f"{job}: {run.name}" if isinstance(job, str) else run.name,
         run=run,
         metric=_score_label(run, run.metric or "score"),
-        lower=run.metric in _LOWER_IS_BETTER,
+        lower=_is_lower(run),
         figures=_figures(run),
         score_columns=["", *splits],
         score_rows=[[n, *(value_text(scores.get(s)) for s in splits)] for n, scores in by_name.items()]
@@ -82,6 +82,11 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
         epoch_rows=[[_epoch_cell(epoch, name) for name in names] for epoch in _spaced(run.epochs)],
         written=datetime.now(UTC).isoformat(timespec="minutes"),
     )
+
+
+def _is_lower(run: Run) -> bool:
+    """Whether lower scores are better."""
+    return run.metric in _LOWER_IS_BETTER or (run.summary or {}).get("higher_is_better") is False
 
 
 def _by_class(run: Run) -> list[list[str]]:
@@ -131,7 +136,7 @@ def _baseline_scores(run: Run, split: str) -> dict[str, float]:
 def _best_baseline(run: Run, split: str) -> str:
     """The best baseline."""
     rivals = [(score, name) for name, score in _baseline_scores(run, split).items()]
-    score, name = (min if run.metric in _LOWER_IS_BETTER else max)(rivals, default=(0.0, ""))
+    score, name = (min if _is_lower(run) else max)(rivals, default=(0.0, ""))
     return f"{name}: {number(score)}" if rivals else ""
 
 

@@ -158,9 +158,9 @@ def train(
     from graphmill.cluster.process.random_state import own_random_state
     from graphmill.jobs.records.run_record import read_run
 
-    data, words, said = in_memory(words, said)
-    kind = kind if data is None or any(isinstance(word, RunConfig) for word in words) else data.kind
-    asked = config(*words, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said)
+    data, rest, said = in_memory(words, said)
+    kind = kind if data is None or any(isinstance(word, RunConfig) for word in rest) else data.kind
+    asked = config(*rest, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said)
     if data is not None:
         asked = data.stored(asked)
     if asked.run.resume == AUTO:

@@ -131,7 +131,7 @@ def _hint(annotation: Any, default: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
         known = [one for one in get_args(annotation) if one in (*_PLAIN, type(None))]
         return Union[tuple(known)] if len(known) == len(get_args(annotation)) else None  # noqa: UP007
-    return int | float | str | None if annotation is inspect.Parameter.empty else None
+    return int | float | str | None if annotation is inspect.Parameter.empty and default is None else None
 
 
 class _Arguments:
@@ -235,9 +235,7 @@ def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
         except (TypeError, ValueError) as error:
             told = ", ".join(f"{name}={value!r}" for name, value in values.items())
             raise ConfigError(f"{takes.module}({told}): {' '.join(str(error).split())}") from None
-    if any(
-        isinstance(each, nn.parameter.UninitializedTensorMixin) for each in (*module.parameters(), *module.buffers())
-    ):
+    if any(map(nn.parameter.is_lazy, (*module.parameters(), *module.buffers()))):
         with torch.no_grad():
             module(**takes.of(_smallest(inputs)))
     is_our_own = takes.whole == "batch" or (takes.whole == "graphs" and takes.has_epoch)
@@ -248,7 +246,7 @@ def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
     """Two nodes of each type with an edge of each kind, by which lazy modules get their sizes."""
     pair, no_rows = torch.arange(2), {name: torch.zeros(2, dim) for name, dim in inputs.node_dims}
     if inputs.node_dims:
-        edges = {tuple(each): (torch.arange(3), pair) for each in inputs.relations}
+        edges = {each: (torch.arange(3), pair) for each in inputs.relations}
         return TypedGraphs(dict.fromkeys(no_rows, pair), no_rows, edges, inputs.node_dims[0][0], pair)
     node, edge = (
         torch.zeros(2, len(each.categories), dtype=torch.int64) if each.categories else torch.zeros(2, each.dim)

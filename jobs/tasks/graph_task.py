@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOptions, NumberOptions, PairsOptions
-from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Task
+from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Task, own_parts
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.registry import Component, Inputs
 from graphmill.jobs.tasks.node_task import MOST_SHOWN, balanced, number_task, positive_balance, told_lacks
@@ -131,7 +131,7 @@ def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOpti
     weight = positive_balance(np.count_nonzero(target == 1, axis=0), np.count_nonzero(~np.isnan(target), axis=0))
     return BinaryClassification(
         num_tasks=target.shape[1],
-        metric=fit.metric,
+        **own_parts(fit),
         label_smoothing=fit.label_smoothing,
         positive_weight=weight if fit.class_weights == "balanced" else None,
         names=tuple(names) if len(names) > 1 else (),
@@ -148,7 +148,7 @@ def _classification(count: np.ndarray, names: tuple[str, ...], fit: NodesOptions
     """Of so many training targets by class."""
     return Classification(
         num_classes=len(count),
-        metric=fit.metric,
+        **own_parts(fit),
         label_smoothing=fit.label_smoothing,
         class_weight=balanced(count) if fit.class_weights == "balanced" else None,
         batch_weights=fit.class_weights == "batch",

@@ -12,7 +12,7 @@ from graphmill.cluster.options import (
     NodeClassificationOptions,
     NumberOptions,
 )
-from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task
+from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task, own_parts
 from graphmill.core.errors import ConfigError, DataError
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import Component, Inputs
@@ -81,13 +81,25 @@ def node_task(config: RunConfig, inputs: Inputs, manifest: Manifest) -> Task:
         positive = _given_weights(options, manifest)
         if options.class_weights == "balanced":
             positive = positive_weights(manifest, split_set)
-        return BinaryClassification(num_classes, options.metric, options.label_smoothing, positive, names)
+        return BinaryClassification(
+            num_classes,
+            label_smoothing=options.label_smoothing,
+            positive_weight=positive,
+            names=names,
+            **own_parts(options),
+        )
     if not isinstance(options, NodeClassificationOptions):
         return options.build(inputs)
     weights = _given_weights(options, manifest)
     if options.class_weights == "balanced":
         weights = balanced(_training_counts(manifest, split_set))
-    return Classification(num_classes, options.metric, options.label_smoothing, weights, class_names=names)
+    return Classification(
+        num_classes,
+        label_smoothing=options.label_smoothing,
+        class_weight=weights,
+        class_names=names,
+        **own_parts(options),
+    )
 
 
 def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[float, ...] | None:
@@ -141,7 +153,7 @@ def number_task(url: str, targets: Sequence[TargetStatistics], names: list[str],
         scale=deviations if fit.standardise else (1.0,) * len(names),
         kind=fit.loss,
         huber_delta=fit.huber_delta,
-        metric=fit.metric,
+        **own_parts(fit),
         names=tuple(names) if several else (),
         deviation=deviations if several else (),
     )

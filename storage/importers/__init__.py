@@ -91,7 +91,7 @@ def graph_source(
             else:
                 yield _tables(edges if data is None else data, nodes, Path(folder), columns)
         return
-    only = data if isinstance(data, TypedSource) else only_graph(data, _named(data))
+    only: Any = data if isinstance(data, TypedSource) else only_graph(data, _named(data))
     if isinstance(data, TypedSource) or (hasattr(data, "info") and hasattr(data, "edges")):
         if columns:
             raise ConfigError(f"{_named(data)}: expected no columns beside a source, got {', '.join(columns)}")
@@ -140,7 +140,8 @@ def matrix_graph(
     return ArrayGraph(
         name,
         matrix.shape[0],
-        *entries.coords,
+        entries.coords[0],
+        entries.coords[1],
         edge_weight=entries.data if np.any(entries.data != 1) else None,
         feature=x,
         label=y,
@@ -179,8 +180,9 @@ def _tables(edges: Any, nodes: Any, folder: Path, columns: Mapping[str, Any]) ->
     if unknown := sorted(columns.keys() - set(known)):
         raise ConfigError(f"tables: expected some of {', '.join(known)}, got {', '.join(unknown)}")
     told = {name: (value,) if _is_one_name(name, value) else value for name, value in columns.items()}
-    of_nodes = {} if nodes is None else {"nodes": _stored(nodes, folder / "nodes.parquet")}
-    source = EdgeListGraph(_stored(edges, folder / "edges.parquet"), EdgeListOptions(**of_nodes, **told), str(folder))
+    of_nodes = None if nodes is None else _stored(nodes, folder / "nodes.parquet")
+    options: Any = {"nodes": of_nodes, **told}
+    source = EdgeListGraph(_stored(edges, folder / "edges.parquet"), EdgeListOptions(**options), str(folder))
     _tell_roles(source)
     return source
 
