@@ -44,16 +44,21 @@ def main() -> int:
     return _predict(parse(PredictConfig, __doc__, ("run", "out")))
 
 
-def predict(run: "str | Run", out: str | None = None, **options: Any) -> "pa.Table":
+def predict(run: "str | Run", out: str | None = None, *, model: Any = None, **options: Any) -> "pa.Table":
     """Predicts with a finished run, as `graphmill predict` does with the same options; returns the table, ids ascending.
 
     `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say, and ConflictError where
-    another thread of this process trains or predicts. PyTorch's random numbers are the caller's: they go on as if nothing had been predicted.
+    another thread of this process trains or predicts. `model`: of a run whose model was given as an object in another process, an object of its class. PyTorch's random numbers are the caller's: they go on as if nothing had been predicted.
     """
     from graphmill.cluster.process.random_state import own_random_state
+    from graphmill.cluster.runs.run_directory import load_config
+    from graphmill.cluster.runs.run_store import RunStore
+    from graphmill.jobs.config.registry import named
     from graphmill.storage.predictions import PredictionFolder
 
     path = str(getattr(run, "path", run))
+    if model is not None:
+        named({"model": model}, load_config(RunStore(path)))
     config = build(PredictConfig, {"run": path, "out": out or f"{path}/predictions", **options})
     with own_random_state("predicting"):
         _predict(config)

@@ -81,7 +81,7 @@ def _plain(manifest: Manifest, task: Task) -> Plain:
     """The graph's task by its metric, without weights and smoothing."""
     if isinstance(task, Regression):
         return replace(task, kind="mse", own_loss="")
-    metric = {"metric": task.metric, "own_metric": getattr(task, "own_metric", "")}
+    metric: dict[str, Any] = {"metric": task.metric, "own_metric": getattr(task, "own_metric", "")}
     if manifest.label_kind == "answers":
         return BinaryClassification(manifest.num_classes or 0, names=getattr(task, "names", ()), **metric)
     return Classification(manifest.num_classes or 0, **metric)
