@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from graphmill.cluster.training.train_loop import _param_groups
+from graphmill.cluster.training.schedule import build_optimizer
 from graphmill.core.errors import ConfigError
 from graphmill.jobs import ingest, predict, train_nodes
 from graphmill.jobs.subjects.nodes import Nodes
@@ -138,7 +138,11 @@ def test_every_parameter_is_trained(tmp_path, words):
     )
     run = node_run(open_graph(str(tmp_path / "embedded")), "--model", *words)
     model = run.build_model()
-    trained = {id(parameter) for group in _param_groups(model, run.fit) for parameter in group["params"]}
+    trained = {
+        id(parameter)
+        for group in build_optimizer(model, run.fit, foreach=False).param_groups
+        for parameter in group["params"]
+    }
     assert [name for name, parameter in model.named_parameters() if id(parameter) not in trained] == []
     assert any("standard." in name for name, _ in model.named_parameters())
 
