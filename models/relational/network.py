@@ -133,6 +133,7 @@ class TypedShard:
         # Made once: a shard is used again in every step.
         self.lists: dict[Names, RelationLists] | None = None
         self.adjacency: ShardedAdjacency | None = None
+        self.order_E: Tensor | None = None  # of the adjacency's edges among those of one relation after another
 
     def _global_row(self, node_type: str, id_E: Tensor) -> Tensor:
         """Among the rows of all workers."""
@@ -206,7 +207,7 @@ class TypedGraphs:
         zero_n = torch.zeros_like(self.node_id[node_type])
         return sum((degree for name, degree in self.degree.items() if name[2] == node_type), zero_n)
 
-    def _as_sharded(self, x_nD: Tensor, shard: TypedShard) -> ShardedGraph:
+    def _as_sharded(self, x_nD: Tensor, shard: TypedShard, edge_attr_ED: Tensor | None) -> ShardedGraph:
         """`as_plain` of the rows here."""
         count, device = len(self.node_id), x_nD.device
         if shard.adjacency is None:
@@ -217,7 +218,8 @@ class TypedGraphs:
                 ]
             )
             ones = {name: torch.ones(len(indices), device=device) for name, (_, indices) in self.edges.items()}
-            order_E, weight_E = row_E.argsort(stable=True), torch.cat([*{**ones, **self.weight}.values()])
+            shard.order_E = order_E = row_E.argsort(stable=True)
+            weight_E = torch.cat([*{**ones, **self.weight}.values()])
             degree_n = torch.bincount(row_E, minlength=len(x_nD))
             shard.adjacency = ShardedAdjacency(
                 nn.functional.pad(degree_n.cumsum(0), (1, 0)),
@@ -226,6 +228,7 @@ class TypedGraphs:
                 shard.peers,
                 weight_E[order_E] if self.weight else None,
             )
+        shard.adjacency.edge_feature = None if edge_attr_ED is None else edge_attr_ED[shard.order_E]
         ids_n = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])[shard.order_n]
         encodings = {name: rows_nk[shard.order_n] for name, rows_nk in self.encodings.items()}
         return ShardedGraph(shard.shards, shard.peers, shard.adjacency, ids_n, x_nD, self.root_row, encodings)
@@ -237,7 +240,7 @@ class TypedGraphs:
         A node's id is made of its type's place and its permanent id: another for each node of the graph, and the same in every batch.
         """
         if self.shard is not None:
-            return self._as_sharded(x_nD, self.shard)
+            return self._as_sharded(x_nD, self.shard, edge_attr_ED)
         first, device = self.first_row, x_nD.device
         ends = [torch.empty((2, 0), dtype=torch.int64, device=device)]
         for (source, _, target), (indptr, indices) in self.edges.items():
@@ -287,7 +290,7 @@ class RelationalConvolution(nn.Module):
     def forward(self, x_nF: Tensor, graphs: TypedGraphs, edge_of: Mapping[Names, Tensor]) -> Tensor:
         """`edge_of`: of the relations whose edges have features, the mean of e U_r at each node of the target type, [n_t, F]."""
         if graphs.shard is not None:
-            return self._sharded(x_nF, graphs, graphs.shard)
+            return self._sharded(x_nF, graphs, graphs.shard, edge_of)
         sizes = list(graphs.num_nodes.values())
         x_of = dict(zip(graphs.num_nodes, x_nF.split(sizes), strict=True))
         y_of = dict(zip(graphs.num_nodes, self.own(x_nF).split(sizes), strict=True))
@@ -297,11 +300,13 @@ class RelationalConvolution(nn.Module):
             y_of[target] = y_of[target] + (mean_tF + edge_of[name] if name in edge_of else mean_tF) @ weight_FD
         return torch.cat(list(y_of.values()))
 
-    def _sharded(self, x_nF: Tensor, graphs: TypedGraphs, shard: TypedShard) -> Tensor:
+    def _sharded(self, x_nF: Tensor, graphs: TypedGraphs, shard: TypedShard, edge_of: Mapping[Names, Tensor]) -> Tensor:
         """The rows here, after one exchange of rows for all relations; a collective call."""
         x_XF, y_nD = shard.halo.extend(x_nF), self.own(x_nF)
         for weight_FD, (name, lists) in zip(self.weights(), graphs.lists.items(), strict=True):
-            y_nD = y_nD.index_add(0, shard.row[name[2]], (lists.mean(x_XF) @ weight_FD).to(y_nD.dtype))
+            mean_tF = lists.mean(x_XF)
+            y_tD = (mean_tF + edge_of[name] if name in edge_of else mean_tF) @ weight_FD
+            y_nD = y_nD.index_add(0, shard.row[name[2]], y_tD.to(y_nD.dtype))
         return y_nD
 
 

@@ -66,6 +66,7 @@ def test_features_of_edges_are_read(graphs, tmp_path) -> None:
 
 
 def test_a_model_behind_the_layers_reads_features_of_edges(graphs, tmp_path) -> None:
+    """In batches and in shards of the whole graph: both give the same predictions."""
     words = [
         *SMALL,
         "--model",
@@ -76,10 +77,12 @@ def test_a_model_behind_the_layers_reads_features_of_edges(graphs, tmp_path) -> 
         0,
         *BEHIND,
         "--relational.num_layers",
-        0,
+        1,
     ]
-    summary, *_ = trained(graphs[2], tmp_path / "run", *words, *EDGES, "--fit.epochs", 12)
-    assert summary["scores"]["test"] > 0.85
+    words += ["--sampler.fanouts", -1, -1, "--sampler.edges", "induced", *EDGES, "--fit.epochs", 12]
+    assert trained(graphs[2], tmp_path / "run", *words)[0]["scores"]["test"] > 0.85
+    said = output_of(predict.main, tmp_path / "run", tmp_path / "out", "--parallel", "graph", "--workers", 1)
+    assert "as in the run's summary" in said
 
 
 def test_rows_of_a_type_are_learnt_and_a_run_is_resumed_bit_for_bit(graphs, tmp_path) -> None:
