@@ -130,13 +130,13 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
     if row is None or not row.graph_parallel:
         return f"--run.parallel graph: expected a model that can be spread over workers ({GRAPH_PARALLEL}), got {config.model.name}; set --model"
     usual = read_config(config_tree("nodes", {"model": config.model.name}))
-    defaults = {
+    defaults: dict[str, tuple[object, ...]] = {
         "--sampler": (config.sampler, usual.sampler),
-        "--evaluation": (config.evaluation, NodeEvaluationOptions()),
+        "--evaluation": (config.evaluation, NodeEvaluationOptions(), usual.evaluation),
         "--loader": (config.loader, LoaderOptions()),
         "--fit.micro_batches": (config.fit.micro_batches, TrainOptions().micro_batches),
     }
-    useless = [flag for flag, (value, default) in defaults.items() if value != default]
+    useless = [flag for flag, (value, *usual_ones) in defaults.items() if value not in usual_ones]
     if not useless:
         return None
     return f"--run.parallel graph: the whole graph is the one batch of an epoch; leave out {', '.join(useless)}"

@@ -17,7 +17,7 @@ from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.ray.placement import resolve as resolve_workers
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import counted
-from graphmill.jobs.config.config import FORMAT, RunConfig, config_tree, own_code, read_config
+from graphmill.jobs.config.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, own_code, read_config
 from graphmill.jobs.config.defaults import GraphFacts, choose, has_recipe
 from graphmill.jobs.config.reader import Tree, build, shown, to_tree
 from graphmill.jobs.config.registry import (
@@ -277,6 +277,8 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         problem = check(config)
         if problem is not None:
             raise ConfigError(problem)
+    if config.run.parallel == "graph":  # whatever the model's recipe says
+        config = replace(config, evaluation=NodeEvaluationOptions())
     is_typed = bool(facts.inputs.node_dims)
     reads_weights = is_one_graph and choose_weights(config, facts.weights, is_typed=is_typed)
     if facts.resources is not None and facts.data_bytes is not None and workers.launcher == "ray":
