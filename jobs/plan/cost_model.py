@@ -26,7 +26,6 @@ from graphmill.jobs.reporting.record_lines import Record, read_records
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.storage.format.dtypes import FeatureDtype
 from graphmill.storage.format.feature_rows import FeatureRows
-from graphmill.storage.format.statistics import CountStatistics
 
 _GRADIENT_BYTES = 4
 
@@ -53,13 +52,6 @@ class Degrees:
         edge = np.linspace(0.0, 1.0, bins + 1)
         # d = mean / 2 · u^(-1/2) for uniform u; its integral over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
         return Degrees(mean * np.diff(np.sqrt(edge)) * bins, np.full(bins, num_nodes / bins))
-
-    @staticmethod
-    def of_counts(counts: CountStatistics) -> "Degrees":
-        """Of a graph's statistics, whose bins are powers of two: of one degree each, in proportion to their middles so that all edges are there."""
-        count = np.array(counts.histogram, np.float64)
-        middle = np.array([0.0, *(0.75 * 2.0**power for power in range(1, len(count)))])
-        return Degrees(middle * (counts.total / max(float((middle * count).sum()), 1.0)), count)
 
     @staticmethod
     def of(degree: np.ndarray, bins_per_octave: int = 4) -> "Degrees":

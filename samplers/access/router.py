@@ -59,14 +59,11 @@ from graphmill.samplers.vocabulary.messages import (
 )
 from graphmill.samplers.vocabulary.requirements import integer_ids
 from graphmill.storage.format.encoding_names import encoding_columns
-from graphmill.storage.format.manifest import LABEL_DTYPES, Manifest
+from graphmill.storage.format.manifest import EDGE, LABEL_DTYPES, NODE, Manifest
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph
 
 EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_time", "edge_feature")
-# A plain graph's one type of nodes, and its one relation.
-ONE_TYPE = "node"
-ONE_RELATION = Relation(ONE_TYPE, "edge", ONE_TYPE)
 
 Answer = TypeVar("Answer", covariant=True)
 
@@ -121,12 +118,12 @@ class Router:
     @property
     def nodes(self) -> "dict[str, Router]":
         """Routers by type: of a plain graph, itself for its one type."""
-        return {ONE_TYPE: self}
+        return {NODE: self}
 
     @property
     def edges(self) -> "dict[Relation, Router]":
         """Routers by relation: of a plain graph, itself for its one relation."""
-        return {ONE_RELATION: self}
+        return {EDGE: self}
 
     @property
     def content_hash(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphmill.core.offsets import pointers
-from graphmill.samplers.access.router import EDGE_COLUMNS, ONE_RELATION, ONE_TYPE, Router, ask
+from graphmill.samplers.access.router import EDGE_COLUMNS, Router, ask
 from graphmill.samplers.access.router import Columns as FetchedColumns
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import MiniBatch
@@ -15,6 +15,7 @@ from graphmill.samplers.batches.typed_batch import TypedBatch, TypedEdges, Typed
 from graphmill.samplers.drawing.pending_batch import PendingBatch
 from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows
 from graphmill.samplers.vocabulary.requirements import check_splits, edge_uses, encodings_by_type, type_of_roots
+from graphmill.storage.format.manifest import EDGE, NODE
 from graphmill.storage.format.source import Relation
 
 Batch = MiniBatch | TypedBatch[np.ndarray]
@@ -139,14 +140,14 @@ def root_table(batch: Any) -> Any:
 
 def edge_tables(batch: Any) -> Mapping[Relation, Any]:
     """What has the edges of each relation: a minibatch itself."""
-    return batch.edges if isinstance(batch, TypedBatch) else {ONE_RELATION: batch}
+    return batch.edges if isinstance(batch, TypedBatch) else {EDGE: batch}
 
 
 def with_columns(batch: Any, edges: Mapping[Relation, Columns], nodes: Mapping[str, Columns] | None = None) -> Any:
     """The batch with further columns of some relations' edges, and of some types' nodes."""
     of_nodes = nodes or {}
     if not isinstance(batch, TypedBatch):
-        return replace(batch, **edges[ONE_RELATION], **of_nodes.get(ONE_TYPE, {}))
+        return replace(batch, **edges[EDGE], **of_nodes.get(NODE, {}))
     return replace(
         batch,
         nodes={name: replace(table, **of_nodes.get(name, {})) for name, table in batch.nodes.items()},

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from graphmill.samplers.access.router import ONE_TYPE, Router, Wanted, fetch_rows
+from graphmill.samplers.access.router import Router, Wanted, fetch_rows
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.minibatch import ShardOf
 from graphmill.samplers.batches.typed_batch import TypedShardOf
@@ -31,6 +31,7 @@ from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, No
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 from graphmill.samplers.vocabulary.rank_shares import even_split, shard_bounds
 from graphmill.samplers.vocabulary.stage_clock import stage
+from graphmill.storage.format.manifest import NODE
 
 _ROWS = 1 << 16  # of a request: bounds what is under way
 
@@ -93,7 +94,7 @@ class FullGraphSampler:
         if isinstance(router, Router):
             manifest = router.manifest
             own = shard_bounds(manifest.num_nodes, self._num_ranks, manifest.partition_offsets, options.num_blocks)
-            return ShardOf(own, manifest.symmetric), {ONE_TYPE: own}
+            return ShardOf(own, manifest.symmetric), {NODE: own}
         num_nodes = {name: each.manifest.num_nodes for name, each in router.nodes.items()}
         ends = (even_split(options.num_blocks, self._num_ranks, rank)[0] for rank in range(self._num_ranks + 1))
         shard = TypedShardOf(num_nodes, options.num_blocks, tuple(ends))

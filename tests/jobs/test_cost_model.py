@@ -210,14 +210,6 @@ def test_planned_traffic_is_rows_saved_and_requests_joined() -> None:
     assert whole.sent - none.sent == 50 * 4
 
 
-def test_degrees_of_statistics_have_all_nodes_and_edges(graph: StoredGraph, degrees: Degrees) -> None:
-    coarse = Degrees.of_counts(graph.manifest.measured.in_degree)
-    assert coarse.num_nodes == graph.manifest.num_nodes
-    assert coarse.num_edges == pytest.approx(graph.manifest.num_edges)
-    found, expected = (expected_batch(some, 60, (5, 3))[0].nodes for some in (coarse, degrees))
-    assert found == pytest.approx(expected, rel=0.05)
-
-
 def test_near_partitions_are_not_asked() -> None:
     whole = neighbor_traffic(BatchShape((10, 20), (30, 40), 50), Widths(100), 4)
     assert whole.rounds == 3
