@@ -93,7 +93,7 @@ def config(
     allow_import: bool = False,
     **said: object,
 ) -> RunConfig:
-    """What a command line with the same words says: `config("geco/cora.yaml", fit={"epochs": 3})` is `graphmill train geco/cora.yaml --fit.epochs 3`.
+    """The configuration that these words of a command line describe: `config("geco/cora.yaml", fit={"epochs": 3})` is `graphmill train geco/cora.yaml --fit.epochs 3`.
 
     `words`: first a recipe's name or another configuration, then mappings (`{"fit": {"epochs": 3}}`), then flags and their values (`"--fit.epochs", 3`);
     `said`: the groups, `model="geco"` or `model={"name": "geco", "width": 64}`. Of an option that is said twice, the last counts. `kind`: nodes or graphs.

@@ -50,7 +50,8 @@ def test_few_steps_and_a_long_warm_up_are_warned_of_in_one_line_each(num_steps, 
     assert warnings == [f"warning: {line}" for line in said]
 
 
-def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path):
+def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["graphmill train_nodes"])
     print_end(SUMMARY, RunStore(str(tmp_path)))
     assert "stopped early" not in capsys.readouterr().out
     early = {"epoch": 8, "why": "no better valid accuracy in 5 validations (--fit.patience 5)"}
