@@ -216,6 +216,7 @@ assert scores["test"]["accuracy"] == run.scores["test"]
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.long
 def test_a_graph_with_time(tmp_path: Path) -> None:
     """The guide's commands and code as they stand, in a folder that holds such files."""
     rng = np.random.default_rng(0)

@@ -138,7 +138,7 @@ def test_a_model_of_links_becomes_one_of_nodes(tmp_path):
         "--data",
         tmp_path / "graph",
         "--model",
-        "sage",
+        *("sage", "--model.norm", "layer"),
         *SIZES[:4],
         "--fit.epochs",
         "1",
