@@ -120,13 +120,9 @@ def test_features_of_edges_are_added_to_messages(weighted: bool) -> None:
     e = {name: torch.randn(sizes[name], dim).double() for name, dim in zip(RELATIONS, EDGE_DIMS, strict=True) if dim}
     weight = {CITES: torch.rand(sizes[CITES]).double()} if weighted else {}
     graphs = replace(graphs, edge_attr=e, weight=weight)
-    x = dict(
-        zip(
-            SIZES,
-            torch.cat([model.layers._input(name, graphs) for name in SIZES]).split([*SIZES.values()]),
-            strict=True,
-        )
-    )
+    layers = model.layers
+    x = {name: layers.input[f"type {name}"](graphs.x[name]) for name in ("paper", "author")}
+    x["place"] = layers.vector["type place"].repeat(SIZES["place"], 1)
     out, shown = {name: layer.own(rows) for name, rows in x.items()}, []
     for number, (name, (indptr, indices)) in enumerate(graphs.edges.items()):
         own = e[name] @ model.layers.edges[str(number)].weight.T if name in e else torch.zeros(sizes[name], 6).double()
