@@ -244,6 +244,12 @@ class Run:
         return f"valid_estimate_{name}" if self.is_estimate else f"valid_{name}"
 
     @property
+    def planned_epochs(self) -> int | None:
+        """What the report's page divides the epochs by."""
+        planned = _section(self.config, "fit").get("epochs")
+        return planned if isinstance(planned, int) else None
+
+    @property
     def stopped_early(self) -> tuple[int, str] | None:
         """The last epoch, and why it was the last, where that was before the planned one."""
         early = _section(self.summary, "stopped_early")
