@@ -33,7 +33,7 @@ def test_it_holds_every_source_of_ours(of_checkout: tuple[dict[str, int], int]) 
     assert len(sources) > 400
     assert {f"graphmill/{path.relative_to(REPOSITORY)}" for path in sources} <= set(files)
     # `python jobs/products_geco.py` works on a cluster; other commands are `graphmill NAME` there.
-    sent = ("doctor", "encode", "ingest", "pcqm4m_tokengt", "predict", "products_geco", "sweep")
+    sent = ("ingest", "pcqm4m_tokengt", "predict", "products_geco", "sweep")
     trainers = ("train_graphs", "train_links", "train_nodes")
     assert {name for name in files if name.split("/")[0] in FOLDERS} == {f"jobs/{name}.py" for name in sent + trainers}
 
