@@ -17,20 +17,23 @@ from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
 from graphmill.samplers.access.typed_router import TypedRouter, typed_router
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.loading.scheduled_rows import _dealt
+from graphmill.samplers.methods.links import LinkSampler
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
 from graphmill.samplers.methods.ppr import PprSampler
 from graphmill.samplers.vocabulary.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
 from graphmill.samplers.vocabulary.options import (
+    LinkOptions,
     LoaderOptions,
+    NeighborOptions,
     PprOptions,
     TypedNeighborOptions,
     TypedNode2SubgraphOptions,
 )
-from graphmill.storage.format.source import Relation
+from graphmill.storage.format.source import SPLIT_TEST, Relation
 from graphmill.storage.graph import TypedGraph, open_graph
 from graphmill.storage.ingestion.ingest import ingest
-from graphmill.storage.ingestion.ingest_options import IngestOptions
+from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions
 from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
 from tests.far_owner import FarOwner
 from tests.typed_reference import arrays_of, assert_same
@@ -45,7 +48,8 @@ OPTIONS = TypedNeighborOptions(
 def graph(tmp_path_factory: pytest.TempPathFactory) -> TypedGraph:
     url = str(tmp_path_factory.mktemp("graph") / "mag")
     source = synthetic_mag(SyntheticMagOptions(scale=0.0004, num_classes=3, feature_dim=8))
-    ingest(source, url, IngestOptions(num_partitions=3, undirected=True, edge_ids=True))
+    held = LinkSplitOptions(valid=0.1, test=0.1, relation="author--affiliated_with--institution")
+    ingest(source, url, IngestOptions(num_partitions=3, undirected=True, edge_ids=True, links=held))
     return open_graph(url)
 
 
@@ -93,6 +97,15 @@ def test_one_request_per_owner_and_hop_and_one_for_rows(served: TypedRouter, far
         assert str(WRITES) not in hops[1].parts  # which is left out of this hop
         assert all(isinstance(one, FetchRows) for one in rows.requests)
         assert set(rows.parts) == {"author", "field_of_study", "paper"} | ({"institution"} & set(rows.parts))
+
+
+def test_links_are_those_of_one_process(graph: TypedGraph, served: TypedRouter) -> None:
+    options = LinkOptions(NeighborOptions((3, 2)), splits=(SPLIT_TEST,), batch_size=20, shuffle=False)
+    here, there = (LinkSampler(router, options) for router in (typed_router(graph), served))
+    for batch in range(here.num_batches):
+        far_one, near_one = (sampler.sample(epoch=0, batch=batch) for sampler in (there, here))
+        assert_same(far_one, near_one)
+        assert np.array_equal(far_one.negative, near_one.negative)
 
 
 @pytest.mark.parametrize(

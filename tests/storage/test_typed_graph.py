@@ -313,7 +313,8 @@ MANIFESTS = {
     "text ids": (lambda b: b["node_types"][0].update(ids="text"), "'ids': expected one of ('int64', 'string'), got 'text'"),
     "no statistics": (lambda b: b.update(statistics=None), "'statistics': expected those of each type"),
     "statistics of another type": (lambda b: b["statistics"].pop("author"), "expected an object"),
-    "encodings": (lambda b: b.update(encodings={"rwse-5": {"files": {}}}), "'encodings': expected none of a typed graph"),
+    "encodings": (lambda b: b.update(encodings={"rwse-5": {"files": {}}}), "expected one file for each partition, got []"),
+    "links of nothing": (lambda b: b.update(links={"a--b--c": {}}), "'links': expected relations among author--"),
     "something newer": (lambda b: b.update(requires=["types", "time"]), "use a newer one"),
 }  # fmt: skip
 
