@@ -50,6 +50,10 @@ class ConfigError(GraphmillError, ValueError):
     """An option or an argument has a value that cannot work."""
 
 
+class UsageError(ConfigError):
+    """A flag that there is not, or a value that is none of its type: exit status 2."""
+
+
 class DataError(GraphmillError, ValueError):
     """A source's data breaks what a graph must hold: ids, labels, splits, shapes, finite numbers."""
 

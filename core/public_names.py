@@ -1,4 +1,4 @@
-"""Names of a package that load when they are first used."""
+"""Names: of a package, which load when they are first used, and of options, the nearest to a wrong one."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -15,3 +15,29 @@ def load_public(package: str, paths: Mapping[str, str], name: str, others: Itera
         raise AttributeError(f"{told}; perhaps {' or '.join(known[one] for one in near)}" if near else told)
     module, _, attribute = paths[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def nearest(name: str, known: Mapping[str, str]) -> list[str]:
+    """At most three of the flags, the likeliest first: by their last parts, then by their groups, then those that can be said here."""
+    group, _, leaf = name.rpartition(".")
+    ranks: dict[str, float] = {}
+    for flag, owner in known.items():
+        its_group, _, its_leaf = flag.rpartition(".")
+        if (alike := _alike(leaf, its_leaf)) >= 0.75:
+            ranks[flag] = alike + 0.1 * difflib.SequenceMatcher(None, group, its_group).ratio() + 0.05 * (not owner)
+    best = sorted(ranks, key=lambda flag: -ranks[flag])
+    return [flag for flag in best if ranks[flag] > ranks[best[0]] - 0.1][:3]
+
+
+def _alike(leaf: str, other: str) -> float:
+    """0 to 1: words of the other's, such as `layers` of `num_layers`, its initials, its beginning, or its letters."""
+    if leaf == other:
+        return 1.0
+    words, others = ({word.removesuffix("s") for word in one.split("_")} for one in (leaf, other))
+    if words <= others or others <= words:
+        return 0.8 + 0.15 * len(words & others) / len(words | others)
+    if leaf == "".join(word[:1] for word in other.split("_")):
+        return 0.9
+    if len(leaf) > 2 < len(other) and (leaf.startswith(other) or other.startswith(leaf)):
+        return 0.8
+    return difflib.SequenceMatcher(None, leaf, other).ratio()

@@ -11,7 +11,6 @@ Needs Python alone, so that `--help` is instant and benchmarks run where there i
 """
 
 import ast
-import difflib
 import inspect
 import math
 import numbers
@@ -27,7 +26,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from graphmill.core.errors import ConfigError, quoted
+from graphmill.core.errors import ConfigError, UsageError, quoted
+from graphmill.core.public_names import nearest
+from graphmill.jobs.config.short_help import short_help, take_topics
 
 T = TypeVar("T")
 _MOST_LINES = 60  # of options that --help shows in full
@@ -41,10 +42,6 @@ _TRUE, _FALSE, _NOTHING = ("true", "yes", "on", "1"), ("false", "no", "off", "0"
 
 class Words(list[str]):
     """What followed a flag, not yet converted."""
-
-
-class UsageError(ConfigError):
-    """A flag that there is not, or a value that is none of its type: exit status 2."""
 
 
 class UnknownOption(UsageError):
@@ -62,8 +59,6 @@ def parse(
     checks.
     """
     words = sys.argv[1:] if words is None else list(words)
-    from graphmill.jobs.config.short_help import short_help, take_topics
-
     words, topics = take_topics(words)
     try:
         if topics is not None:
@@ -226,32 +221,6 @@ def unknown(name: str, known: Mapping[str, str], said_of: str = "") -> UnknownOp
     error = UnknownOption(f"unknown option --{name}{said_of and f' of {said_of}'}{told}")
     error.option = name
     return error
-
-
-def nearest(name: str, known: Mapping[str, str]) -> list[str]:
-    """At most three of the flags, the likeliest first: by their last parts, then by their groups, then those that can be said here."""
-    group, _, leaf = name.rpartition(".")
-    ranks: dict[str, float] = {}
-    for flag, owner in known.items():
-        its_group, _, its_leaf = flag.rpartition(".")
-        if (alike := _alike(leaf, its_leaf)) >= 0.75:
-            ranks[flag] = alike + 0.1 * difflib.SequenceMatcher(None, group, its_group).ratio() + 0.05 * (not owner)
-    best = sorted(ranks, key=lambda flag: -ranks[flag])
-    return [flag for flag in best if ranks[flag] > ranks[best[0]] - 0.1][:3]
-
-
-def _alike(leaf: str, other: str) -> float:
-    """0 to 1: words of the other's, such as `layers` of `num_layers`, its initials, its beginning, or its letters."""
-    if leaf == other:
-        return 1.0
-    words, others = ({word.removesuffix("s") for word in one.split("_")} for one in (leaf, other))
-    if words <= others or others <= words:
-        return 0.8 + 0.15 * len(words & others) / len(words | others)
-    if leaf == "".join(word[:1] for word in other.split("_")):
-        return 0.9
-    if len(leaf) > 2 < len(other) and (leaf.startswith(other) or other.startswith(leaf)):
-        return 0.8
-    return difflib.SequenceMatcher(None, leaf, other).ratio()
 
 
 def _fields(kind: Any) -> tuple[Field[Any], ...]:

@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphmill.jobs.config.reader import UsageError, nearest
+from graphmill.core.errors import UsageError
+from graphmill.core.public_names import nearest
 
 MOST = 25
 # Of a training; of each command and kind those that it has.
