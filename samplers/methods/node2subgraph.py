@@ -10,40 +10,21 @@ import numpy as np
 
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.list_pool import ListPool, ListsNeighbors
-from graphmill.samplers.access.router import Router
-from graphmill.samplers.access.typed_router import TypedRouter
-from graphmill.samplers.drawing.pending_batch import own_router, sample_drawn
-from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
-from graphmill.samplers.drawing.root_batches import plan_hash, plan_length
 from graphmill.samplers.drawing.subgraph_batch import RootSets
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
 from graphmill.samplers.kernels.search import HUB_DEGREE, advance, frontier, pack_members
-from graphmill.samplers.methods.root_subgraphs import RootSubgraphs, draw, draw_around, roots_of, sample_roots
+from graphmill.samplers.methods.root_subgraphs import SubgraphSampler
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import Node2SubgraphOptions
 
 
-class Node2SubgraphSampler:
+class Node2SubgraphSampler(SubgraphSampler):
     """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct); of a typed graph roots of one type.
 
     A search in a typed graph goes over `relations`; its layers and `max_nodes` are of all types together.
     """
 
-    __repr__, __len__ = sampler_repr, sampler_len
-    router, content_hash, num_batches = own_router, plan_hash, plan_length
-    draw, draw_around, sample, sample_roots, roots_of = draw, draw_around, sample_drawn, sample_roots, roots_of
-
-    def __init__(
-        self,
-        router: Router | TypedRouter,
-        options: Node2SubgraphOptions,
-        num_ranks: int = 1,
-        roots: np.ndarray | None = None,
-    ) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
-        self._router, self.options = router, options
-        self._subgraphs = RootSubgraphs(router, options, num_ranks, roots, options.max_hops)
-        self._root_batches = self._subgraphs.root_batches
+    options: Node2SubgraphOptions
 
     def _sets(self, roots: NodeList, epoch: int) -> RootSets:
         return grow_subgraphs(self._subgraphs.graph, roots, self.options, epoch)

@@ -13,19 +13,15 @@ most 1 / (alpha · epsilon) steps along edges beside its first push; its touched
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from graphmill.core.offsets import pointers
 from graphmill.samplers.access.list_pool import ListPool, ListsNeighbors
-from graphmill.samplers.access.router import Router
-from graphmill.samplers.access.typed_router import TypedRouter
-from graphmill.samplers.drawing.pending_batch import own_router, sample_drawn
-from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
-from graphmill.samplers.drawing.root_batches import plan_hash, plan_length
 from graphmill.samplers.drawing.subgraph_batch import RootSets
 from graphmill.samplers.kernels.push import FIRST_BITS, best_candidates, push_known, start_roots
-from graphmill.samplers.methods.root_subgraphs import RootSubgraphs, draw, draw_around, roots_of, sample_roots
+from graphmill.samplers.methods.root_subgraphs import SubgraphSampler
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import PprOptions
 
@@ -43,29 +39,18 @@ class PushedRoots:
     memory: tuple[np.ndarray, ...]  # what holds all of this, to be given back
 
 
-class PprSampler:
+class PprSampler(SubgraphSampler):
     """Minibatches of one subgraph per root: the root, then its `top_k` nodes from the highest score down, with all edges among them.
 
     Roots are those of one split, or given `roots` (permanent ids, distinct); of a typed graph those of one type. There a walk goes over `relations`, the
     `top_k` nodes are of all types, and `hop` is 0 of roots and 1 of the others.
     """
 
-    __repr__, __len__ = sampler_repr, sampler_len
-    router, content_hash, num_batches = own_router, plan_hash, plan_length
-    draw, draw_around, sample, sample_roots, roots_of = draw, draw_around, sample_drawn, sample_roots, roots_of
+    options: PprOptions
 
-    def __init__(
-        self,
-        router: Router | TypedRouter,
-        options: PprOptions,
-        num_ranks: int = 1,
-        roots: np.ndarray | None = None,
-    ) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
-        self._router, self.options = router, options
-        self._subgraphs = RootSubgraphs(router, options, num_ranks, roots, num_hops=1)
-        self._root_batches = self._subgraphs.root_batches
-        self._memory = PushMemory()
+    @cached_property
+    def _memory(self) -> "PushMemory":
+        return PushMemory()
 
     def _sets(self, roots: NodeList, epoch: int) -> RootSets:
         subgraphs = self._subgraphs

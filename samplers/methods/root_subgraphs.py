@@ -4,6 +4,7 @@ A search sees chosen relations as one graph (`graphmill.samplers.drawing.union_g
 relations within each root's subgraph. A plain graph has one type and one relation; its batch is a minibatch, that of any other graph a typed batch.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 from graphmill.samplers.access.router import Columns, Router
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.drawing.build_batch import Batch, build_batch
-from graphmill.samplers.drawing.pending_batch import PendingBatch, with_rows
-from graphmill.samplers.drawing.root_batches import RootBatches
+from graphmill.samplers.drawing.pending_batch import PendingBatch, own_router, sample_drawn, with_rows
+from graphmill.samplers.drawing.protocol import sampler_len, sampler_repr
+from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan_length
 from graphmill.samplers.drawing.roots import find_roots
 from graphmill.samplers.drawing.subgraph_batch import RootSets, by_hop, induced_edges, one_after_another
 from graphmill.samplers.drawing.union_graph import NodeNumbers, searched_graph
@@ -96,33 +98,45 @@ class RootSubgraphs:
         return PendingBatch(tuple(wanted), complete, sum(part.num_bytes for part in parts.values()))
 
 
-# Methods of a sampler that has `_subgraphs`, `_root_batches`, and a search `_sets(roots, epoch)`.
+class SubgraphSampler(ABC):
+    """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct); of a typed graph roots of one type."""
 
+    __repr__, __len__ = sampler_repr, sampler_len
+    router, content_hash, num_batches, sample = own_router, plan_hash, plan_length, sample_drawn
 
-def draw(sampler: Any, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-    return draw_around(sampler, [sampler._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
+    def __init__(
+        self, router: Router | TypedRouter, options: Any, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
+        self._router, self.options = router, options
+        self._subgraphs = RootSubgraphs(router, options, num_ranks, roots, getattr(options, "max_hops", 1))
+        self._root_batches = self._subgraphs.root_batches
 
+    @abstractmethod
+    def _sets(self, roots: NodeList, epoch: int) -> RootSets:
+        """The search."""
 
-def draw_around(sampler: Any, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-    """Batches around these nodes, before their rows are fetched."""
-    drawn, subgraphs = [], sampler._subgraphs
-    for one, batch in zip(roots, batches, strict=True):
-        of_type = one if isinstance(one, Mapping) else {subgraphs.root_type: one}
-        with stage("sample"):
-            sets = sampler._sets(subgraphs.numbered(of_type), epoch)
-        drawn.append(subgraphs.draw(sets, epoch, batch, of_type))
-    return drawn
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        return self.draw_around([self._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
 
+    def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
+        """Batches around these nodes, before their rows are fetched."""
+        drawn, subgraphs = [], self._subgraphs
+        for one, batch in zip(roots, batches, strict=True):
+            of_type = one if isinstance(one, Mapping) else {subgraphs.root_type: one}
+            with stage("sample"):
+                sets = self._sets(subgraphs.numbered(of_type), epoch)
+            drawn.append(subgraphs.draw(sets, epoch, batch, of_type))
+        return drawn
 
-def sample_roots(sampler: Any, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> Any:
-    """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
+    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> Any:
+        """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
 
-    `epoch` and `batch` are the batch's numbers; Node2Subgraph draws by the epoch. One more request per owner finds the roots. Raises ConfigError where a
-    root is no node of the graph or, of a typed one, of the roots' type.
-    """
-    return with_rows(*draw_around(sampler, [sampler._subgraphs.find(node_id)], epoch, [batch]))
+        `epoch` and `batch` are the batch's numbers; Node2Subgraph draws by the epoch. One more request per owner finds the roots. Raises ConfigError where a
+        root is no node of the graph or, of a typed one, of the roots' type.
+        """
+        return with_rows(*self.draw_around([self._subgraphs.find(node_id)], epoch, [batch]))
 
-
-def roots_of(sampler: Any, epoch: int, batch: int) -> np.ndarray:
-    """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
-    return sampler._root_batches.roots(epoch, batch).original_id
+    def roots_of(self, epoch: int, batch: int) -> np.ndarray:
+        """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
+        return self._root_batches.roots(epoch, batch).original_id
