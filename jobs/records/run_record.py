@@ -28,8 +28,6 @@ from graphmill.storage.filesystem.filesystem_errors import one_line
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphmill.jobs.run.trained_model import TrainedModel
-
 _WEIGHTS = "model.safetensors"
 
 
@@ -334,7 +332,7 @@ class Run:
         """How often a driver began or resumed the run."""
         return len(self.told("begin")) or None
 
-    def model(self, *, allow_import: bool = False) -> "TrainedModel":
+    def model(self, *, allow_import: bool = False) -> Any:
         """Its best weights, to be called on one's own tensors and graphs: `graphmill.jobs.run.trained_model.TrainedModel`."""
         return load("graphmill.jobs.run.trained_model:trained_model")(self, allow_import=allow_import)
 

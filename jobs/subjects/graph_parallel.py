@@ -19,6 +19,7 @@ from graphmill.cluster.data.training_data import OpenData, TrainingData
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S
 from graphmill.cluster.process.malloc_trim import return_freed_blocks
 from graphmill.jobs.machine.memory_check import available_bytes, check_fits
+from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.jobs.tasks.model_inputs import PlannedShard, PlannedTypedShard, plan_shard
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel_cost import ParallelConfig, inference_bytes, training_bytes
@@ -38,10 +39,6 @@ class ShardMemory:
     num_nodes: int
     num_edges: int
     training: bool = True  # and not prediction, which keeps nothing for a backward pass
-
-    @classmethod
-    def of(cls, manifest: Manifest, *layers: ParallelConfig, training: bool = True) -> "ShardMemory":
-        return cls(layers, manifest.num_nodes, manifest.num_edges, training)
 
     def worker_bytes(self, num_workers: int) -> int:
         """About the most memory that a worker's shard takes."""
@@ -71,6 +68,14 @@ class ShardMemory:
             return "use more --workers on more machines, or set --run.parallel data"
         more = "" if getattr(self.layers[0], "recompute", True) else "set --model.recompute yes, "
         return f"{more}use more --workers on more machines, lower --model.width or --model.num_layers, or set --run.parallel data"
+
+
+def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> ShardMemory:
+    """Of a run whose one batch is the whole graph, or of its prediction."""
+    row, layers = resolved.config.model.row("model", resolved.config.kind), [resolved.model_config]
+    if resolved.is_typed and not (row is not None and row.takes_types):
+        layers.append(replace(resolved.config.relational, node_dims=dict(resolved.inputs.node_dims)))
+    return ShardMemory(tuple(layers), manifest.num_nodes, manifest.num_edges, training)
 
 
 @dataclass(frozen=True)

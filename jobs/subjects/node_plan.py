@@ -26,8 +26,7 @@ from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings
 from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
 from graphmill.jobs.resolve.typed_facts import NodeGraph, link_rows, predicted_nodes
-from graphmill.jobs.subjects.graph_parallel import WholeGraphData
-from graphmill.jobs.subjects.nodes import shard_memory
+from graphmill.jobs.subjects.graph_parallel import WholeGraphData, shard_memory
 from graphmill.jobs.tasks.node_task import graph_inputs, num_rows
 from graphmill.samplers.access.traffic import COLUMNS, Traffic
 from graphmill.samplers.access.typed_router import whole_router

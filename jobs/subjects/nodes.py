@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.plan.run_plan import Plan
     from graphmill.jobs.records.run_record import Run
-    from graphmill.jobs.subjects.graph_parallel import ShardMemory
 
 
 @dataclass(frozen=True)
@@ -154,6 +153,8 @@ class Nodes(Subject):
 
     def check_memory(self, resolved: ResolvedRun) -> None:
         if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's worker looks at its memory itself
+            from graphmill.jobs.subjects.graph_parallel import shard_memory
+
             shard_memory(self.manifest, resolved).check(resolved.workers.most)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
@@ -194,7 +195,7 @@ class Nodes(Subject):
     def shared(self, data: TrainingData, resolved: ResolvedRun) -> TrainingData:
         if not resolved.is_full_graph:
             return data
-        from graphmill.jobs.subjects.graph_parallel import WholeGraphData
+        from graphmill.jobs.subjects.graph_parallel import WholeGraphData, shard_memory
 
         memory = shard_memory(self.manifest, resolved)
         return WholeGraphData(data, resolved.training, memory)
@@ -263,6 +264,8 @@ class Nodes(Subject):
         own = {UNSPLIT: replace(shape.evaluation["train"], split_set=0)}
         samplers = with_unsplit(shape.evaluation) if has_splits else own
         build_model = checked(run, self.url, shape.build_model)
+        from graphmill.jobs.subjects.graph_parallel import shard_memory
+
         memory = shard_memory(self.manifest, shape, training=False) if is_whole else None
 
         def members(served: Served) -> Members:
@@ -446,16 +449,6 @@ def check_samplers(router: Router | TypedRouter, resolved: ResolvedRun) -> None:
     data = OpenNodes(router)
     for options in (resolved.training, *resolved.evaluation.values()):
         data.sampler(without_encodings(options), resolved.micro_batches).num_batches  # noqa: B018 - checks its options
-
-
-def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> "ShardMemory":
-    """Of a run whose one batch is the whole graph, or of its prediction."""
-    from graphmill.jobs.subjects.graph_parallel import ShardMemory
-
-    row, layers = resolved.config.model.row("model", resolved.config.kind), [resolved.model_config]
-    if resolved.is_typed and not (row is not None and row.takes_types):
-        layers.append(replace(resolved.config.relational, node_dims=dict(resolved.inputs.node_dims)))
-    return ShardMemory.of(manifest, *layers, training=training)
 
 
 def spreads_graph(run: ResolvedRun, parallel: str) -> bool:

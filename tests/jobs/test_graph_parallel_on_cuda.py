@@ -18,8 +18,7 @@ from graphmill.cluster.tasks import Classification
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.train_loop import Worker
 from graphmill.cluster.training.train_spec import TrainSpec
-from graphmill.jobs.subjects.graph_parallel import WholeGraphData
-from graphmill.jobs.subjects.nodes import shard_memory
+from graphmill.jobs.subjects.graph_parallel import WholeGraphData, shard_memory
 from graphmill.models.parallel.collectives import Peers, sum_gradients
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.storage.graph import open_graph

@@ -20,8 +20,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.jobs.machine import memory_check
 from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.jobs.subjects import graph_parallel as whole_graph_module
-from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData
-from graphmill.jobs.subjects.nodes import shard_memory
+from graphmill.jobs.subjects.graph_parallel import ShardMemory, WholeGraphData, shard_memory
 from graphmill.jobs.tasks.model_inputs import GECOClassifier
 from graphmill.models.geco.options import GECOConfig
 from graphmill.models.parallel_cost import inference_bytes, training_bytes
@@ -87,7 +86,7 @@ def whole_graph(graph: StoredGraph | TypedGraph, model: str = "geco", *, trainin
     if isinstance(graph, TypedGraph):
         memory = shard_memory(graph.manifest, run, training=training)
     else:
-        memory = ShardMemory.of(graph.manifest, config, training=training)
+        memory = ShardMemory((config,), graph.manifest.num_nodes, graph.manifest.num_edges, training)
     return WholeGraphData(StoredNodes.of(graph, verify=False), run.training, memory)
 
 
