@@ -29,6 +29,7 @@ _NAMES = {
     "predict": "graphmill.jobs.predict:predict",
     "evaluate": "graphmill.jobs.run.evaluate:evaluate",
     "load_model": "graphmill.jobs.run.trained_model:load_model",
+    "TrainedModel": "graphmill.jobs.run.trained_model:TrainedModel",
     "read_run": "graphmill.jobs.records.run_record:read_run",
 }
 _PACKAGES = ("models", "samplers")
