@@ -60,7 +60,6 @@ ROWS = (
         ("features of edges", "has none", "--data.edge_features"),
     ),
     Row("train_nodes", "--data.edge_features --model.local.block lcb", ("sage", "got lcb", "local.block")),
-    Row("train_nodes", "--data.edge_features --model rsage", ("expected a typed graph", "--model rsage", "plain one")),
     Row(
         "train_nodes", "--data.edge_features --model sage --sampler.corrected", ("each edge", "--sampler.corrected no")
     ),
