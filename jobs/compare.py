@@ -22,7 +22,6 @@ _COSTS = (
     "nodes_per_s",
     "roots_per_s",
     "peak_bytes",
-    "num_parameters",
 )
 _LACKS = "not an option of it"
 _OF_A_START = ("run.dir", "run.resume")  # which differ in any two runs
@@ -45,6 +44,8 @@ def main() -> int | None:
     options, versions = differing_options(*pair), _versions(*pair)
     both = [row for row in options if _LACKS not in row]
     print(text_table([names, *facts(*pair)]))
+    if len({each.metric for each in pair}) > 1:
+        print("the metrics differ: their scores cannot be compared")
     for title, rows in (("options that differ", both), ("versions that differ", versions)):
         print(f"\n{title}: {len(rows)}")
         if rows:

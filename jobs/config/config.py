@@ -605,7 +605,7 @@ def check_code(
             continue
         if is_run or not _is_own(_recipe_file(where).resolve()):
             raise ConfigError(
-                f"{where}: {group}: names code of its own, {name[:80]}; pass --allow_import to import and run it"
+                f"{where}: {group}: names code of its own, {name[:80]}; pass --allow_import (allow_import=True in Python) to import and run it"
             )
 
 

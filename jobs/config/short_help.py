@@ -11,10 +11,20 @@ from graphmill.core.public_names import nearest
 MOST = 25
 # Of a training; of each command and kind those that it has.
 USUAL = (
-    *("plan", "data.path", "data.nodes", "data.molecules", "model", "model.width", "model.num_layers", "model.dropout"),
+    *(
+        "plan",
+        "quiet",
+        "data.path",
+        "data.nodes",
+        "data.molecules",
+        "model",
+        "model.width",
+        "model.num_layers",
+        "model.dropout",
+    ),
     *("sampler", "sampler.fanouts", "sampler.batch_size", "sampler.num_chunks", "sampler.max_graphs", "task"),
     *("task.metric", "evaluation.how", "baseline.models", "fit.epochs", "fit.steps", "fit.learning_rate"),
-    *("fit.patience", "fit.precision", "fit.seed", "fit.start_from", "workers.num_workers", "workers.device"),
+    *("fit.patience", "fit.seed", "fit.start_from", "workers.num_workers", "workers.device"),
     *("ray.address", "run.dir", "run.resume", "run.parallel"),
 )
 _WIDTH, _COLUMN = 118, 34

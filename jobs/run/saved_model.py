@@ -92,6 +92,7 @@ def model_card(run: Run) -> str:
     scores += [f"| {name} | {_cells(of)} |" for name, of in (summary.get("baselines") or {}).items() if of]
     options = flat_text({name: value for name, value in config.items() if name not in _LATER_ONLY})
     model = config.get("model", {})
+    allow = ", allow_import=True" if ":" in str(model) else ""  # its class is imported by name
     return "\n".join(
         [
             "---",
@@ -103,7 +104,7 @@ def model_card(run: Run) -> str:
             f"Trained by [Graphmill](https://pypi.org/project/graphmill/) on `{Path(str(data)).name}` (content {run.data_hash[:12]}).",
             f"{summary.get('num_parameters', 0):,} parameters, {summary.get('epochs', 0)} epochs.",
             "",
-            '```python\nimport graphmill as gm\n\nmodel = gm.load_model("PATH")\nrows = model(x, edge_index)\n```',
+            f'```python\nimport graphmill as gm\n\nmodel = gm.load_model("PATH"{allow})\nrows = model(x, edge_index)\n```',
             "",
             f"## Scores\n\n| {run.metric} | valid | test |\n|---|---|---|",
             *scores,

@@ -65,7 +65,7 @@ def train_main(
     except UsageError as error:
         complain(str(error))
     if topics is not None:
-        name = job if recipe else f"{job} [RECIPE.yaml]"
+        name = command_line(job) if recipe else f"{command_line(job)} [RECIPE.yaml]"
         about = [] if topics else [description.partition("\n\n")[0].strip(), ""]
         print("\n".join([*about, f"usage: {name} --option value …", "", *lines]))
         return 0
@@ -252,6 +252,8 @@ _SWITCHES = ("--plan", "--allow_import")
 _SWITCHES_HELP = (
     "  --plan",
     "        Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
+    "  --quiet",
+    "        Print the result alone; errors and warnings are printed as ever.",
     "  --allow_import",
     "        Import the kind, model, sampler or task of its own that a resumed run, or a recipe outside this folder, names.",
 )

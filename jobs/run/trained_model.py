@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,8 +229,11 @@ class TrainedModel(nn.Module):
         if edge_index is not None or not (hasattr(x, "edge_index") or hasattr(x, "edge_index_dict")):
             return x, edge_index, columns
         ending = "_dict" if hasattr(x, "edge_index_dict") else ""
-        held = {name: getattr(x, name + ending, None) for name in ("edge_attr", "edge_weight", "batch")}
-        held = {name: value for name, value in held.items() if value is not None}
+        held = {}
+        for name in ("edge_attr", "edge_weight", "batch"):
+            with suppress(KeyError):  # of a HeteroData of which no part has it
+                if (value := getattr(x, name + ending, None)) is not None:
+                    held[name] = value
         return getattr(x, f"x{ending}"), getattr(x, f"edge_index{ending}"), held | columns
 
     def batch(self, x: Any, edge_index: Any = None, **columns: Any) -> Any:
@@ -240,6 +244,11 @@ class TrainedModel(nn.Module):
             return graphs_to_torch(x) if isinstance(x, PackedBatch) and isinstance(x.node_ptr, np.ndarray) else x
         is_data = edge_index is None
         x, edge_index, columns = self._tensors(x, edge_index, columns)
+        if not isinstance(x, Mapping) and not (isinstance(x, Tensor) and isinstance(edge_index, Tensor)):
+            raise ConfigError(
+                f"expected tensors x and edge_index, a PyG object, a batch or a stored graph, got {type(x).__name__} and "
+                f"{type(edge_index).__name__}; write torch.tensor(x) and torch.tensor(edge_index)"
+            )
         reads = {
             "edge_attr": not self.inputs.edge.empty,
             "edge_weight": self.inputs.edge_weight,

@@ -52,8 +52,9 @@ class NeighborLoader:
     `data`: a PyG `Data` or `HeteroData`, a stored graph, or a stored graph's URL; an object in memory is stored in a temporary folder that goes with
     the loader. `num_neighbors`: neighbors per hop, -1 all; of relations, by (source, relation, target). `input_nodes`: the roots as a mask or as
     indices, None: all nodes; of a typed graph (type, roots). `shuffle`: another order in each epoch, drawn from `seed`. `num_workers`: threads that
-    sample ahead. `weight_attr`, `time_attr`: draw by the edges' weights; draw edges until the root's time. PyG may draw an edge in two hops; our
-    sampler expands each node once. A batch has the columns that the graph stores, `n_id`, `input_id` and `batch_size`; the roots come first.
+    sample ahead. `weight_attr="edge_weight"` (or "weight") draws by the edges' weights, `time_attr="time"` (or "edge_time", "node_time") draws edges until the root's time. PyG may draw an
+    edge in two hops; our sampler expands each node once. A batch has the columns that the graph stores, `n_id`, `input_id` and `batch_size`, the roots
+    first, and no `e_id` or counts by hop; labels are as a stored graph has them (whole numbers of classes, -1 not known). Each `for` begins an epoch.
 
     Raises ConfigError for roots that the graph lacks, and for columns that it lacks.
     """
@@ -76,12 +77,26 @@ class NeighborLoader:
         persistent_workers: bool = False,  # threads of an epoch begin at once
         seed: int = 0,
     ) -> None:
-        self.data, self._transform = data, transform
+        for option, said, known in (
+            ("weight_attr", weight_attr, ("edge_weight", "weight")),
+            ("time_attr", time_attr, ("time", "edge_time", "node_time")),
+        ):
+            if said not in (None, *known):
+                raise ConfigError(
+                    f"{option}: expected {' or '.join(known)}, which a stored graph keeps, got {said!r}; rename the column"
+                )
+        self.data, self._transform, self._epoch = data, transform, 0
         graph = self._stored(data)
         router = whole_router(graph)
+        if isinstance(input_nodes, str):
+            input_nodes = (input_nodes, None)
         root_type, nodes = input_nodes if isinstance(input_nodes, tuple) else (None, input_nodes)
         if isinstance(num_neighbors, Mapping):
             of_relations = {Relation(*names): tuple(map(int, counts)) for names, counts in num_neighbors.items()}
+            if absent := [str(relation) for relation in router.edges if relation not in of_relations]:
+                raise ConfigError(
+                    f"num_neighbors: expected counts for every relation, got none for {', '.join(absent)}; 0 leaves one out"
+                )
             fanouts = (0,) * max(map(len, of_relations.values()))
         else:
             of_relations, fanouts = {}, tuple(map(int, num_neighbors))
@@ -99,25 +114,30 @@ class NeighborLoader:
             seed=seed,
         )
         self._sampler = _GivenRoots(router, options, _as_ids(nodes, router, root_type), shuffle, drop_last)
-        collate: Any = typed_to_torch if isinstance(router, TypedRouter) else to_torch
-        self._loader = Loader(self._sampler, LoaderOptions(threads=max(1, num_workers)), collate=collate)
+        self._collate: Any = typed_to_torch if isinstance(router, TypedRouter) else to_torch
+        self._options = LoaderOptions(threads=max(1, num_workers))
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return self._sampler.num_batches
 
     def __iter__(self) -> Iterator[Any]:
         from graphmill.samplers.batches.to_pyg import MASKS, to_pyg
 
-        for batch in self._loader:
-            made = to_pyg(batch)
-            of_roots = made if self._sampler.is_plain else made[batch.root_type]
-            of_roots.input_id = self._sampler.positions(batch.epoch, batch.index)
-            for store in [made] if self._sampler.is_plain else made.node_stores:
-                if "split" in store:
-                    for name, code in MASKS.items():
-                        store[name] = store["split"] == code
-                    del store["split"]
-            yield made if self._transform is None else self._transform(made)
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        with Loader(self._sampler, self._options, collate=self._collate) as loader:
+            for batch in loader.epoch(epoch):
+                yield self._pyg(to_pyg(batch), batch, MASKS)
+
+    def _pyg(self, made: Any, batch: Any, masks: Mapping[str, int]) -> Any:
+        """A batch with the columns that PyG's loader adds."""
+        of_roots = made if self._sampler.is_plain else made[batch.root_type]
+        of_roots.input_id = self._sampler.positions(batch.epoch, batch.index)
+        for store in [made] if self._sampler.is_plain else made.node_stores:
+            if "split" in store:
+                for name, code in masks.items():
+                    store[name] = store["split"] == code
+                del store["split"]
+        return made if self._transform is None else self._transform(made)
 
     def _stored(self, data: Any) -> StoredGraph | TypedGraph:
         if isinstance(data, StoredGraph | TypedGraph):
@@ -129,6 +149,11 @@ class NeighborLoader:
 
         folder = tempfile.TemporaryDirectory(prefix="graphmill-")
         weakref.finalize(self, folder.cleanup)
+        for each in getattr(data, "node_stores", [data]):
+            if any(getattr(each.get(name), "ndim", 1) > 1 for name in ("train_mask", "val_mask", "test_mask")):
+                raise ConfigError(
+                    "data: expected masks of one split, got several sets [nodes, sets]; take one: data.train_mask = data.train_mask[:, 0]"
+                )
         source = (
             typed_pyg_graph(data)
             if hasattr(data, "node_types") and not hasattr(data, "edge_index")
@@ -167,7 +192,17 @@ def _as_ids(nodes: Any, router: Any, root_type: str | None) -> np.ndarray:
     if nodes is None:
         return np.arange(manifest.num_nodes, dtype=np.int64)
     given = np.asarray(nodes)
-    return np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
+    if given.dtype == bool:
+        if given.shape != (manifest.num_nodes,):
+            raise ConfigError(
+                f"input_nodes: expected a mask of {manifest.num_nodes} nodes, got one of shape {list(given.shape)}"
+            )
+        return np.flatnonzero(given)
+    if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer) or given.dtype == np.uint8:
+        raise ConfigError(
+            f"input_nodes: expected a mask of bool, or whole numbers [roots], got {given.dtype} {list(given.shape)}"
+        )
+    return given.astype(np.int64)
 
 
 def _columns(router: Any) -> tuple[EdgeColumn, ...]:

@@ -76,6 +76,9 @@ class EdgeListOptions:
     """The file gives each undirected edge once: ingestion adds the reverse."""
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, list):  # names of columns, as Python's users write them
+                object.__setattr__(self, name, tuple(value))
         if self.num_nodes is not None and self.num_nodes < 1:
             raise ConfigError(f"num_nodes must be at least 1, got {self.num_nodes}; set --edge-list.num-nodes")
         if self.most_categories < 1:

@@ -109,7 +109,40 @@ def test_a_typed_graphs_batches_are_hetero_data() -> None:
         roots = batch["paper"].n_id[: batch["paper"].batch_size]
         torch.testing.assert_close(out[: len(roots)], whole[roots])
     assert len(loader) == 3
+    with pytest.raises(ConfigError, match="none for paper--cites--paper"):
+        NeighborLoader(data, {writes: [-1]}, "paper")
     assert len(NeighborLoader(data, [2], ("paper", None), batch_size=7, drop_last=True)) == 5
+
+
+def test_each_loop_begins_an_epoch(data) -> None:
+    loader = NeighborLoader(data, [2], torch.arange(40), batch_size=8)
+    for _ in range(2):
+        assert next(iter(loader)).input_id.tolist() == list(range(8))
+    for batch in loader:
+        if batch.input_id[0] == 8:
+            break
+    assert [len(batch.input_id) for batch in loader] == [8] * 5
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"weight_attr": "strength"}, "weight_attr: expected edge_weight or weight"),
+        ({"time_attr": "year"}, "time_attr: expected time"),
+        ({"input_nodes": torch.ones(10, dtype=torch.bool)}, "expected a mask of 120 nodes"),
+        ({"input_nodes": torch.tensor([1.7])}, "whole numbers"),
+    ],
+)
+def test_what_the_graph_cannot_give_is_refused(words, says, graph) -> None:
+    with pytest.raises(ConfigError, match=says):
+        NeighborLoader(graph, [2], **words)
+
+
+def test_several_sets_of_masks_are_refused(data) -> None:
+    several = data.clone()
+    several.train_mask = torch.stack([data.train_mask, data.val_mask], dim=1)
+    with pytest.raises(ConfigError, match="masks of one split"):
+        NeighborLoader(several, [2])
 
 
 def test_a_dataset_passes_the_loaders_epochs_on(graph) -> None:
