@@ -39,7 +39,9 @@ class Failed:
     def error(self, given_up: str | None = None) -> GraphmillError:
         """What the user is shown: one line with stage, owner, cause and, where attempts were counted, why none is left."""
         line = str(self.cause.at(self.stage, self.owner))
-        return type(self.cause)(line if given_up is None else f"{line}; given up after {given_up}")
+        made = type(self.cause)(line if given_up is None else f"{line}; given up after {given_up}")
+        made.__cause__ = self.cause.__cause__
+        return made
 
 
 Outcome = Finished | Stopped | Failed

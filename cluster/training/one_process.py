@@ -24,6 +24,9 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import GraphmillError, StageError
 
+# What the same program on the same numbers would raise again, as a user's own model or callback does.
+_OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+
 
 class CheckpointThread:
     """Writes the one rank's checkpoints, one after the other."""
@@ -90,7 +93,9 @@ class ProcessLauncher:
             log = self._log(error)
             last = (str(error).strip().splitlines() or [repr(error)])[-1]
             text = f"{type(error).__name__}: {last[:400]}; the traceback is in {log}"
-            return Failed("training", "rank 0", StageError(text), is_final=False)
+            failed = StageError(text)
+            failed.__cause__ = error
+            return Failed("training", "rank 0", failed, is_final=isinstance(error, _OF_THE_PROGRAM))
 
     def _log(self, error: Exception) -> Path:
         return log_failure(self._run, "".join(traceback.format_exception(error)))

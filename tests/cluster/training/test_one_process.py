@@ -90,6 +90,14 @@ def test_more_failures_than_the_rate_allows_end_the_run_with_one_line(tmp_path, 
     assert [event["kind"] for event in events(tmp_path / "run")] == ["start", "planned", "failure"]
 
 
+def test_an_error_of_the_users_code_is_raised_at_once_with_its_cause(tmp_path):
+    wrong = KeyError("missing")
+    with pytest.raises(StageError, match="rank 0: KeyError") as raised:
+        train_here(spec(build_model=failing({2: wrong})), tmp_path / "run")
+    assert raised.value.__cause__ is wrong
+    assert [event["kind"] for event in events(tmp_path / "run")] == ["start", "planned"]
+
+
 def test_a_damaged_file_is_not_read_again(tmp_path):
     line = "part-00001/features.arrow: expected the bytes that its manifest names"
     damage = DamageError(line)
