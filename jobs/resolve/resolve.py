@@ -33,7 +33,6 @@ from graphmill.jobs.config.registry import (
 from graphmill.jobs.config.standard_columns import standard_choice
 from graphmill.jobs.config.stored_columns import EdgeWeights, choose_weights
 from graphmill.jobs.resolve.checks import OF_ONE_GRAPH, OF_OTHERS
-from graphmill.jobs.tasks.build_model import build_model
 from graphmill.models.parallel.shards import NUM_BLOCKS
 from graphmill.samplers.methods.registry import given
 from graphmill.samplers.vocabulary.messages import EdgeColumn
@@ -138,6 +137,8 @@ class ResolvedRun:
         from graphmill.jobs.tasks.model_inputs import read_columns
 
         config, links = self.config, self.config.links
+        from graphmill.jobs.tasks.build_model import build_model  # and torch
+
         model = build_model(config.model, config.kind, self.inputs, config.relational)
         read_columns(model, self.inputs)
         if links is None:

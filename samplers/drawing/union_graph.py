@@ -161,7 +161,7 @@ def searched_graph(
             searched |= {(each.reverse, "in"), (each if direction == "both" else each.reverse, "in")}
         else:
             raise no_out_edges(direction, each)
-    if len(router.nodes) == len(relations) == 1:
+    if len(router.nodes) == len(relations) == 1 and searched == {(relations[0], direction)}:
         return router.edges[relations[0]]
     ways: tuple[WalkDirection, ...] = ("in", "out", "both")
     return UnionGraph(router, [(each, way) for each in router.edges for way in ways if (each, way) in searched])

@@ -106,7 +106,7 @@ def test_predictions_have_the_best_epochs_rows(graph, tmp_path):
     said = output_of(predict.main, str(tmp_path / "run"), str(tmp_path / "out"), "--workers", "1")
     for split in ("valid", "test"):
         (line,) = (line for line in said.splitlines() if line.startswith(f"{split} accuracy"))
-        assert line.startswith(f"{split} accuracy {summary['scores'][split]!r} over")
+        assert line.startswith(f"{split} accuracy {summary['scores'][split]:.4f} over")
         assert line.endswith("as in the run's summary")
     printed = output_of(replay.main, str(tmp_path / "run"), "--epoch", "4", "--batch", "3", "--loss", "yes")
     assert "norm of its gradient" in printed

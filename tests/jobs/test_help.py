@@ -34,7 +34,7 @@ SAYS = TRAINING | {
     "run.evaluate": "--split",
     "report": "--out",
     "ingest": "--partitioner",
-    "ingest embedded": "--table.targets",
+    "ingest embedded": "--partitions",
     "inspect_graph": "--verify",
 }
 

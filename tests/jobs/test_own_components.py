@@ -170,7 +170,7 @@ def test_the_guides_parts_are_planned_together(package, graph, capsys):
 
 
 def test_help_lists_their_options(package, capsys):
-    assert train_main("A run.", "nodes", words=(*OWN, "--help")) == 0
+    assert train_main("A run.", "nodes", words=(*OWN, "--help", "all")) == 0
     told = capsys.readouterr().out
     for flag in (
         "--model.width INT",

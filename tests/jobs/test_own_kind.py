@@ -328,7 +328,7 @@ def test_options_of_a_kind_of_ones_own_are_read_and_listed(edges, capsys):
     read = read_config(tree)
     assert (read.kind, read.sampler.options.batch_size, read.model.options.width) == (KIND, 7, 9)
     assert read_config(json.loads(json.dumps(read.tree()))) == read
-    assert train_main("A run.", words=["--kind", KIND, "--help"]) == 0
+    assert train_main("A run.", words=["--kind", KIND, "--help", "all"]) == 0
     listed = capsys.readouterr().out
     assert "--evaluation.batch_size INT" in listed
     assert "--relational" not in listed

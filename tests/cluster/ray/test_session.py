@@ -310,6 +310,7 @@ INTERRUPTED = """
     import time
     import psutil
     from graphmill.cluster.ray.session import SessionOptions, ray_session
+    from graphmill.core.errors import Terminated
     try:
         with ray_session(SessionOptions(num_cpus=1, object_store_gb=100 / 1024)):
             import ray
@@ -319,9 +320,9 @@ INTERRUPTED = """
             pids = [child.pid for child in psutil.Process().children(recursive=True)]
             print("READY", *pids, flush=True)
             ray.get(sleep.remote())
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
         print("INTERRUPTED", flush=True)
-        raise SystemExit(130)
+        raise SystemExit(143 if isinstance(end, Terminated) else 130)
 """
 
 

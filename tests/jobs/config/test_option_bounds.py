@@ -67,5 +67,5 @@ def test_every_number_of_a_model_has_a_bound(kind: Kind, name: str) -> None:
     assert free <= {"model.filter.frequency", "model.local.gate_start", "model.momentum", "model.layer_scale"}
     given = {f.name for f in fields(owner)} - {*option_names(owner)}
     assert given <= {"node", "edge", "in_dim", "edge_dim", "encoding_dim", "out_dim", "task", "seed", "encoding"} | {
-        *("node_dims", "relations")
+        *("node_dims", "edge_dims", "relations")
     }

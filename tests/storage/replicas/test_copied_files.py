@@ -141,7 +141,7 @@ def test_a_newer_snapshot_of_the_origin_copies_only_its_own_files(origin, copy, 
     newer = encode(origin, EncodingOptions("rwse", 5))[0]
     later = copy_of(newer, copy.url)
     copy_manifest(later.url, later.manifest)
-    assert copy_partition(later, 1).num_bytes == newer.manifest.encodings["rwse-5"].file(1).num_bytes
+    assert copy_partition(later, 1).num_bytes == newer.manifest.encodings["rwse-5"].files_of(1)[0].num_bytes
     assert open_graph(copy.url).manifest.snapshot == newer.manifest.snapshot
 
 
