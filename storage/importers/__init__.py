@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from inspect import signature
@@ -134,7 +134,10 @@ def matrix_graph(
 
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise DataError(f"{name}: expected a square adjacency matrix, got shape {list(matrix.shape)}")
-    entries = matrix.tocsr().tocoo()
+    entries = matrix.tocoo()
+    if entries.dtype.kind in "biu":
+        entries = entries.astype(np.float64)  # 200 + 200 is 144 in uint8
+    entries = entries.tocsr().tocoo()
     if not isinstance(split, Mapping) and np.ndim(split) == 1 and np.asarray(split).dtype.kind in "iu":
         split = np.asarray(split)[:, None]
     return ArrayGraph(
@@ -180,7 +183,7 @@ def _tables(edges: Any, nodes: Any, folder: Path, columns: Mapping[str, Any]) ->
     if unknown := sorted(columns.keys() - set(known)):
         raise ConfigError(f"tables: expected some of {', '.join(known)}, got {', '.join(unknown)}")
     told = {name: (value,) if _is_one_name(name, value) else value for name, value in columns.items()}
-    of_nodes = None if nodes is None else _stored(nodes, folder / "nodes.parquet")
+    of_nodes = None if nodes is None else _stored(_with_ids(nodes, columns.get("id_column")), folder / "nodes.parquet")
     options: Any = {"nodes": of_nodes, **told}
     source = EdgeListGraph(_stored(edges, folder / "edges.parquet"), EdgeListOptions(**options), str(folder))
     _tell_roles(source)
@@ -217,10 +220,35 @@ def _typed_tables(nodes: Any, edges: Any, folder: Path, columns: Mapping[str, An
 
 def _with_file(options: Mapping[str, Any], folder: Path, name: str) -> dict[str, Any]:
     """With the file that now holds the table."""
+    from graphmill.storage.importers.columns.column_roles import NO_ID
+
     table = options.get("file")
     if table is None or isinstance(table, str):
         return dict(options)
+    if "relation" not in options:
+        table = _with_ids(table, options.get("id") or NO_ID)
     return {**options, "file": Path(_stored(table, folder / f"{name}.parquet")).name}
+
+
+def _with_ids(nodes: Any, id_column: str | None) -> Any:
+    """A table of nodes; of pandas with the index as a column where it is the ids, else without. Raises DataError for an index that says another order of rows."""
+    from graphmill.core.errors import DataError
+    from graphmill.storage.importers.columns.column_roles import key_place
+
+    if not hasattr(nodes, "iloc"):
+        return nodes
+    index, rows = nodes.index, nodes.reset_index(drop=True)
+    named = [str(name) for name in index.names if name is not None]
+    names = [*named, *map(str, nodes.columns)]
+    key = key_place(names, id_column, "nodes")
+    if key == 0 and named == names[:1]:
+        return nodes.reset_index()
+    if (named or key is None) and not rows.index.equals(index):
+        raise DataError(
+            f"nodes: expected an index of the ids, or 0, 1, 2 … in order, got {', '.join(named) or 'one without a name'}: {str([*index[:3]])[:60]}; call "
+            f"reset_index(drop=True){' for rows as they come, or name it id' if key is None else ''}"
+        )
+    return rows
 
 
 def _stored(table: Any, path: Path) -> str:
@@ -231,7 +259,7 @@ def _stored(table: Any, path: Path) -> str:
 
 
 def _as_table(table: Any) -> "pa.Table":
-    """Of pandas (with an index that has names), polars, Arrow, or a mapping of columns. Raises DataError for what is no table."""
+    """Of pandas (with an index that has names, as edges may), polars, Arrow, or a mapping of columns. Raises DataError for what is no table."""
     import pyarrow as pa
 
     from graphmill.core.errors import DataError
@@ -260,16 +288,21 @@ def _networkx_graph(graph: Any, folder: Path, columns: Mapping[str, Any]) -> "Gr
     nodes, edges = list(graph.nodes(data=True)), list(graph.edges(data=True))
     names: list[Any] = [name for name, _ in nodes]
     is_number = all(isinstance(name, int) for name in names)
-    told = dict.fromkeys(key for _, of_node in nodes for key in of_node)
-    key = next(each for each in ("node", "node_id", "networkx_node") if each not in told)
+    of_nodes = dict.fromkeys(key for _, of_node in nodes for key in of_node)
+    of_edges = dict.fromkeys(key for *_, of_edge in edges for key in of_edge)
+    key, src, dst = _free("node", of_nodes), _free("source", of_edges), _free("target", of_edges)
     table = {key: names if is_number else list(map(str, names))}
-    table |= {str(name): [of_node.get(name) for _, of_node in nodes] for name in told}
-    ends = {"source": 0, "target": 1}
-    rows = {name: [edge[end] if is_number else str(edge[end]) for edge in edges] for name, end in ends.items()}
-    rows |= {str(name): [edge[2].get(name) for edge in edges] for name in dict.fromkeys(k for e in edges for k in e[2])}
+    table |= {str(name): [of_node.get(name) for _, of_node in nodes] for name in of_nodes}
+    rows = {name: [edge[end] if is_number else str(edge[end]) for edge in edges] for end, name in enumerate((src, dst))}
+    rows |= {str(name): [of_edge.get(name) for *_, of_edge in edges] for name in of_edges}
     weight = {"weight": "weight"} if "weight" in rows else {}
-    once = {"undirected_once": not graph.is_directed(), "src": "source", "dst": "target"}
+    once = {"undirected_once": not graph.is_directed(), "src": src, "dst": dst}
     return _tables(rows, table, folder, {"id_column": key, **once, **weight, **columns})
+
+
+def _free(name: str, taken: Iterable[Any]) -> str:
+    """A name that no attribute has."""
+    return _free(f"networkx_{name}", taken) if name in map(str, taken) else name
 
 
 def _tell_roles(source: Any) -> None:

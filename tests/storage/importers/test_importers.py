@@ -121,6 +121,22 @@ def test_types_sets_weights_and_names(tmp_path: Path) -> None:
         ((), {"edges": 3}, "expected a table of pandas, polars or Arrow, got builtins.int"),
         ((_data(),), {"edges": pd.DataFrame(EDGES)}, "got both"),
         ((sp.csr_matrix(np.ones((2, 3))),), {}, "expected a square adjacency matrix"),
+        *(
+            ((pd.DataFrame(EDGES),), {"nodes": pd.DataFrame({"x": X[:, 0]}, index=index)}, said)
+            for index, said in (
+                (range(NODES)[::-1], r"in order, got one without a name: \[39, 38, 37\]; call reset_index"),
+                (list(map(str, range(NODES))), "or name it id"),
+                (pd.Index(range(1, NODES + 1), name="age"), r"got age: \[1, 2, 3\]"),
+            )
+        ),
+        (
+            (),
+            {
+                "nodes": {"user": {"file": pd.DataFrame({"x": [1.0, 2.0]}, index=[1, 0]), "features": ["x"]}},
+                "edges": [],
+            },
+            r"got one without a name: \[1, 0\]",
+        ),
         (([HeteroData()],), {}, "graph 0: expected a graph of one type of nodes, got HeteroData"),
         (
             ([_data()],),
@@ -140,3 +156,34 @@ def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
     edges = pd.DataFrame({**EDGES, "since": 3})
     with pytest.warns(UserWarning, match="not read: since"):
         ingest(edges=edges, url=str(tmp_path / "graph"))
+
+
+def test_attributes_of_networkx_replace_no_ends(tmp_path: Path) -> None:
+    graph = nx.DiGraph()
+    graph.add_nodes_from((i, {"node": 3 - i, "node_id": 1, "networkx_node": 2}) for i in range(4))
+    graph.add_edge(0, 1, source=3, target=2)
+    with pytest.warns(UserWarning, match="not read: source, target"):
+        ingest(graph, str(tmp_path / "graph"))
+    (part,) = gm.open_graph(str(tmp_path / "graph")).partitions()
+    assert (part.indptr.tolist(), part.indices.tolist()) == ([0, 0, 1, 1, 1], [0])
+
+
+@pytest.mark.parametrize(
+    "form", [sp.coo_matrix, lambda entries, shape: sp.csr_matrix((entries[0], [1, 1], [0, 2, 2]), shape)]
+)
+def test_entries_that_are_there_twice_are_summed_beyond_their_type(form: Any, tmp_path: Path) -> None:
+    ingest(form((np.array([200, 200], np.uint8), ([0, 0], [1, 1])), (2, 2)), str(tmp_path / "graph"))
+    (part,) = gm.open_graph(str(tmp_path / "graph")).partitions()
+    assert part.edge_weight.tolist() == [400.0]
+
+
+def test_rows_of_pandas_in_order_or_with_ids_need_no_index(tmp_path: Path) -> None:
+    """A filtered table has gaps in its index; ids say what its rows are."""
+    plain = pd.DataFrame({"x": X[:, 0]})
+    stored = [
+        ingest(edges=pd.DataFrame(EDGES), nodes=nodes, url=str(tmp_path / str(number))).content_hash
+        for number, nodes in enumerate(
+            (plain, plain.rename_axis("row"), plain.assign(id=range(NODES)).set_axis(range(5, NODES + 5)))
+        )
+    ]
+    assert len({*stored}) == 1
