@@ -7,7 +7,7 @@ itself (`links`). Nodes are named by their rows in the source, which are their n
 Of a typed graph they are edges of one relation; the relation with their reverses loses these.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,13 +27,14 @@ from graphmill.storage.format.source import (
     TypedSource,
 )
 from graphmill.storage.format.stored_links import Links
-from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions
+from graphmill.storage.ingestion.ingest_options import NO_REVERSE, IngestOptions, LinkSplitOptions
 from graphmill.storage.ingestion.typed_sources import OnlyRelation, Reversed, reverse_of
 from graphmill.storage.splits.time_splits import split_of_times, times_at
 
 Sizes = tuple[int | None, int]  # nodes of a relation's source type, None where it is the target type, and of that
 _CHUNK = 1 << 20  # edges whose times are read at once
 _MOST_KEYS = 1 << 63
+_MOST_REPEATED = 0.5  # of held-out pairs: more are no chance
 _PURPOSE = 0x6C696E6B  # "link": keeps these draws apart from others of the seed
 
 
@@ -143,6 +144,36 @@ class MessageEdges:
             backwards._ends = self.ends_in_time
         return Reversed(backwards)
 
+    def check_repeats(self, name: str, relation: Relation, relations: Mapping[Relation, Any], *, kept: str) -> None:
+        """Raises ConfigError for relations beside the reverse that have half of the held-out pairs, either way round: a model would read the answer there.
+
+        `kept`: what `--links.reverse` is where they are to stay. Reads the edges once.
+        """
+        ends = (relation.source, relation.target)
+        others = [each for each in relations if each not in (relation, self.reverse) and {*each[::2]} == {*ends}]
+        if not others:
+            return
+        for _ in self.edges(_CHUNK):  # what is held out is known once they have passed
+            pass
+        links = self.links(symmetric=False)
+        out = (links.is_link == 1) & (links.split != SPLIT_TRAIN)
+        keys = np.unique(self._key(links.source[out], links.destination[out], None))
+        repeating = []
+        for each in others if len(keys) else ():
+            found = np.zeros(len(keys), bool)
+            for chunk in relations[each].edges(_CHUNK):
+                pair = (chunk.src, chunk.dst) if each[::2] == ends else (chunk.dst, chunk.src)
+                key = self._key(*pair, None)
+                place = np.searchsorted(keys, key)
+                found[place[keys.take(place, mode="clip") == key]] = True
+            if found.mean() >= _MOST_REPEATED:
+                repeating.append(f"{each} ({found.mean():.0%})")
+        if repeating:
+            raise ConfigError(
+                f"{name}: links.reverse: expected no other relation with half of the pairs that {relation} holds out, found {', '.join(repeating)}; pass "
+                f"--links.reverse with the one that is its reverse, take a copy out, or pass --links.reverse {kept} if they are to stay"
+            )
+
     def _check(self, chunk: EdgeChunk) -> None:
         key = self._key(chunk.src, chunk.dst, self._relation(chunk))
         repeated = np.flatnonzero(np.isin(key, self._known))
@@ -222,13 +253,15 @@ def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None
 def without_held_out_edges(source: TypedSource, options: IngestOptions) -> TypedSource:
     """The typed source without the edges of the relation that are to be held out, and without their reverses; itself where none are.
 
-    Raises ConfigError where the options name no relation of several, or one that is not there, and DataError as `without_held_out`.
+    Raises ConfigError where the options name no relation of several, or one that is not there, or where, with no reverse named, another relation repeats
+    half of what is held out, and DataError as `without_held_out`.
     """
     name, links, relations = source.name, options.links, dict(source.relations)
-    named = {key: Relation.of(told) for key in ("relation", "reverse") if (told := getattr(links, key)) is not None}
+    said = {"relation": links.relation, "reverse": None if links.reverse == NO_REVERSE else links.reverse}
+    named = {key: Relation.of(told) for key, told in said.items() if told is not None}
     given = [each for each, edges in relations.items() if isinstance(edges, LinkSource) and edges.links is not None]
     if not links.hold_out and not given:
-        if named:
+        if links.relation or links.reverse:
             raise ConfigError(f"{name}: links: expected shares of edges to hold out, got none; set --links.valid")
         return source
     reverses = {reverse_of(each) for each in relations}
@@ -251,7 +284,13 @@ def without_held_out_edges(source: TypedSource, options: IngestOptions) -> Typed
     of_sources, of_targets = (source.nodes[each].info.num_nodes for each in (relation.source, relation.target))
     sizes = None if relation.source == relation.target else of_sources, of_targets
     held = relations[relation] = without_held_out(relations[relation], links, sizes)
+    if links.reverse == NO_REVERSE and not is_added:
+        return replace(source, relations=relations)
     held.reverse = reverse
     if reverse in relations:
         relations[reverse] = held.of_reverses(relations[reverse])
+    if links.reverse is None:
+        held.check_repeats(
+            name, relation, relations, kept=NO_REVERSE if is_added or reverse not in relations else str(reverse)
+        )
     return replace(source, relations=relations)

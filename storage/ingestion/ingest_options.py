@@ -12,6 +12,8 @@ Partitioner = Literal["random", "range", "ldg", "metis"]
 # A partition has up to 5 mapped files, and a process can have 65,530 mappings (Linux's vm.max_map_count), its libraries included.
 MAX_PARTITIONS = 10_000
 
+NO_REVERSE = "none"  # as `LinkSplitOptions.reverse`
+
 
 @dataclass(frozen=True)
 class LinkSplitOptions:
@@ -28,7 +30,7 @@ class LinkSplitOptions:
     relation: str | None = None
     """Of a typed graph: SOURCE--NAME--TARGET, whose edges are held out. None: its only relation."""
     reverse: str | None = None
-    """The relation with the reverses of these edges: it loses them too, and training hides them. None: rev_NAME, where there is one."""
+    """The relation with the reverses of these edges: it loses them too, and training hides them. None: rev_NAME, where there is one; none: no relation of the source."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -264,11 +264,31 @@ def test_ends_of_two_types_are_as_of_their_links(tmp_path: Path) -> None:
         ({"valid": 0.0, "test": 0.0}, {}, "expected shares of edges to hold out, got none"),
         ({"reverse": str(CITES)}, {}, "expected a relation of the source from paper to author"),
         ({}, {"undirected": True}, "without --reverse-edges add, got paper--by--author"),
+        ({"reverse": None}, {}, r"found paper--by--author \(100%\); .* pass --links.reverse none if"),
+        ({"reverse": None}, {"undirected": True}, r"found paper--by--author \(100%\)"),
     ],
 )
 def test_options_that_do_not_fit_the_relations(held: dict, more: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         stored(tmp_path, source(), replace(HELD, **held), **more)
+
+
+def test_another_relation_may_have_less_than_half_of_the_held_out_links_or_be_said_to_stay(tmp_path: Path) -> None:
+    whole = source()
+    free, cites = replace(HELD, reverse=None), replace(HELD, relation=str(CITES), reverse=None)
+    graph = stored(tmp_path / "kept", whole, replace(HELD, reverse="none"))
+    assert len(pairs_of(graph, BY)) == len(whole.relations[BY].src) > len(pairs_of(graph, WRITES))
+    assert graph.relation(WRITES).manifest.links.reverse == ""
+    half = {**whole.relations, BY: array_edges("by", whole.relations[BY].src[::3], whole.relations[BY].dst[::3])}
+    stored(tmp_path / "third", replace(whole, relations=half), free)
+    for way in (1, -1):  # a copy, and the reverse, within one type and between two
+        for relation, held in ((WRITES, free), (CITES, cites)):
+            again = Relation(*relation[::way])._replace(name="again")
+            ends = np.stack([whole.relations[relation].src, whole.relations[relation].dst])[::way]
+            more = {**half, again: array_edges("again", *ends)}
+            with pytest.raises(ConfigError, match=rf"found {again} \(100%\)"):
+                stored(tmp_path / "new", replace(whole, relations=more), held)
+            assert not (tmp_path / "new/graph-1").exists()
 
 
 def test_a_source_of_one_type_and_one_relation_is_held_out_as_a_plain_graph(tmp_path: Path) -> None:
