@@ -90,7 +90,10 @@ def own_parts(options: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnParts:
-    """A loss and a metric of a user's own in the place of a task's, by their import paths: functions of predictions and of targets that are known."""
+    """A loss and a metric of a user's own in the place of a task's, by their import paths: functions of predictions and of targets that are known.
+
+    Of several targets the metric gets each row with a known one, and NaN for the others.
+    """
 
     own_loss: str = ""
     own_metric: str = ""
@@ -145,7 +148,9 @@ class OwnScores:
         path = self._task.own_metric
         value = float(self._task._own(path, prediction, target))
         if not math.isfinite(value):
-            raise ConfigError(f"{path}: expected a finite number, got {value} of {len(target)} rows")
+            holes = int(target.isnan().any(dim=-1).sum()) if target.ndim > 1 else 0
+            told = f", {holes} of them with unknown targets, which are NaN: leave those out" if holes else ""
+            raise ConfigError(f"{path}: expected a finite number, got {value} of {len(target)} rows{told}")
         return {**scores, metric_name(path): value}
 
 
@@ -265,7 +270,7 @@ class BinaryClassification(OwnParts):
         return torch.where(known, loss, 0.0).sum()
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits, answers), [k] of one question, [k, num_tasks] of several, of the rows whose answers are all known."""
+        """(logits, answers), [k] of one question, [k, num_tasks] of several, of the rows with a known answer; unknown ones are NaN."""
         return _known_rows(prediction.float(), _columns(target, self.num_tasks).float())
 
     @property
@@ -403,7 +408,7 @@ class Regression(OwnParts):
         return functional.huber_loss(predicted, expected, reduction="sum", delta=self.huber_delta)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(predictions, targets) in the targets' own unit, [k] of one target, [k, num_targets] of several, of the rows whose targets are all known."""
+        """(predictions, targets) in the targets' own unit, [k] of one target, [k, num_targets] of several, of the rows with a known target; unknown ones are NaN."""
         target = _columns(target, self.out_dim).double()
         own_unit = prediction.double() * target.new_tensor(self.scale) + target.new_tensor(self.mean)
         return _known_rows(own_unit, target)
@@ -423,7 +428,7 @@ def _known_entries(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _known_rows(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    known = ~target.isnan().any(dim=1)
+    known = ~target.isnan().all(dim=1)
     rows = prediction[known], target[known]
     return (rows[0][:, 0], rows[1][:, 0]) if target.shape[1] == 1 else rows
 

@@ -134,12 +134,14 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     from graphmill.cluster.runs.run_store import RunStore
     from graphmill.cluster.tasks import step_output
     from graphmill.cluster.training.evaluation import autocast
+    from graphmill.cluster.training.initial_weights import freeze
     from graphmill.cluster.training.train_loop import seed_dropout, step_loss
 
     fit = batches.resolved.fit
     step, position = divmod(batch.index, batches.num_positions)
     torch.manual_seed(fit.seed)
     model = batches.resolved.build_model()
+    frozen = freeze(model, fit.freeze)
     checkpoints = checkpoints_of(RunStore(path))
     inputs, table = batches.data.collate(batch), batches.resolved.config.embeddings
     weights = "those that training began with: no checkpoint at or before this batch is kept"
@@ -161,9 +163,12 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
         for name, module in model.named_modules()
         if not [*module.children()]
     ]
+    model.train()
+    for module in frozen:
+        module.eval()
     with flushed_subnormals():
         with autocast(torch.device("cpu"), fit.precision):
-            output = step_output(model.train()(inputs))
+            output = step_output(model(inputs))
         for hook in hooks:
             hook.remove()
         if not float(weight):

@@ -92,13 +92,18 @@ def _advice(path: str, options: Mapping[str, Any], differing: Sequence[str]) -> 
     return "give the run the options of that model, and data with its features"
 
 
-def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
-    """The parameters that these patterns match take no gradient. Raises ConfigError for a pattern that matches none, and where nothing is left to train."""
+def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> list[torch.nn.Module]:
+    """The parameters that these patterns match take no gradient. Returns the modules that have no others: in evaluation mode they keep their statistics, too.
+
+    Raises ConfigError for a pattern that matches none, and where nothing is left to train.
+    """
     for pattern in patterns:
         for parameter in _matching(model, pattern, "freeze"):
             parameter.requires_grad_(False)
     if patterns and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(f"freeze: expected parameters that are left to train, got {' '.join(patterns)}; freeze fewer")
+    own = {module: [*module.parameters()] for module in model.modules()} if patterns else {}
+    return [module for module, all_of in own.items() if all_of and not any(each.requires_grad for each in all_of)]
 
 
 def with_rates(

@@ -102,6 +102,10 @@ class Rates:
                     f"schedule: expected {options.schedule} to make a scheduler of torch.optim.lr_scheduler, got {type(self.scheduler).__name__}"
                 )
             self._takes_score = "metrics" in inspect.signature(self.scheduler.step).parameters
+            if self._takes_score and options.schedule_each == "step":
+                raise ConfigError(
+                    f"schedule_each: {options.schedule} takes the validation's score, which a step has not, got step; set --fit.schedule_each epoch"
+                )
             _as_text(self.scheduler, options.schedule)
 
     def set(self, step: int, steps_per_epoch: int) -> None:

@@ -149,7 +149,7 @@ class Worker:
         self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size, self._places())
         torch.manual_seed(spec.options.seed)
         self.model = spec.build_model().to(self.device)
-        freeze(self.model, spec.options.freeze)
+        self.frozen = freeze(self.model, spec.options.freeze)
         _take_first_ranks(self.model)
         decay = spec.options.ema_decay
         self.average = build_average(self.model, decay) if decay is not None else None
@@ -358,6 +358,8 @@ class Worker:
     def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
         """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
         self.model.train()
+        for module in self.frozen:
+            module.eval()
         num_steps, own = loader.num_steps, self.seat.positions
         # Each own position's sums over the epoch: loss, weight of the targets, targets, nodes, edges.
         sums = torch.zeros(len(own), 5, dtype=torch.float64, device=self.device)

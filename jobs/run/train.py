@@ -3,7 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -160,9 +161,13 @@ def train(
 
     data, rest, said = in_memory(words, said)
     kind = kind if data is None or any(isinstance(word, RunConfig) for word in rest) else data.kind
-    asked = config(*rest, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said)
-    if data is not None:
-        asked = data.stored(asked)
+
+    def read(task: str | None = None) -> RunConfig:
+        options: Any = said.get("task", {})
+        more = {} if task is None else {"task": {"name": task, **options}}
+        return config(*rest, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said | more)
+
+    asked = read() if data is None else data.stored(read)
     if asked.run.resume == AUTO:
         # These the run has from when it began, where nobody says them now.
         unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if asked.options().get(path) is None]
@@ -191,8 +196,8 @@ class InMemory:
     kind: str
     says_task: bool
 
-    def stored(self, asked: RunConfig) -> RunConfig:
-        """The configuration with the data as a snapshot below the run's directory, and the task of its labels where none is said.
+    def stored(self, read: Callable[..., RunConfig]) -> RunConfig:
+        """The configuration with the data as a snapshot below the run's directory, and the task of its labels where none is named. `read`: makes it, for a task.
 
         What the options alone do not allow is refused before anything is written. Raises as `graphmill.storage.importers.ingest`.
         """
@@ -201,6 +206,7 @@ class InMemory:
         from graphmill.storage.importers import ingest
         from graphmill.storage.ingestion.ingest_options import IngestOptions
 
+        asked = self._any_task(read)
         if asked.run.resume is not None:
             raise ConfigError(
                 "resume: the run has its graph, got data in memory beside it; leave the data out, or ingest it and give data={'path': …}"
@@ -211,11 +217,22 @@ class InMemory:
             raise ConfigError(f"kind: expected {self.kind}, which this data is for, got {asked.kind}; leave it out")
         run_dir = asked.run.dir or _new_dir()
         url = f"{absolute_url(run_dir)}/{GRAPH}"
-        asked = asked.changed(("run.dir", run_dir), ("data.path", url))
+        places = ("run.dir", run_dir), ("data.path", url)
+        asked = asked.changed(*places)
         _check("python", asked)
         options = replace(self.columns.get("options") or IngestOptions(), overwrite=True)
         manifest = ingest(self.graph, url, **{**self.columns, "options": options})
-        return asked if self.says_task else asked.changed(("task", _task_of(manifest, self.graph)))
+        return asked if self.says_task else read(_task_of(manifest, self.graph)).changed(*places)
+
+    def _any_task(self, read: Callable[..., RunConfig]) -> RunConfig:
+        """Of the default task or, where that does not take what is said, of the first that does: that of the labels is known once they are stored."""
+        try:
+            return read()
+        except ConfigError:
+            for task in () if self.says_task else find_kind(self.kind).table("task"):
+                with suppress(ConfigError):
+                    return read(task)
+            raise
 
 
 def in_memory(words: Sequence[Any], said: Mapping[str, Any]) -> tuple[InMemory | None, Sequence[Any], dict[str, Any]]:
@@ -231,8 +248,17 @@ def in_memory(words: Sequence[Any], said: Mapping[str, Any]) -> tuple[InMemory |
     groups = {name.partition(".")[0] for name in config(kind=kind).options()}
     columns = {name: value for name, value in said.items() if name not in groups}
     of_run = {name: value for name, value in said.items() if name in groups}
-    says_task = any(isinstance(word, RunConfig | str) or "task" in word for word in (of_run, *rest))
+    first, flagged = read_words(str(word) for word in rest if isinstance(word, str | os.PathLike))
+    trees = (of_run, flagged, *(word for word in rest if isinstance(word, Mapping)))
+    says_task = bool(first) or any(isinstance(word, RunConfig) for word in rest) or any(map(_names_task, trees))
     return InMemory(graph, columns, kind, says_task), rest, of_run
+
+
+def _names_task(tree: Mapping[str, Any]) -> bool:
+    """Whether the task itself is said, and not only options of it."""
+    said = {name.removeprefix("--"): value for name, value in tree.items()}
+    task = said.get("task", {})
+    return "task.name" in said or not isinstance(task, Mapping) or not task.keys().isdisjoint((HEAD, "name"))
 
 
 def _task_of(manifest: Any, graphs: Any) -> str:

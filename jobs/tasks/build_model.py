@@ -1,6 +1,7 @@
 """A named model with its options, as the module that the trainer takes; also a plain `nn.Module`, whose `forward` is as PyG's users write it."""
 
 import inspect
+import sys
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import field, make_dataclass, replace
@@ -78,17 +79,25 @@ _OF_INPUTS = {
 _PLAIN = (int, float, bool, str)
 # What a module's forward may take. One argument alone, of another name: `graphs` as our own models do, `data` as PyG, `batch` the loader's.
 _TENSORS = ("x", "edge_index", "edge_weight", "edge_attr", "batch")
-_TYPED = ("x_dict", "edge_index_dict")
+_TYPED = ("x_dict", "edge_index_dict", "edge_weight_dict", "edge_attr_dict")
 _WHOLE = ("graphs", "data", "batch")
+# PyG's own models trim their layers by these, which changes no result for the roots.
+_TRIMMING = ("batch_size", "num_sampled_nodes_per_hop", "num_sampled_edges_per_hop")
 
 
 @cache
 def module_options(own: Any) -> type:
     """The class of options of a plain module: of a class the parameters of its constructor that the data does not decide, of an object none.
 
-    Raises ConfigError where its `forward` takes what there is not.
+    Raises ConfigError where its `forward` takes what there is not; of an argument with a default that stays at it, says so in a line.
     """
     takes = _Arguments(own)
+    if takes.unfilled:
+        known = ", ".join(takes.known)
+        print(
+            f"warning: {takes.module}.forward: {', '.join(takes.unfilled)}: always the default; what is filled: {known}",
+            file=sys.stderr,
+        )
     fields = [] if isinstance(own, nn.Module) else _constructor_fields(own)
     kept: dict[str, Any] = {
         "__doc__": (inspect.getdoc(own) or "").partition("\n")[0],
@@ -97,7 +106,7 @@ def module_options(own: Any) -> type:
         "takes_batches": takes.whole == "batch",
     }
     if not takes.whole:
-        kept |= {"reads_weights": "edge_weight" in takes.names, "reads_edges": "edge_attr" in takes.names}
+        kept |= {"reads_weights": takes.has("edge_weight"), "reads_edges": takes.has("edge_attr")}
     return make_dataclass(takes.module, fields, frozen=True, namespace=kept)
 
 
@@ -150,12 +159,19 @@ class _Arguments:
         self.names = [one.name for one in parameters if one.name in (*_TENSORS, *_TYPED)]
         # Of PyG's `to_hetero`: x and edge_index are mappings then.
         self.is_typed = "x_dict" in self.needed or isinstance(own, torch.fx.GraphModule)
+        own_epoch = ("epoch",) if self.whole in ("graphs", "batch") else ()
+        self.known = (self.whole, *own_epoch) if self.whole else _TYPED if "x_dict" in self.needed else _TENSORS
+        self.unfilled = [one.name for one in parameters if one.name not in (*self.known, *_TRIMMING)]
         unknown = [name for name in self.needed if name not in (*_TENSORS, *_TYPED)]
         if not self.whole and (unknown or not {"x", "x_dict"} & set(self.needed)):
             raise ConfigError(
                 f"{self.module}.forward: expected x, edge_index and as it needs them edge_weight, edge_attr, batch; or x_dict, edge_index_dict; or one of "
                 f"{', '.join(_WHOLE)} alone; got {', '.join(self.needed) or 'nothing'}"
             )
+
+    def has(self, name: str) -> bool:
+        """Whether it takes these of the edges, as a tensor or as a mapping."""
+        return bool({name, f"{name}_dict"} & set(self.names))
 
     def of(self, graphs: Graphs | TypedGraphs) -> dict[str, Any]:
         """What forward is called with."""
@@ -173,10 +189,12 @@ class _Arguments:
 
     def check(self, inputs: Inputs) -> None:
         """Raises ConfigError where the data or the run has not what forward needs."""
+        has_features = any(inputs.edge_dims) or not (inputs.node_dims or inputs.edge.empty)
         lacks = {
             "edge_weight": (not inputs.edge_weight, "weights of edges; ingest some, or give it a default"),
-            "edge_attr": (inputs.edge.empty, "features of edges; set --data.edge_features, or give it a default"),
+            "edge_attr": (not has_features, "features of edges; set --data.edge_features, or give it a default"),
         }
+        lacks |= {f"{name}_dict": told for name, told in lacks.items()}
         if missing := [f"{name}: expected {lacks[name][1]}" for name in self.needed if lacks.get(name, (0, ""))[0]]:
             raise ConfigError(f"{self.module}.forward: {'; '.join(missing)}")
         is_typed = bool(inputs.node_dims)
@@ -201,8 +219,20 @@ def _mappings(graphs: TypedGraphs) -> dict[str, Any]:
     for (source, name, target), (indptr, indices) in graphs.edges.items():
         row_E = torch.repeat_interleave(indptr.diff().long(), output_size=len(indices))
         edges[source, name, target] = torch.stack([indices.long(), row_E])
-    x = dict(graphs.x)
-    return {"x_dict": x, "edge_index_dict": edges, "x": x, "edge_index": edges}
+    found = {"x": dict(graphs.x), "edge_index": edges}
+    found |= {"edge_weight": dict(graphs.weight) or None, "edge_attr": dict(graphs.edge_attr) or None}
+    return found | {f"{name}_dict": value for name, value in found.items()}
+
+
+def _versions(graphs: Any) -> dict[str, int]:
+    """How often tensors of a batch have been changed in place, where that is counted."""
+    tensors: dict[str, Any] = {}
+    for name in ("x", "edge_coefficient", "weight", "edge_attr"):
+        found = getattr(graphs, name, None)
+        tensors |= (
+            {f"{name}[{key!r}]": each for key, each in found.items()} if isinstance(found, Mapping) else {name: found}
+        )
+    return {name: each._version for name, each in tensors.items() if each is not None and not each.is_inference()}
 
 
 def _as_data(graphs: Any) -> Any:
@@ -247,7 +277,12 @@ def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
     pair, no_rows = torch.arange(2), {name: torch.zeros(2, dim) for name, dim in inputs.node_dims}
     if inputs.node_dims:
         edges = {each: (torch.arange(3), pair) for each in inputs.relations}
-        return TypedGraphs(dict.fromkeys(no_rows, pair), no_rows, edges, inputs.node_dims[0][0], pair)
+        weights = {each: torch.ones(2) for each in inputs.relations if inputs.edge_weight}
+        attrs = {
+            each: torch.zeros(2, dim) for each, dim in zip(inputs.relations, inputs.edge_dims, strict=False) if dim
+        }
+        types = dict.fromkeys(no_rows, pair)
+        return TypedGraphs(types, no_rows, edges, inputs.node_dims[0][0], pair, weight=weights, edge_attr=attrs)
     node, edge = (
         torch.zeros(2, len(each.categories), dtype=torch.int64) if each.categories else torch.zeros(2, each.dim)
         for each in (inputs.node, inputs.edge)
@@ -266,8 +301,13 @@ class PlainModule(nn.Module):
         self._takes, self._of_graphs, self._out_dim = takes, inputs.task == "graph", inputs.out_dim
 
     def forward(self, graphs: Any, epoch: int = 0) -> Tensor:
-        """[r, out_dim]: a row for each root, of what the module says of all nodes; or for each graph. Raises ConfigError for another shape."""
+        """[r, out_dim]: a row for each root, of what the module says of all nodes; or for each graph. Raises ConfigError for another shape, and for inputs that it changes."""
+        before = _versions(graphs)
         out = self.module(**self._takes.of(graphs))
+        if changed := [name for name, version in _versions(graphs).items() if version != before[name]]:
+            raise ConfigError(
+                f"{self._takes.module}.forward changes {', '.join(changed)} in place, which later passes read again; write x = x * 2, not x *= 2"
+            )
         num_nodes = graphs.num_nodes
         if isinstance(graphs, TypedGraphs):
             out = out[graphs.root_type] if isinstance(out, Mapping) else out

@@ -34,7 +34,7 @@ SAYS = TRAINING | {
     "run.evaluate": "--split",
     "report": "--out",
     "ingest": "--partitioner",
-    "ingest embedded": "--partitions",
+    "ingest embedded": "--chunk_rows",
     "inspect_graph": "--verify",
 }
 

@@ -59,6 +59,11 @@ def squared(prediction, target):
     return (prediction.softmax(dim=1)[:, 1] - target).square()
 
 
+def answered(prediction, target):
+    assert prediction.shape == target.shape
+    return (~target.isnan()).float().mean()
+
+
 def data() -> Data:
     ends = torch.randint(0, NODES, (2, 500), generator=torch.manual_seed(0))
     made = Data(x=torch.rand(NODES, 3) + Y[:, None], y=Y, edge_index=ends[:, Y[ends[0]] == Y[ends[1]]])
@@ -151,3 +156,20 @@ def test_types_and_a_module_of_mappings() -> None:
     sampler = {"name": "neighbor", "fanouts": [5]}
     run = gm.train(hetero, model=OfTypes(), sampler=sampler, fit={"epochs": 2}, workers=1)
     assert gm.predict(run).num_rows == NODES
+
+
+def test_the_task_is_that_of_the_labels_where_only_options_of_it_are_said() -> None:
+    """Of several questions an own metric gets the rows with a known answer, NaN for the others."""
+    graph = data()
+    graph.y = torch.stack([Y.float(), torch.full((NODES,), torch.nan)], dim=1)
+    graph.y[::2, 1] = 1.0
+    fit = {"epochs": 1}
+    run = gm.train(
+        graph, "--task.label_smoothing", "0.1", model=Net(3, 2), task={"metric": answered}, fit=fit, workers=1
+    )
+    assert run.config["task"]["name"] == "binary"
+    assert run.summary["metric"] == "answered"
+    assert run.summary["scores"]["test"] == 0.75
+    with pytest.raises(ConfigError, match="label_smoothing: expected"):
+        gm.train(graph, model=Net(3, 2), task={"label_smoothing": 2}, run={"dir": "refused"})
+    assert not Path("refused").exists()

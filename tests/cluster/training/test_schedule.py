@@ -115,6 +115,10 @@ def test_the_warm_up_is_a_factor_on_a_scheduler_s_rates() -> None:
         ({"optimizer": "torch.optim:Rprop", "weight_decay": 0.1}, "weight_decay: torch.optim:Rprop has none"),
         ({"optimizer": "torch.optim:swa_utils"}, "module' object is not callable"),
         ({"schedule": "torch.optim.lr_scheduler:StepLR"}, "with no settings: .*step_size"),
+        (
+            {"schedule": "torch.optim.lr_scheduler:ReduceLROnPlateau", "schedule_each": "step"},
+            "schedule_each: .*takes the validation's score.*set --fit.schedule_each epoch",
+        ),
         ({"schedule": "torch.optim:SGD"}, "schedule: torch.optim:SGD|expected torch.optim:SGD to make a scheduler"),
     ],
 )

@@ -82,6 +82,17 @@ class Weighted(nn.Module):
         return x
 
 
+class WeightedDicts(nn.Module):
+    def forward(self, x_dict, edge_index_dict, edge_weight_dict=None, edge_attr_dict=None, edge_time_dict=None):
+        return x_dict["item"] + edge_weight_dict[RELATION].sum() + edge_attr_dict[RELATION].sum()
+
+
+class InPlace(nn.Module):
+    def forward(self, x, edge_index):
+        x *= 2
+        return x[:, :2]
+
+
 class Odd(nn.Module):
     def forward(self, adjacency, x):
         return x
@@ -139,6 +150,24 @@ def test_types_come_as_mappings_and_lazy_layers_get_their_sizes() -> None:
 def test_what_does_not_fit_is_told_before_anything_is_trained(own, inputs: Inputs, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         build(own, inputs)
+
+
+def test_weights_and_features_of_typed_edges_come_as_mappings_and_what_is_never_filled_is_told(capsys) -> None:
+    edges = {"weight": {RELATION: torch.tensor([2.0, 3.0])}, "edge_attr": {RELATION: torch.ones(2, 4)}}
+    graphs = replace(OF_TYPES, **edges)
+    module = build(WeightedDicts(), replace(TYPED, edge_dims=(4,), edge_weight=True))
+    torch.testing.assert_close(module(graphs), (OF_TYPES.x["item"] + 13.0)[OF_TYPES.root_index])
+    assert capsys.readouterr().err == (
+        "warning: WeightedDicts.forward: edge_time_dict: always the default; what is filled: x_dict, edge_index_dict, edge_weight_dict, edge_attr_dict\n"
+    )
+    options = module_options(WeightedDicts)
+    assert options.reads_weights
+    assert options.reads_edges
+
+
+def test_inputs_are_not_changed_in_place() -> None:
+    with pytest.raises(ConfigError, match=r"^InPlace.forward changes x in place.*write x = x \* 2"):
+        build(InPlace())(replace(GRAPHS, x=GRAPHS.x.clone()))
 
 
 def test_another_shape_is_told() -> None:
