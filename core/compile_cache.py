@@ -1,15 +1,19 @@
-"""Compiles the loops, and keeps the machine code on disk so that a fresh process loads it instead of compiling for seconds.
+"""Compiles the loops, and keeps the machine code on disk so that a new process loads it instead of compiling for seconds.
 
-numba's own cache keeps an index that processes overwrite for each other, and it ignores changes in the functions that a function calls. Here
-each entry is a file of its own, named by everything that decides its content, and a change in any source of a package with loops invalidates it.
-The entries are pickles of machine code, the only files that we unpickle. So a folder of entries is used only if nobody but its owner can
-write there (docs/decisions/0018-the-cache-of-compiled-loops.md).
+An entry is a file named by everything that decides its content: the function's bytecode and constants, the same of every loop that it calls,
+argument types, processor, and the versions of Python, numba and NumPy. So a checkout, a wheel, an uploaded folder and a Slurm job share
+entries, and a change of a comment compiles nothing. numba's own cache is found by path, ignores changes in callees, and has an index that
+processes overwrite for each other (docs/decisions/0018-the-cache-of-compiled-loops.md).
 
-Two entries must not define two functions under one name either: the linker takes the first for both. numba names a function after its
-place in the source and a number that it counts up in each process, and its own `sort` and `argsort` lie at one place. So each process
-counts from a number of its own.
+Entries are pickles of machine code, the only files that Graphmill unpickles. So a folder of entries is used only if nobody but its owner
+can write there.
+
+Two entries must not define two functions under one name: the linker takes the first for both. numba names a function by its
+place in the source and by a number that each process counts up, and its own `sort` and `argsort` lie at one place. So each process
+starts its count at a random number.
 """
 
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -17,15 +21,23 @@ import os
 import pickle
 import re
 import stat
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
+from numba.core import serialize
 from numba.core.bytecode import FunctionIdentity
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import _Cache as NumbaCache
+from numba.core.compiler import CompileResult
+from numba.core.dispatcher import Dispatcher
 
 from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.core.files.file_lock import locked
@@ -35,10 +47,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
-_WARNINGS = itertools.count()
-_PACKAGES = ("core", "samplers", "storage")  # whose compiled loops call each other
+_VERSIONS = (sys.implementation.cache_tag, numba.__version__, np.__version__)
+_LIBRARIES = {"builtins", "math", "numba", "numpy"}  # their versions are part of every key
 # Below --servers.start_timeout_s; a server's loops take 14 s of a usual core.
 _TURN_S = 100.0
+# One version's loops take about 20 MB. Above the bound, the entries that were loaded longest ago are removed.
+_MAX_BYTES = 256 * 2**20
+_TOUCH_S = 86400.0
 
 
 def _count_from_a_random_number() -> None:
@@ -50,12 +65,12 @@ _count_from_a_random_number()
 os.register_at_fork(after_in_child=_count_from_a_random_number)
 
 
-_NOT_BEGUN: list[ExitStack] = []  # the turn under way, until a loop is missing
+_NOT_BEGUN: list[ExitStack] = []  # the current turn, until a loop is missing
 
 
 @contextmanager
 def one_compiles_for_all() -> Iterator[None]:
-    """Of this host's processes that are in here at once, one compiles the loops that no file has; the others wait, and load them."""
+    """Lets one of this host's processes in the block compile the missing loops; the others wait, and load them."""
     with ExitStack() as turn:
         _NOT_BEGUN.append(turn)
         try:
@@ -65,41 +80,40 @@ def one_compiles_for_all() -> Iterator[None]:
 
 
 def compiled(function: Function) -> Function:
-    """`function` as machine code that releases the GIL, compiled once per combination of argument types and machine.
+    """`function` as machine code that releases the GIL, compiled once per combination of content, argument types and processor.
 
-    Where no folder is safe, it is compiled once per process, with one warning.
+    If no folder is safe, each process compiles it, with one warning.
     """
     dispatcher: Any = numba.njit(nogil=True)(function)
-    folder = _folder(Path(function.__code__.co_filename).resolve().parent, _NUMBA_CONFIG.CACHE_DIR)
+    folder = cache_folder(_NUMBA_CONFIG.CACHE_DIR)
     if folder is not None:
         dispatcher._cache = _Cache(function, folder)
     return dispatcher
 
 
 @cache
-def _folder(sources: Path, cache_dir: str) -> Path | None:
-    """Where the code of this folder's functions lies: below numba's CACHE_DIR if it is set, else beside the sources or, where that
-    cannot be written or is not its owner's alone, in the user's own cache. None, and a warning, where no folder is safe."""
-    name = f"graphmill-{hashlib.sha256(str(sources).encode()).hexdigest()[:12]}"
-    folders = [Path(cache_dir) / name] if cache_dir else [sources / "__pycache__" / "compiled", *_below_home(name)]
+def cache_folder(cache_dir: str) -> Path | None:
+    """The folder of machine code: below numba's CACHE_DIR if it is set; else the user's cache or, if that is not
+    writable or not private, a folder in this package. None, and a warning, if no folder is safe."""
+    beside = Path(__file__).resolve().parent / "__pycache__" / "compiled"
+    folders = [Path(cache_dir) / "graphmill-loops"] if cache_dir else [*_below_home(), beside]
     unsafe = []
     for folder in folders:
         if (reason := _why_unsafe(folder)) is None:
             return folder.resolve()
         unsafe.append(reason)
-    if not next(_WARNINGS):  # one line for all folders of sources
-        _LOGGER.warning("compiled loops are not kept on disk, each process compiles them: %s", "; ".join(unsafe))
+    _LOGGER.warning("compiled loops are not kept on disk, each process compiles them: %s", "; ".join(unsafe))
     return None
 
 
-def _below_home(name: str) -> list[Path]:
+def _below_home() -> list[Path]:
     with suppress(RuntimeError):  # a user without a home
-        return [Path.home() / ".cache" / name]
+        return [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphmill" / "loops"]
     return []
 
 
 def _why_unsafe(folder: Path) -> str | None:
-    """Makes the folder if it is not there. Returns why another user could write there, or why it cannot be made; None if it is safe."""
+    """Makes the folder if it does not exist. Returns why another user could write there, or why it cannot be made; None if it is safe."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -113,71 +127,156 @@ def _why_unsafe(folder: Path) -> str | None:
     return None
 
 
-class _EntryFiles(IndexDataCacheFile):
-    """One file per entry, and no index."""
+class _Cache(NumbaCache):
+    """One function's entries. numba calls `load_overload` before, and `save_overload` after, it compiles for new argument types."""
 
-    def __init__(self, cache_path: str, filename_base: str, source_stamp: str) -> None:
-        super().__init__(cache_path, filename_base, source_stamp)
-        self._base, self._folder = filename_base, Path(cache_path)
-        # With any line number: a function moves with every edit above it.
-        self._any_line = re.sub(r"-\d+(\.py\w+)$", r"-*\1", filename_base)
-
-    def flush(self) -> None:
-        self._remove(f"{self._any_line}-*.nbc")
-
-    def save(self, key: Any, data: Any) -> None:
-        with suppress(OSError):  # a full or foreign disk: the loop is compiled, and runs
-            self._save_data(self._name(key), (key, data))
-        # Entries of older sources; a process that still runs these compiles again.
-        self._remove(f"{self._any_line}-*.nbc", keep=f"-{self._source_stamp}-")
-        self._remove(f"{self._any_line}.*.nbc")
-        self._remove(f"{self._any_line}.nbi")
-
-    def load(self, key: Any) -> Any:
-        try:
-            stored_key, data = self._load_data(self._name(key))
-        except (OSError, EOFError, pickle.UnpicklingError):  # absent, not ours to read, or cut short: compile
-            return None
-        return data if stored_key == key else None
-
-    def _name(self, key: Any) -> str:
-        digest = hashlib.sha256(repr((self._version, key)).encode()).hexdigest()
-        return f"{self._base}-{self._source_stamp}-{digest[:32]}.nbc"
-
-    def _remove(self, pattern: str, keep: str | None = None) -> None:
-        for path in self._folder.glob(pattern):
-            if keep is None or keep not in path.name:
-                with suppress(OSError):  # removed by another process, or not ours to remove
-                    path.unlink()
-
-
-class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
-        super().__init__(function)
-        self._cache_file = _EntryFiles(str(folder), self._impl.filename_base, _stamp(function))
+        self._function, self._folder = function, folder
         self.turn = folder / "turn.lock"
 
+    cache_path = property(lambda self: str(self._folder))
+
+    def enable(self) -> None:
+        pass
+
+    def disable(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As numba's; what another process made while this one waited for its turn is found, too."""
-        overload = super().load_overload(sig, target_context)
+        """The stored machine code for these argument types, also if another process stored it while this one waited for its turn."""
+        target_context.refresh()
+        key = self._key(sig, target_context.codegen())
+        overload = self._load(key, target_context)
         if overload is None and _NOT_BEGUN:
-            with suppress(OSError, DeadlineError):  # no locks there, or no end: this process compiles by itself
+            with suppress(OSError, DeadlineError):  # no locks, or too long a wait: this process compiles by itself
                 _NOT_BEGUN.pop().enter_context(locked(self.turn, _TURN_S))
-            overload = super().load_overload(sig, target_context)
+            overload = self._load(key, target_context)
         return overload
 
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if data.lifted or data.library.has_dynamic_globals:  # numba's rule: such code holds addresses of this process
+            return
+        key = self._key(sig, data.codegen)
+        with suppress(OSError):  # a full or read-only disk: the compiled loop runs all the same
+            _write(self._path(key), serialize.dumps((key, data._reduce())))
+            _remove_oldest(self._folder)
 
-def _stamp(function: Callable[..., Any]) -> str:
-    """12 hexadecimal digits that change with the function's file and with any source of the packages with compiled loops."""
-    own = Path(function.__code__.co_filename).read_bytes()
-    return hashlib.sha256(_packages_digest() + own).hexdigest()[:12]
+    def _load(self, key: tuple[Any, ...], target_context: Any) -> Any:
+        path = self._path(key)
+        try:
+            stored_key, data = pickle.loads(path.read_bytes())  # noqa: S301, the folder is private
+            if time.time() - path.stat().st_mtime > _TOUCH_S:
+                os.utime(path)
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # absent, not readable, or cut short: compile
+            return None
+        return CompileResult._rebuild(target_context, *data) if stored_key == key else None
+
+    def _key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (_VERSIONS, self._name, content(self._function).hex(), sig, codegen.magic_tuple())
+
+    @property
+    def _name(self) -> str:
+        return f"{self._function.__module__}.{self._function.__qualname__}"
+
+    def _path(self, key: tuple[Any, ...]) -> Path:
+        name = re.sub(r"[^\w.]", "", self._name)[-100:]
+        return self._folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.nbc"
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix="tmp-", suffix=".nbc")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Removes the entries that were loaded longest ago, if all together exceed the bound: down to three quarters of it."""
+    entries = []
+    for path in folder.glob("*.nbc"):
+        with suppress(OSError):  # removed by another process
+            status = path.stat()
+            entries.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    if total <= _MAX_BYTES:
+        return
+    for _, size, path in sorted(entries):
+        with suppress(OSError):
+            path.unlink()
+        total -= size
+        if total <= _MAX_BYTES * 3 // 4:
+            return
+
+
+_CONTENTS: dict[Callable[..., Any], bytes] = {}
+
+
+def content(function: Callable[..., Any]) -> bytes:
+    """A digest of all that decides the machine code of a loop besides its argument types: bytecode, constants and defaults, global values
+    that it names, and the same of the loops that it calls. Comments, docstrings, line numbers and file names are not part of it."""
+    if function not in _CONTENTS:
+        _CONTENTS[function] = _digest(_parts(function, ()))
+    return _CONTENTS[function]
+
+
+def _digest(parts: Any) -> bytes:
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def _parts(function: Callable[..., Any], callers: tuple[Callable[..., Any], ...]) -> tuple[Any, ...]:
+    if function in callers:  # a recursion
+        return ("recursion", callers.index(function))
+    code, callers = function.__code__, (*callers, function)
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return (
+        _code_parts(code, function.__doc__),
+        [_value(each, callers) for each in (*cells, function.__defaults__)],
+        [(name, _value(function.__globals__[name], callers)) for name in _names(code) if name in function.__globals__],
+    )
+
+
+def _code_parts(code: CodeType, docstring: str | None = None) -> tuple[Any, ...]:
+    constants = [_code_parts(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    if code.co_consts[:1] == (docstring,):  # None stands there if a function has no docstring
+        constants[0] = "docstring"
+    return (code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_exceptiontable)
+
+
+def _names(code: CodeType) -> list[str]:
+    names = set(code.co_names)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            names.update(_names(each))
+    return sorted(names)
+
+
+def _value(value: Any, callers: tuple[Callable[..., Any], ...]) -> Any:
+    """A representation of a global value that is equal in all processes whenever numba compiles it to the same code."""
+    match value:
+        case Dispatcher():
+            return _digest(_parts(value.py_func, callers))
+        case tuple():
+            return (type(value).__qualname__, [_value(each, callers) for each in value])
+        case np.ndarray():
+            return (value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest())
+        case bool() | int() | float() | complex() | str() | bytes() | None | np.generic() | np.dtype():
+            return (type(value).__qualname__, repr(value))
+    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", "")
+    if module is None or module.split(".")[0] in _LIBRARIES:
+        return (module, name or repr(value))
+    return (module, name, _source(module))  # a class, an intrinsic, a module: by its file
 
 
 @cache
-def _packages_digest() -> bytes:
-    digest = hashlib.sha256()
-    for package in _PACKAGES:
-        for path in sorted((Path(__file__).resolve().parents[1] / package).rglob("*.py")):
-            digest.update(f"{package}/{path.name}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.digest()
+def _source(module: str) -> str:
+    path = getattr(sys.modules[module], "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

@@ -1,12 +1,11 @@
 """Compiled loops on disk: one process writes them and any other may load them, also when several compile at once."""
 
 import errno
-import itertools
 import os
 import pickle
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 
 import graphmill.core.compile_cache
 import graphmill.core.files.file_lock
-from graphmill.core.compile_cache import compiled, one_compiles_for_all
+from graphmill.core.compile_cache import cache_folder, compiled, content, one_compiles_for_all
 from graphmill.core.errors import DeadlineError
 from graphmill.core.files.file_lock import locked
 
@@ -46,10 +45,10 @@ def module(tmp_path) -> Path:
     return path
 
 
-def run(module: Path, dtype: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(module), dtype], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def run(module: Path, dtype: str, cache: str = "cache") -> subprocess.Popen[str]:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(module.parent / cache)}
+    command = [sys.executable, str(module), dtype]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def hits(process: subprocess.Popen[str]) -> int:
@@ -59,14 +58,13 @@ def hits(process: subprocess.Popen[str]) -> int:
 
 
 def entries(module: Path) -> list[Path]:
-    return sorted(module.parent.glob("__pycache__/compiled/*.nbc"))
+    return sorted(module.parent.glob("cache/graphmill-loops/*.nbc"))
 
 
 def test_processes_at_the_same_time_and_one_after(module):
     dtypes = ("int32", "float32", "float64")
     assert [hits(process) for process in [run(module, dtype) for dtype in dtypes]] == [0, 0, 0]
     assert len(entries(module)) == 3
-    assert not list(module.parent.glob("__pycache__/compiled/*.nbi"))
     assert hits(run(module, "float32")) == 1
 
 
@@ -115,34 +113,93 @@ def test_a_turn_ends_with_an_error(monkeypatch, tmp_path):
         pass
 
 
-def test_another_source_starts_afresh_and_clears_the_old(module):
+def test_an_entry_is_found_by_content_wherever_the_source_lies(module, tmp_path):
     hits(run(module, "int32"))
-    (old,) = entries(module)
-    module.write_text("\n" + module.read_text().replace("45", "45.0"))  # the function moves by a line, too
+    (other := tmp_path / "elsewhere").mkdir()
+    copy = other / module.name
+    moved = module.read_text().replace("    found =", '    """A docstring."""\n    # A comment.\n    found =')
+    copy.write_text("\n\n" + moved)
+    (other / "cache").symlink_to(module.parent / "cache")
+    assert hits(run(copy, "int32")) == 1
+    module.write_text(module.read_text().replace("* 0", "* 0.0"))
     assert hits(run(module, "int32")) == 0
-    (new,) = entries(module)
-    assert new != old
+    assert len(entries(module)) == 2
 
 
-def test_what_a_loop_calls_is_part_of_its_name(monkeypatch, tmp_path):
+def changed(source: str, names: dict[str, object] | None = None) -> Callable[..., object]:
+    namespace: dict[str, object] = {"np": np, "compiled": compiled, "__name__": __name__, **(names or {})}
+    exec(source, namespace)
+    return namespace["loop"]  # type: ignore[return-value]
+
+
+CONTENTS = {
+    "the same": "def loop(x, k=2):\n    return x + k + 1",
+    "a comment and a docstring": "# Text.\n\ndef loop(x, k=2):\n    'Text.'\n    return x + k + 1  # text",
+    "another constant": "def loop(x, k=2):\n    return x + k + 1.0",
+    "another operator": "def loop(x, k=2):\n    return x + k - 1",
+    "another default": "def loop(x, k=3):\n    return x + k + 1",
+    "another type of a default": "def loop(x, k=2.0):\n    return x + k + 1",
+    "a constant of the module": "ONE = 1\ndef loop(x, k=2):\n    return x + k + ONE",
+    "another constant of the module": "ONE = 2\ndef loop(x, k=2):\n    return x + k + ONE",
+    "an array of the module": "ONE = np.ones(2)\ndef loop(x, k=2):\n    return x + k + ONE",
+    "another array of the module": "ONE = np.ones(2); ONE[1] = 3\ndef loop(x, k=2):\n    return x + k + ONE",
+    "a callee": "@compiled\ndef one(x):\n    return x + 1\ndef loop(x, k=2):\n    return one(x) + k",
+    "another callee": "@compiled\ndef one(x):\n    return x + 2\ndef loop(x, k=2):\n    return one(x) + k",
+    "a callee's callee": (
+        "@compiled\ndef zero(x):\n    return x + 3\n@compiled\ndef one(x):\n    return zero(x) + 2\n"
+        "def loop(x, k=2):\n    return one(x) + k"
+    ),
+    "a recursion": "@compiled\ndef loop(x, k=2):\n    return x if x < k else loop(x - 1, k)",
+    "another library function": "def loop(x, k=2):\n    return np.sin(x) + k",
+    "yet another library function": "def loop(x, k=2):\n    return np.cos(x) + k",
+}
+
+
+def test_a_content_is_all_that_decides_the_machine_code():
     """numba itself goes by a function's own file alone, and keeps the old code of a function that it calls."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 
-    def stamp() -> str:
-        graphmill.core.compile_cache._packages_digest.cache_clear()
-        return graphmill.core.compile_cache._stamp(run)
+    def digest(source: str) -> bytes:
+        loop = changed(source)
+        return content(getattr(loop, "py_func", loop))
 
-    before, packages = stamp(), tmp_path / "packages"
-    for package in ("core", "samplers", "storage"):
-        shutil.copytree(ROOT / package, packages / package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(graphmill.core.compile_cache, "__file__", str(packages / "core" / "compile_cache.py"))
-    assert stamp() == before
-    callee = packages / "samplers" / "kernels" / "random_streams.py"
-    callee.write_bytes(callee.read_bytes() + b"\n")
-    changed = stamp()
-    monkeypatch.undo()
-    assert stamp() == before
-    assert changed != before
+    assert digest(CONTENTS["the same"]) == digest(CONTENTS["a comment and a docstring"])
+    different = [source for name, source in CONTENTS.items() if name != "a comment and a docstring"]
+    assert len({digest(source) for source in different}) == len(different)
+    assert [digest(source) for source in different] == [digest(source) for source in different]
+
+
+def test_loops_of_the_product_have_one_content_in_every_process():
+    script = (
+        "import pkgutil, importlib, numba, graphmill.core.compile_cache as c, graphmill.samplers.kernels as k\n"
+        "for info in pkgutil.iter_modules(k.__path__):\n"
+        "    module = importlib.import_module('graphmill.samplers.kernels.' + info.name)\n"
+        "    for name, loop in sorted(vars(module).items()):\n"
+        "        if hasattr(loop, 'py_func'):\n"
+        "            print(info.name, name, c.content(loop.py_func).hex())\n"
+    )
+    command = [sys.executable, "-c", script]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout for _ in range(2)
+    )
+    assert first == second
+    assert first.count("\n") > 30
+
+
+def test_entries_that_were_loaded_longest_ago_are_removed_above_the_bound(monkeypatch, tmp_path):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    loop = compiled(square)
+    for dtype in (np.int8, np.int16, np.int32):
+        loop(np.arange(3, dtype=dtype))
+    paths = sorted(tmp_path.glob("*/*.nbc"), key=lambda path: path.stat().st_mtime)
+    os.utime(paths[0])  # loaded just now
+    for age, path in enumerate(paths[1:], start=1):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    monkeypatch.setattr(graphmill.core.compile_cache, "_MAX_BYTES", sum(path.stat().st_size for path in paths))
+    loop(np.arange(3, dtype=np.int64))
+    left = set(tmp_path.glob("*/*.nbc"))
+    assert paths[0] in left
+    assert not left & set(paths[1:])
+    assert len(left) == 2
 
 
 def square(values):
@@ -236,15 +293,14 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("case", UNSAFE)
-def test_a_folder_that_is_not_its_owner_s_alone_is_not_taken(tmp_path, caplog, monkeypatch, case):
+def test_a_folder_that_is_not_its_owner_s_alone_is_not_taken(tmp_path, caplog, case):
     if os.geteuid() and "another user" in case:
         pytest.skip("needs root, to give a folder away")
-    monkeypatch.setattr(graphmill.core.compile_cache, "_WARNINGS", itertools.count())
     base = str(tmp_path / "base")
-    folder = graphmill.core.compile_cache._folder(tmp_path, base)
-    UNSAFE[case](folder)
-    graphmill.core.compile_cache._folder.cache_clear()
-    assert [graphmill.core.compile_cache._folder(tmp_path / name, base) for name in ("", "")] == [None, None]
+    cache_folder.cache_clear()
+    UNSAFE[case](cache_folder(base))
+    cache_folder.cache_clear()
+    assert [cache_folder(base) for _ in range(2)] == [None, None]
     (warning,) = caplog.messages
     assert warning.startswith("compiled loops are not kept on disk, each process compiles them: ")
 
@@ -281,19 +337,33 @@ class _Planted:
 def test_the_folder_is_made_for_its_owner_alone(tmp_path):
     old = os.umask(0)
     try:
-        folder = graphmill.core.compile_cache._folder(tmp_path, str(tmp_path / "some" / "cache"))
+        folder = cache_folder(str(tmp_path / "some" / "cache"))
     finally:
         os.umask(old)
     assert folder is None  # the folder above it can be written by others
-    folder = graphmill.core.compile_cache._folder(tmp_path, str(tmp_path / "other" / "cache"))
+    folder = cache_folder(str(tmp_path / "other" / "cache"))
     assert folder is not None
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_sources_that_cannot_be_written_beside_use_the_home(tmp_path, monkeypatch):
+@pytest.fixture
+def no_folder_yet():
+    cache_folder.cache_clear()
+    yield
+    cache_folder.cache_clear()
+
+
+def test_the_users_cache_is_the_first_choice(tmp_path, monkeypatch, no_folder_yet):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "sources").mkdir()
-    (tmp_path / "sources" / "__pycache__").write_text("no folder")
-    folder = graphmill.core.compile_cache._folder(tmp_path / "sources", "")
-    assert folder is not None
-    assert folder.parent == tmp_path / "home" / ".cache"
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder("") == tmp_path / "home" / ".cache" / "graphmill" / "loops"
+    cache_folder.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert cache_folder("") == tmp_path / "other" / "graphmill" / "loops"
+
+
+def test_without_a_home_that_can_be_written_the_folder_lies_in_the_package(tmp_path, monkeypatch, no_folder_yet):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(graphmill.core.compile_cache, "__file__", str(tmp_path / "core" / "compile_cache.py"))
+    assert cache_folder("") == tmp_path / "core" / "__pycache__" / "compiled"
