@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import graphmill as gm
+from docs.images import rooms
 from tests.browser import browser, find_chromium
 
 REPOSITORY = Path(__file__).parents[1]
@@ -61,6 +62,13 @@ def test_every_decision_is_listed_by_its_title() -> None:
     assert [row for row in rows if row.lower() not in text] == [], (
         "docs/decisions/index.md lacks these, each below its subject"
     )
+
+
+def test_the_picture_of_the_rooms_is_what_import_linter_checks() -> None:
+    assert (DOCS / "images" / "rooms.svg").read_text() == rooms.drawing(), "run python docs/images/rooms.py"
+    order, floors = rooms.contracts()
+    assert order == ["jobs", "cluster", "samplers", "storage", "core"]
+    assert set(floors) == {"jobs", "cluster", "samplers", "storage", "models"}
 
 
 @pytest.mark.long
