@@ -273,7 +273,7 @@ def test_the_guide_lists_them():
     told = {row.split("`")[1]: row for row in rows}
     assert told.keys() == ALL_COUNTS.keys()
     for recipe, count in ALL_COUNTS.items():
-        assert _says(told[recipe], count), recipe
+        assert f"| {count:,} |" in told[recipe], recipe
 
 
 @pytest.mark.parametrize("recipe", ALL_COUNTS)
