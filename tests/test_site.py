@@ -71,6 +71,20 @@ def test_the_picture_of_the_rooms_is_what_import_linter_checks() -> None:
     assert set(floors) == {"jobs", "cluster", "samplers", "storage", "models"}
 
 
+@pytest.mark.parametrize(
+    ("page", "most"), [("README.md", 110), ("docs/architecture.md", 120), ("docs/performance.md", 150)]
+)
+def test_a_front_page_stays_short(page: str, most: int) -> None:
+    assert len((REPOSITORY / page).read_text().splitlines()) <= most, "move details to a guide or a page of figures"
+
+
+def test_release_notes_stay_short() -> None:
+    releases = (REPOSITORY / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    lines = [sum(line != "" for line in release.splitlines()[1:]) for release in releases]
+    assert lines[0] <= 20, "unreleased: join lines; details are in guides and decisions"
+    assert max(lines[1:]) <= 12
+
+
 @pytest.mark.long
 @pytest.mark.skipif(find_chromium() is None, reason="needs a browser")
 def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
