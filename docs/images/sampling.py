@@ -15,8 +15,8 @@ def main() -> None:
     folder = Path(__file__).parent
     with open(folder.parent / "performance" / "data" / "sampling.csv") as file:
         rows = [row for row in csv.DictReader(file) if (row["run"], row["threads"]) == ("B", "2")]
-    found = {row["program"]: float(row["million_edges_per_s"]) for row in rows}
-    rates = {name: found[program] for name, program in PROGRAMS.items()}
+    rate_of = {row["program"]: float(row["million_edges_per_s"]) for row in rows}
+    rates = {name: rate_of[program] for name, program in PROGRAMS.items()}
     plt.rcParams.update({"svg.hashsalt": "graphmill", "font.family": "DejaVu Sans", "svg.fonttype": "none"})
     figure, axes = plt.subplots(figsize=(7.2, 1.7))
     bars = axes.barh(list(rates), list(rates.values()), color=["#0b66c3", "#9aa5b1", "#9aa5b1"], height=0.62)
