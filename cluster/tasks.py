@@ -64,11 +64,14 @@ class Task(Protocol):
         """Width of the prediction."""
         ...
 
-    def weight(self, target: Tensor) -> Tensor:
-        """float64 scalar: what the losses of these targets are divided by, all told; 0 where none counts."""
+    def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        """float64 scalar: the sum of these targets' weights, by which their summed loss is divided; 0 if no target counts.
+
+        `row_weight`: float32 [r], a sampler's factor of each row's loss (`root_weights`). The trainer passes it only if a batch has it.
+        """
         ...
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def loss(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
         """The sum of losses, each times its weight; float32 scalar."""
         ...
 
@@ -108,12 +111,14 @@ class OwnParts:
             )
         return value
 
-    def _own_sum(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The sum that a batch adds: of a mean its share, the number of rows; 0 of no rows."""
+    def _own_sum(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        """The sum that a batch adds: the weighted losses of the rows, or their mean times the rows' weight; 0 of no rows."""
         if not len(target):
             return prediction.sum() * 0.0
         value = self._own(self.own_loss, prediction, target).float()
-        return value.sum() if value.numel() > 1 else value.sum() * len(target)
+        if value.numel() > 1:
+            return _weighted_sum(value, row_weight)
+        return value.sum() * (len(target) if row_weight is None else row_weight.sum())
 
     def _scored(self, scores: Any, device: torch.device) -> Any:
         return OwnScores(scores, self, device) if self.own_metric else scores
@@ -189,11 +194,10 @@ class Classification(OwnParts):
     def out_dim(self) -> int:
         return 1 if self.one_logit else self.num_classes
 
-    def weight(self, target: Tensor) -> Tensor:
-        weights = self._class_weight(target)
-        if weights is None:
-            return (target >= 0).sum().double()
-        return torch.where(target >= 0, weights[target.clamp_min(0)], 0.0).double().sum()
+    def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        known, weights = target >= 0, self._class_weight(target)
+        of_rows = known if weights is None else torch.where(known, weights[target.clamp_min(0)], 0.0)
+        return _weighted_sum(of_rows.double(), row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """(logits [k, classes], classes [k]) of the targets that are known."""
@@ -203,17 +207,19 @@ class Classification(OwnParts):
     def no_rows(self) -> tuple[Tensor, Tensor]:
         return torch.empty(0, self.out_dim), torch.empty(0, dtype=torch.int64)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def loss(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
         if self.own_loss:
-            return self._own_sum(*self.known(prediction, target))
-        return functional.cross_entropy(
+            own_weight = None if row_weight is None else row_weight[target >= 0]
+            return self._own_sum(*self.known(prediction, target), own_weight)
+        losses = functional.cross_entropy(
             class_logits(prediction.float()),
             target,
             self._class_weight(target),
             ignore_index=-1,
-            reduction="sum",
+            reduction="sum" if row_weight is None else "none",
             label_smoothing=self.label_smoothing,
         )
+        return losses if row_weight is None else _weighted_sum(losses, row_weight)
 
     def _class_weight(self, target: Tensor) -> Tensor | None:
         if self.batch_weights:
@@ -253,13 +259,13 @@ class BinaryClassification(OwnParts):
     def out_dim(self) -> int:
         return self.num_tasks
 
-    def weight(self, target: Tensor) -> Tensor:
-        return (~_columns(target, self.num_tasks).isnan()).sum().double()
+    def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        return _weighted_sum((~_columns(target, self.num_tasks).isnan()).double(), row_weight)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        if self.own_loss:
-            return self._own_sum(*_known_entries(prediction.float(), _columns(target, self.num_tasks).float()))
+    def loss(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
         target = _columns(target, self.num_tasks).float()
+        if self.own_loss:
+            return self._own_sum(*_known_entries(prediction.float(), target, row_weight))
         known = ~target.isnan()
         # The target of an unknown answer is replaced before the loss, not after: NaN times 0 is NaN.
         answer = torch.where(known, target, 0.0) * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
@@ -267,7 +273,7 @@ class BinaryClassification(OwnParts):
         loss = functional.binary_cross_entropy_with_logits(
             prediction.float(), answer, reduction="none", pos_weight=weight
         )
-        return torch.where(known, loss, 0.0).sum()
+        return _weighted_sum(torch.where(known, loss, 0.0), row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """(logits, answers), [k] of one question, [k, num_tasks] of several, of the rows with a known answer; unknown ones are NaN."""
@@ -294,19 +300,16 @@ class PairClassification:
     metric: str = "mrr"
 
     higher_is_better = True
+    out_dim = 1
 
     def __post_init__(self) -> None:
         if self.metric != "mrr":
             raise ConfigError(f"metric: expected mrr, got {self.metric!r}; set --task.metric")
 
-    @property
-    def out_dim(self) -> int:
-        return 1
+    def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        return _number_of(target)
 
-    def weight(self, target: Tensor) -> Tensor:
-        return torch.tensor(float(len(target)), dtype=torch.float64, device=target.device)
-
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def loss(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
         logit = prediction[:, 0].float()
         return functional.binary_cross_entropy_with_logits(logit, target[:, 0].float(), reduction="sum")
 
@@ -336,10 +339,10 @@ class LinkPrediction:
         if self.metric not in known:
             raise ConfigError(f"metric: expected {', '.join(known)}, got {self.metric!r}; set --task.metric")
 
-    def weight(self, target: Tensor) -> Tensor:
-        return torch.tensor(float(len(target)), dtype=torch.float64, device=target.device)
+    def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        return _number_of(target)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def loss(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
         logit = prediction.float()
         own, others = logit[:, :1], logit[:, 1:]
         if self.kind == "softmax":
@@ -391,21 +394,24 @@ class Regression(OwnParts):
     def out_dim(self) -> int:
         return len(self.mean)
 
-    def weight(self, target: Tensor) -> Tensor:
-        return (~_columns(target, self.out_dim).isnan()).sum().double()
+    def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        return _weighted_sum((~_columns(target, self.out_dim).isnan()).double(), row_weight)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def loss(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
         target = _columns(target, self.out_dim).double()
         known = ~target.isnan()
         standard = ((target - target.new_tensor(self.mean)) / target.new_tensor(self.scale)).float()
         if self.own_loss:
-            return self._own_sum(*_known_entries(prediction.float(), standard))
+            return self._own_sum(*_known_entries(prediction.float(), standard, row_weight))
         expected, predicted = torch.where(known, standard, 0.0), torch.where(known, prediction.float(), 0.0)
+        reduction = "sum" if row_weight is None else "none"
         if self.kind == "l1":
-            return functional.l1_loss(predicted, expected, reduction="sum")
-        if self.kind == "mse":
-            return functional.mse_loss(predicted, expected, reduction="sum")
-        return functional.huber_loss(predicted, expected, reduction="sum", delta=self.huber_delta)
+            losses = functional.l1_loss(predicted, expected, reduction=reduction)
+        elif self.kind == "mse":
+            losses = functional.mse_loss(predicted, expected, reduction=reduction)
+        else:
+            losses = functional.huber_loss(predicted, expected, reduction=reduction, delta=self.huber_delta)
+        return losses if row_weight is None else _weighted_sum(losses, row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """(predictions, targets) in the targets' own unit, [k] of one target, [k, num_targets] of several, of the rows with a known target; unknown ones are NaN."""
@@ -421,10 +427,24 @@ class Regression(OwnParts):
         return self._scored(RegressionScores(device, self.mean, self.scale, self.names, self.deviation), device)
 
 
-def _known_entries(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """[k] each, of all targets together."""
+def _weighted_sum(values: Tensor, row_weight: Tensor | None) -> Tensor:
+    """The sum of `values`, [r] or [r, k], each row times its weight (None: 1)."""
+    if row_weight is None:
+        return values.sum()
+    return (values * row_weight.to(values.dtype).view(-1, *[1] * (values.dim() - 1))).sum()
+
+
+def _number_of(target: Tensor) -> Tensor:
+    return torch.tensor(float(len(target)), dtype=torch.float64, device=target.device)
+
+
+def _known_entries(
+    prediction: Tensor, target: Tensor, row_weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(predictions, targets, weights), [k] each: the known targets of all columns."""
     known = ~target.isnan()
-    return prediction[known], target[known]
+    weight = None if row_weight is None else row_weight[:, None].expand_as(known)[known]
+    return prediction[known], target[known], weight
 
 
 def _known_rows(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

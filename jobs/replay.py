@@ -128,6 +128,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
 
     from graphmill.cluster.checkpoints.checkpoint import load_state, load_weights
     from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
+    from graphmill.cluster.data.training_data import root_weights
     from graphmill.cluster.embeddings.embeddings import embedded
     from graphmill.cluster.embeddings.rows import SavedTable
     from graphmill.cluster.process.subnormals import flushed_subnormals
@@ -135,7 +136,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     from graphmill.cluster.tasks import step_output
     from graphmill.cluster.training.evaluation import autocast
     from graphmill.cluster.training.initial_weights import freeze
-    from graphmill.cluster.training.train_loop import seed_dropout, step_loss
+    from graphmill.cluster.training.train_loop import seed_dropout, step_loss, step_weight
 
     fit = batches.resolved.fit
     step, position = divmod(batch.index, batches.num_positions)
@@ -155,7 +156,8 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
             rows = SavedTable(None if found is None else found[1], table.width, fit.seed, "rows")
             inputs = next(embedded([inputs], rows.read, table.node_types))
     target = batches.data.target(inputs)
-    weight = batches.task.weight(target)
+    row_weight = root_weights(inputs)
+    weight = step_weight(batches.task, target, row_weight)
     seed_dropout(fit.seed, batch.epoch, step, position)
     outputs: list[tuple[str, str]] = []
     hooks = [
@@ -173,13 +175,16 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
             hook.remove()
         if not float(weight):
             return [("weights", weights), ("loss", "none: the batch has no labelled target"), *outputs]
-        loss = step_loss(batches.task, output, target, weight)
+        loss = step_loss(batches.task, output, target, weight, row_weight)
         (loss / weight).backward()
     mean = float(loss.detach()) / float(weight)
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     return [
         ("weights", weights),
-        ("loss", f"{mean!r} over {float(weight):,.0f} targets; norm of its gradient {float(norm):.6g}"),
+        (
+            "loss",
+            f"{mean!r} over {float(batches.task.weight(target)):,.0f} targets; norm of its gradient {float(norm):.6g}",
+        ),
         *outputs,
     ]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
-from graphmill.samplers.batches.link_batch import LinkBatch, TypedLinkBatch, links_to_torch
-from graphmill.samplers.batches.minibatch import to_torch
+from graphmill.samplers.batches.link_batch import LinkBatch, OfLinks, TypedLinkBatch, links_to_torch
+from graphmill.samplers.batches.minibatch import TorchBatch, to_torch
 from graphmill.samplers.batches.typed_batch import TypedBatch, typed_to_torch
 from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.methods.registry import build_sampler
@@ -145,6 +145,14 @@ class StoredNodes:
         # Files that are not local are read into memory anew, so they are verified anew.
         router = whole_router(graph, verify=not stamps.stamps, watch=traffic.watch)
         return OpenNodes(router, stamps, traffic)
+
+
+def root_weights(batch: Any) -> Tensor | None:
+    """float32 [r]: the factor of each root's loss, from a sampler that gives one (GraphSAINT); None: every loss counts once, as every link's does."""
+    if not isinstance(batch, TorchBatch | TypedBatch) or isinstance(batch, OfLinks):
+        return None
+    weight = (batch.roots if isinstance(batch, TypedBatch) else batch).loss_weight
+    return None if weight is None else weight[batch.root_index]
 
 
 def answers(label: Tensor) -> Tensor:

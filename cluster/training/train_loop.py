@@ -31,6 +31,7 @@ from graphmill.cluster.checkpoints.checkpoint import (
 )
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.batch_cache import BatchCache
+from graphmill.cluster.data.training_data import root_weights
 from graphmill.cluster.metrics.class_scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from graphmill.cluster.metrics.straggler import PeerWait, StragglerWatch
 from graphmill.cluster.process.outcome import Failed, Finished, Outcome, Stopped, located
@@ -95,9 +96,18 @@ def seed_dropout(seed: int, *position: int) -> None:
     torch.manual_seed(derive_key(seed, _DROPOUT, *position) >> 1)
 
 
-def step_loss(task: Task, output: StepOutput, target: Tensor, weight: Tensor) -> Tensor:
-    """The sum that a batch adds to the step's loss: its targets' losses, and the penalty by the targets' weight."""
-    loss = task.loss(output.prediction, target)
+def step_weight(task: Task, target: Tensor, row_weight: Tensor | None) -> Tensor:
+    """The weight of a batch's targets, float64. A task of a user's own need not take `row_weight`."""
+    return task.weight(target) if row_weight is None else task.weight(target, row_weight)
+
+
+def step_loss(
+    task: Task, output: StepOutput, target: Tensor, weight: Tensor, row_weight: Tensor | None = None
+) -> Tensor:
+    """The sum that a batch adds to the step's loss: its targets' losses, and the penalty times the targets' weight."""
+    loss = (
+        task.loss(output.prediction, target) if row_weight is None else task.loss(output.prediction, target, row_weight)
+    )
     return loss if output.penalty is None else loss + output.penalty.float() * weight.float()
 
 
@@ -419,11 +429,14 @@ class Worker:
         during the last backward pass.
         """
         own, num_positions = self.seat.positions, self.seat.num_positions
+        row_weights = [root_weights(batch) for batch in batches]
         if self.embeddings is not None:
             batches = self.embeddings.for_step(batches)
         # A row that every rank fills in at its own places: their sum has every position's number, as it is.
         weights = torch.zeros(num_positions + 1, dtype=torch.float64, device=self.device)
-        weights[own.start : own.stop] = torch.stack([self.task.weight(target) for target in targets])
+        weights[own.start : own.stop] = torch.stack(
+            [step_weight(self.task, target, rows) for target, rows in zip(targets, row_weights, strict=True)]
+        )
         weights[-1] = float(self._request())
         sums = torch.stack([torch.zeros_like(weights[own.start : own.stop]), weights[own.start : own.stop]], dim=1)
         all_weights = begin_sum(weights)
@@ -434,7 +447,7 @@ class Worker:
             self.buffers.begin_position()
             with self._autocast():
                 output = step_output(self.model(batch))
-            loss = step_loss(self.task, output, target, sums[i, 1])
+            loss = step_loss(self.task, output, target, sums[i, 1], row_weights[i])
             sums[i, 0] = losses[position] = loss.detach().double()
             changed = self.buffers.look()
             if i == 0:

@@ -242,6 +242,38 @@ def test_weights_by_batch_are_those_of_the_benchmarking_code():
     assert float(mean_loss(task, more, unlabelled)) == pytest.approx(float(expected), rel=1e-6)
 
 
+def per_target(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (prediction - target).square()
+
+
+@pytest.mark.parametrize(
+    ("task", "target"),
+    [
+        (Classification(3), [0, 1, -1, 2]),
+        (Classification(3, label_smoothing=0.1, class_weight=(0.5, 2.0, 1.0)), [0, 1, -1, 2]),
+        (BinaryClassification(2, label_smoothing=0.1), [[1, NAN], [0, 1], [NAN, NAN], [1, 0]]),
+        *((Regression((1.0,), (2.0,), kind), [1.0, 7.0, NAN, 0.5]) for kind in ("l1", "mse", "huber")),
+        (Regression((1.0,), (2.0,), own_loss=f"{__name__}:per_target"), [1.0, 7.0, NAN, 0.5]),
+    ],
+)
+def test_each_row_counts_by_its_weight(task, target, monkeypatch):
+    monkeypatch.setattr("graphmill.cluster.tasks.load", lambda path: per_target)
+    torch.manual_seed(0)
+    target, weight = torch.tensor(target), torch.tensor([0.5, 3.0, 2.0, 0.25])
+    prediction = torch.randn(4, task.out_dim)
+    alone = [(task.loss(prediction[i : i + 1], target[i : i + 1]), task.weight(target[i : i + 1])) for i in range(4)]
+    sums = [sum(float(w * value[part]) for w, value in zip(weight, alone, strict=True)) for part in range(2)]
+    assert float(task.loss(prediction, target, weight)) == pytest.approx(sums[0], rel=1e-6)
+    assert float(task.weight(target, weight)) == pytest.approx(sums[1], rel=1e-6)
+
+
+def test_a_mean_of_a_users_own_counts_by_the_weight_of_its_rows(monkeypatch):
+    monkeypatch.setattr("graphmill.cluster.tasks.load", lambda path: functional.mse_loss)
+    task, weight = Regression(own_loss="mine:mean"), torch.tensor([3.0, 1.0, 9.0])
+    loss = task.loss(torch.zeros(3, 1), torch.tensor([1.0, 2.0, NAN]), weight)
+    assert float(loss / task.weight(torch.tensor([1.0, 2.0, NAN]), weight)) == 2.5
+
+
 def test_one_logit_is_that_of_the_second_class():
     torch.manual_seed(0)
     logit, label = torch.randn(20, 1), torch.randint(0, 2, (20,))

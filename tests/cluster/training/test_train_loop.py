@@ -16,6 +16,7 @@ from torch import nn
 
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.graph_set_data import GraphData, GraphSplitOptions
+from graphmill.cluster.data.training_data import OpenNodes
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.process.outcome import Finished, Stopped
 from graphmill.cluster.runs.run_store import RunStore
@@ -28,9 +29,10 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.errors import ConfigError, FormatError, StageError
 from graphmill.samplers.loading.loader import STAGE_SECONDS
 from graphmill.samplers.methods.graph_batches import TorchGraphBatch
-from graphmill.samplers.vocabulary.options import GraphBatchOptions, LoaderOptions
+from graphmill.samplers.vocabulary.options import GraphBatchOptions, LoaderOptions, SaintOptions
 from tests.array_graph_store import ArrayGraphStore
 from tests.forked_ranks import run_ranks
+from tests.memory_graph import MemoryGraph, memory_router
 from tests.recording_reporter import MemoryRecorder, write_at_once
 
 CPU = torch.device("cpu")
@@ -201,6 +203,47 @@ def test_ranks_score_one_model_whatever_their_batch_statistics(tmp_path):
 
 
 AVERAGED = {"ema_decay": 0.9, "epochs": 3, "schedule": "cosine", "warmup_steps": 3, "micro_batches": 2}
+
+
+@dataclass(frozen=True)
+class Walked:
+    """A graph in memory, whose batches are drawn by GraphSAINT."""
+
+    router: Any
+
+    def open(self) -> OpenNodes:
+        return OpenNodes(self.router)
+
+
+class Scaled(nn.Module):
+    """A line over the first feature of each root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(1, 1)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.line(batch.x[batch.root_index, :1])
+
+
+def test_saints_weights_are_those_of_the_losses():
+    """A step's loss is the mean over all its micro-batches, each root by its weight (arXiv:1907.04931, section 3.2)."""
+    edges = [(0, i) for i in range(1, 8)] + [(i, 0) for i in range(1, 8)]
+    graph = MemoryGraph(8, edges, symmetric=True, split=[1, 1, 1, 1, 1, 2, 2, 3])
+    data, options = Walked(memory_router(graph)), SaintOptions(num_walks=2, walk_length=2, batches_per_epoch=4)
+    walked = replace(spec(micro_batches=2, build_model=Scaled), data=data, sampler=options, evaluation={})
+    worker = Worker(walked, Records(), 0, 1, CPU)
+    with worker.loader(options) as loader:
+        batches = list(loader.epoch(0))
+    for step in range(2):
+        own = batches[2 * step : 2 * step + 2]
+        targets = [batch.target for batch in own]
+        error = [worker.model(batch)[:, 0] - (y - 2) / 3 for batch, y in zip(own, targets, strict=True)]
+        weight = torch.cat([batch.loss_weight[batch.root_index] for batch in own])
+        assert len(weight.unique()) > 1
+        expected = (torch.cat(error).abs() * weight).sum() / weight.sum()
+        loss, total = worker._step(0, step, own, targets)[0].sum(dim=0)
+        assert float(loss / total) == pytest.approx(float(expected), rel=1e-6)
 
 
 def assert_same_end(ours: Worker, theirs: Worker) -> None:
