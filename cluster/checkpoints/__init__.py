@@ -1,1 +1,1 @@
-"""Checkpoints: format, names, the newest good one. Imports: cluster.embeddings, .runs and below."""
+"""Checkpoints: format, names, the newest valid one. Imports: cluster.embeddings, .runs and below."""

@@ -1,15 +1,15 @@
-"""A training checkpoint: tensors as safetensors, everything else as JSON. Nothing is pickled, so nothing read can run code.
+"""A training checkpoint: tensors as safetensors, everything else as JSON. Nothing is pickled, so reading a checkpoint cannot run code.
 
     model.safetensors      weights after the last step
-    average.safetensors    their moving average, where the run keeps one
-    best.safetensors       weights of the best validation score so far (averaged ones, where the run keeps an average)
+    average.safetensors    their moving average, if the run keeps one
+    best.safetensors       weights of the best validation score so far (averaged, if the run keeps an average)
     optimizer.safetensors  optimizer state, by parameter index
-    table-….npy            of a run with an embedding table, each owner's rows, best rows and state (`graphmill.cluster.embeddings.rows`)
-    config.json            the model's configuration: with a file of weights, all that rebuilds the model
+    table-….npy            each owner's rows, best rows and state of an embedding table (`graphmill.cluster.embeddings.rows`)
+    config.json            the model's configuration: it and a file of weights rebuild the model
     state.json             format version, position, scores, the model's configuration again, and every file's SHA-256
 
-It appears under its name at once, whole and synced. Dropout, sampling and the learning rate are functions of (seed, epoch, step,
-position), so no generator's state is kept.
+A checkpoint appears under its name whole and synced. Dropout, sampling and the learning rate are functions of (seed, epoch, step,
+position), so no state of a random generator is saved.
 """
 
 import hashlib
@@ -35,48 +35,48 @@ from graphmill.storage.format.arrow_files import file_digest
 
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
-DATA = "labels, splits and features"  # their digest's name in a run's identity
-# What older checkpoints do not have: the classic models a seed, GECO over many graphs a local block; weights tell of another by their shapes.
+DATA = "labels, splits and features"  # key of their digest in a run's identity
+# Keys that older checkpoints lack: the seed of classic models, the local block of GECO over many graphs. The shapes of the weights show a difference.
 _LATER_IN_MODEL = ("seed", "local")
 _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 
-# Every name that a writer gives to a file of a checkpoint, or of the best weights: only these are removed.
+# Names of the files of a checkpoint and of the best weights. Only these are removed.
 OURS = re.compile(
     r"(model|average|best|optimizer)\.safetensors|(config|state)\.json|table-\d{4,}-of-\d{4,}\.[a-z0-9]+\.npy"
 )
 NAME = re.compile(
     r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?"
-)  # as `TrainState.name` and `Checkpoints.unused_name` make them
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
+)  # made by `TrainState.name` and `Checkpoints.unused_name`
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
 
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """How far a run has come within an epoch: everything but the weights that the epoch's record will need."""
+    """Progress within an epoch: all that the epoch's record needs, except the weights."""
 
     step: int  # optimizer steps done
     position: Mapping[str, int | str]  # of the loader, with its fingerprint (`Loader.state_dict`)
-    sums: tuple[tuple[float, ...], ...]  # each position's, in their order
-    spent: Mapping[str, float]  # what rank 0 has measured so far
+    sums: tuple[tuple[float, ...], ...]  # of each position, in order of positions
+    spent: Mapping[str, float]  # rank 0's measurements so far
 
 
 @dataclass(frozen=True)
 class TrainState:
-    """Where a run stands."""
+    """The progress of a run."""
 
     next_epoch: int
     best_epoch: int
     best_score: float | None  # None: not validated yet
-    identity: Mapping[str, Any]  # what a run may not change between its parts: data, split, metric, scoring, seed
-    model_config: Mapping[str, Any]  # what the model was built from, as plain values
-    part: EpochProgress | None = None  # of the epoch `next_epoch`; None: none of it is done
-    since_best: int = 0  # validations since the best one, by which training may end early
-    table_step: int = 0  # optimizer steps that the embedding table has, where there is one
-    own: str = ""  # state of a scheduler by its import path and of callbacks, as JSON; empty: there is none
+    identity: Mapping[str, Any]  # must stay the same when the run is resumed: data, split, metric, scoring, seed
+    model_config: Mapping[str, Any]  # the model's configuration, as plain values
+    part: EpochProgress | None = None  # within `next_epoch`; None: that epoch has not begun
+    since_best: int = 0  # validations since the best one (for early stopping)
+    table_step: int = 0  # optimizer steps that the embedding table has taken
+    own: str = ""  # JSON: state of the user's own scheduler and callbacks; empty: there are none
 
     @property
     def position(self) -> tuple[int, int]:
-        """(epoch, step) that comes next."""
+        """The next (epoch, step)."""
         return self.next_epoch, 0 if self.part is None else self.part.step
 
     @property
@@ -87,23 +87,23 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint in memory: training may go on while it is written."""
+    """A checkpoint in memory, so that training can go on while it is written."""
 
     state: TrainState
     model: Mapping[str, torch.Tensor]
     best: Mapping[str, torch.Tensor]
     moments: Mapping[str, torch.Tensor]
     average: Mapping[str, torch.Tensor] | None = field(default=None)
-    table: Path | None = None  # a folder with the owners' files of an embedding table, which are moved
+    table: Path | None = None  # folder with the owners' files of an embedding table; the files are moved from there
 
 
 def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """An optimizer's state by parameter index and name; the tensors are its own."""
+    """The optimizer's state by parameter index and name; the tensors are not copied."""
     states = optimizer.state_dict()["state"].items()
     every = {f"{index}.{name}": value for index, values in states for name, value in values.items()}
     if isinstance(optimizer, torch.optim.Adam):
         return every
-    # Of another, None is what it makes anew, and a Python number is a tensor in a checkpoint.
+    # Another optimizer makes None entries anew. Its Python numbers become tensors in a checkpoint.
     moments = {name: value for name, value in every.items() if value is not None}
     for name, value in moments.items():
         if isinstance(value, int | float):
@@ -116,7 +116,7 @@ def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 def write_files(directory: Path, snapshot: Snapshot) -> None:
-    """Writes a checkpoint's files to an empty folder, synced. Raises OSError where that fails, StageError where a table's files are missing."""
+    """Writes a checkpoint's files to an empty folder, synced. Raises OSError if that fails, StageError if a table's files are missing."""
     state = snapshot.state
     files = (
         ("model", snapshot.model),
@@ -129,7 +129,7 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
             try:
                 save_file(whole, directory / f"{file}.safetensors")
-            except SafetensorError as error:  # a full disk, among others, as text
+            except SafetensorError as error:  # also reports a full disk, as text
                 raise OSError(f"{directory / file}.safetensors: {error}") from error
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
     if snapshot.table is not None:
@@ -138,7 +138,7 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
 
 
 def _move_table(table: Path, directory: Path) -> None:
-    """Raises StageError where the files of some owners are not there."""
+    """Moves the owners' files. Raises StageError if the files of an owner are missing."""
     try:
         for _ in saved_shards(table):
             pass
@@ -152,7 +152,7 @@ def _move_table(table: Path, directory: Path) -> None:
 
 
 def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
-    """Writes state.json with its own digest, so that a changed number in it is noticed."""
+    """Writes state.json with its own digest, which reveals a changed number."""
     plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
     path = directory / "state.json"
     path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")
@@ -174,19 +174,19 @@ def write_best(directory: Path, checkpoint: Path) -> None:
 
 
 def write_digests(directory: Path, checkpoint: Path) -> None:
-    """Writes a checkpoint's state, with the digests of the files of this folder, which are synced."""
+    """Writes the checkpoint's state with the digests of the files in `directory`, and syncs these files."""
     digests = _synced_digests(directory)
     _write_body(directory, _state_body(checkpoint) | {"format_version": CHECKPOINT_VERSION, "sha256": digests})
 
 
 def write_state(directory: Path, state: TrainState) -> None:
-    """Writes the state of a folder's files, with their digests."""
+    """Writes `state` and the digests of the folder's files."""
     kind = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION}
     _write_body(directory, kind | {"sha256": _synced_digests(directory)} | asdict(state))
 
 
 def _synced_digests(directory: Path) -> dict[str, str]:
-    """Of all files of a folder, by name, once they are on disk."""
+    """Syncs all files of a folder; returns their digests by name."""
     digests = {}
     for path in sorted(directory.iterdir()):
         sync_file(path)
@@ -195,7 +195,7 @@ def _synced_digests(directory: Path) -> dict[str, str]:
 
 
 def verify_checkpoint(directory: Path) -> None:
-    """Raises FormatError naming the file where one is not as it was saved. Checkpoints of version 1 hold no digests."""
+    """Raises FormatError naming the first file that is not as it was saved. Checkpoints of version 1 have no digests."""
     body = _state_body(directory)
     digests = body.get("sha256", {} if body["format_version"] == 1 else None)
     if not isinstance(digests, dict):
@@ -205,7 +205,7 @@ def verify_checkpoint(directory: Path) -> None:
             raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
         try:
             here = file_digest(directory / name)
-        except (OSError, ValueError) as error:  # ValueError: no name of a file, as one with a zero byte
+        except (OSError, ValueError) as error:  # ValueError: not a file name, for example with a zero byte
             reason = error.strerror if isinstance(error, OSError) else error
             raise FormatError(
                 f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {reason}"
@@ -218,12 +218,12 @@ def verify_checkpoint(directory: Path) -> None:
 
 
 def load_state(directory: Path) -> TrainState:
-    """The checkpoint's state. Raises FormatError where it is missing, broken or of another version."""
+    """The checkpoint's state. Raises FormatError if it is missing, broken or of another version."""
     return parse_state(_state_text(directory), str(directory / "state.json"))
 
 
 def parse_state(content: bytes, path: str) -> TrainState:
-    """The state that the content of a state.json says. Raises FormatError where it is broken or of another version."""
+    """The state in a state.json with this content. Raises FormatError if it is broken or of another version."""
     try:
         return TypeAdapter(TrainState).validate_python(_parse_body(content, path))
     except ValidationError as error:
@@ -261,7 +261,7 @@ def _parse_body(content: bytes, path: str) -> dict[str, Any]:
 def check_continues(
     state: TrainState, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int, where: str
 ) -> None:
-    """Raises ConfigError naming what differs where a checkpoint is not of the run that is asked for."""
+    """Raises ConfigError naming the differences if the checkpoint is not of this run."""
     for kind, theirs, ours, later in (
         ("another architecture", state.model_config, model_config, _LATER_IN_MODEL),
         ("another run", state.identity, identity, _LATER_IN_RUN),
@@ -285,12 +285,12 @@ def check_continues(
 
 
 def load_weights(path: Path, model: torch.nn.Module) -> None:
-    """Loads a safetensors file into `model`. Raises FormatError where names or shapes do not match."""
+    """Loads a safetensors file into `model`. Raises FormatError if names or shapes do not match."""
     _set_weights(model, _load_file(path), str(path))
 
 
 def parse_weights(content: bytes, path: str, model: torch.nn.Module) -> None:
-    """Loads the content of a safetensors file into `model`, as `load_weights`."""
+    """Like `load_weights`, from the content of the file."""
     try:
         tensors = load(content)
     except SafetensorError as error:
@@ -306,7 +306,7 @@ def _set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], pa
 
 
 def set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Loads the tensors into `model`. Raises ValueError where names or shapes do not match."""
+    """Loads the tensors into `model`. Raises ValueError if names or shapes do not match."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != shapes:
@@ -318,7 +318,7 @@ def set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> 
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Loads AdamW's moments written by `write_files`. Raises FormatError where they are not of this optimizer's parameters."""
+    """Loads the optimizer's state written by `write_files`. Raises FormatError if it does not fit this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not isinstance(optimizer, torch.optim.Adam):
         _load_own(path, optimizer, len(parameters))
@@ -344,7 +344,7 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _load_own(path: Path, optimizer: torch.optim.Optimizer, num_parameters: int) -> None:
-    """Of an optimizer by its import path: tensors of any names, those of a parameter's own shape or of one number."""
+    """Loads the state of an optimizer by import path: tensors of any name and shape, by parameter index."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in _load_file(path).items():
         position, _, name = key.partition(".")

@@ -1,7 +1,7 @@
-"""A run's checkpoints, in a folder that its nodes share or on an object store: the same verbs for both.
+"""A run's checkpoints, in a folder that its nodes share or on an object store: the same methods for both.
 
-In a folder a checkpoint is renamed into place, synced. On a store it is a prefix `train/<name>/` of objects, of which `state.json` is written last and removed first:
-while it is not there, there is no checkpoint. Every file is checked against the digests that it holds before it is used.
+In a folder a checkpoint is synced and renamed into place. On a store it is a prefix `train/<name>/` of objects; `state.json` is written last and removed first,
+and without it there is no checkpoint. Every file is checked against the digests in `state.json` before it is used.
 """
 
 import os
@@ -28,19 +28,21 @@ from graphmill.storage.filesystem.disk_space import full_disk
 from graphmill.storage.filesystem.fsync import sync_file
 from graphmill.storage.filesystem.outputs import remove_ours
 
-TRAIN = "train"  # the folder of a run that holds them
+TRAIN = "train"  # a run's folder of checkpoints
 BEST = "best"
 _STATE = "state.json"
 
 
 def checkpoints_of(run: RunStore, deadline_s: float = DEADLINE_S) -> "Checkpoints":
-    """Those of a run, wherever it is kept. `deadline_s`: of a request to a store."""
+    """The checkpoints of a run, local or on a store. `deadline_s`: of a request to a store."""
     return Checkpoints(replace(run.child(TRAIN), deadline_s=deadline_s))
 
 
 def keep_best_of(checkpoint: Path, run: RunStore) -> None:
-    """Replaces the best weights of a run's directory by a checkpoint's, which is a folder on this host. Without their state, which on a store
-    goes first and comes last, a reader finds no weights rather than some of each."""
+    """Replaces the run's best weights with those in `checkpoint`, a folder on this host.
+
+    On a store `state.json` is removed first and written last, so a reader never finds a mixture of old and new files.
+    """
     with _staged(run, BEST, f".{BEST}.tmp") as folder:
         write_best(folder, checkpoint)
         if not run.is_local:
@@ -58,7 +60,7 @@ def keep_best_of(checkpoint: Path, run: RunStore) -> None:
 
 
 def run_disk_full(run: RunStore) -> str | None:
-    """What to say where the disk of a run's directory, or of the driver's working folder, has no room for another checkpoint; else None."""
+    """A message if the disk of the run's directory (or of the driver's working folder) has no room for another checkpoint; else None."""
     train = run.folder / TRAIN
     newest = next(iter(Checkpoints(RunStore.of(train)).names()), None)
     return full_disk(run.folder, 0 if newest is None else sum(p.stat().st_size for p in (train / newest).rglob("*")))
@@ -66,21 +68,21 @@ def run_disk_full(run: RunStore) -> str | None:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """One run's. `store`: of the folder that they are in. From a store they pass through the hosts' own temporary folders, each for the length of a block."""
+    """The checkpoints of one run, in the folder `store`. Files from an object store are copied to a temporary folder on the host for the length of a block."""
 
     store: RunStore
 
     @property
     def url(self) -> str:
-        """Of the folder that they are in, for people."""
+        """Of the checkpoints' folder, for messages."""
         return self.store.url
 
     def names(self) -> list[str]:
-        """Of those that were written to the end, whatever has happened to them since; newest first."""
+        """Names of the checkpoints that were written to the end (they may be damaged since), newest first."""
         return [name for name in self._folders() if _STATE in self.store.names(name)]
 
     def state(self, name: str) -> TrainState:
-        """Raises FormatError where it is damaged."""
+        """The state of a checkpoint. Raises FormatError if it is damaged."""
         path = self.store.below(name, _STATE)
         content = self.store.read(f"{name}/{_STATE}")
         if content is None:
@@ -88,13 +90,13 @@ class Checkpoints:
         return parse_state(content, path)
 
     def look(self, damaged: list[str]) -> str | None:
-        """The name of the newest that is as it was saved; on a store, files of weights are not read. What is wrong with newer ones goes to `damaged`."""
+        """Name of the newest valid checkpoint. On a store it reads only state.json. The errors of newer ones are appended to `damaged`."""
         return next((name for name in self.names() if self._is_whole(name, damaged)), None)
 
     @contextmanager
     def newest(self, damaged: list[str], latest: tuple[int, int] | None = None) -> Iterator[tuple[str, Path] | None]:
-        """The newest that is as it was saved, and a folder on this host with its files, as `opened`; None where there is none. What is
-        wrong with newer ones goes to `damaged`. `latest`: an (epoch, step) that it may not lie behind."""
+        """Name and folder (as from `opened`) of the newest valid checkpoint; None if there is none. The errors of newer ones are appended to
+        `damaged`. `latest`: the last (epoch, step) that the checkpoint may have."""
         with ExitStack() as held:
             newest = None
             for name in self.names():
@@ -108,7 +110,7 @@ class Checkpoints:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Path]:
-        """A folder on this host with its files. Raises FormatError where one is not as it was saved, or cannot be brought here."""
+        """A folder on this host with the checkpoint's files. Raises FormatError if a file is not as it was saved or cannot be copied here."""
         own = [file for file in self.store.names(name) if OURS.fullmatch(file)]
         with self.store.child(name).at_hand(*own) as folder:
             verify_checkpoint(folder)
@@ -116,7 +118,7 @@ class Checkpoints:
             yield folder
 
     def unused_name(self, name: str) -> str:
-        """`name`, or `name+1` …: no name is given twice, so that none is written to while another process may read it."""
+        """`name`, or `name+1` …: a name is never used twice, so nobody writes to a checkpoint that another process may read."""
         taken, unused, number = set(self.store.names()), name, 0
         while unused in taken:
             number += 1
@@ -124,13 +126,13 @@ class Checkpoints:
         return unused
 
     def save(self, name: str, snapshot: Snapshot) -> None:
-        """Writes a checkpoint that does not exist yet. Raises OSError where that fails; then it still does not exist."""
+        """Writes a new checkpoint. Raises OSError if that fails; then the checkpoint does not exist."""
         with _staged(self.store, name, f".{name}.{os.getpid()}.tmp") as folder:
             write_files(folder, snapshot)
             _publish(self.store, folder, name)
 
     def sweep(self, keep: int) -> None:
-        """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones; nobody may be writing."""
+        """Removes what interrupted writers left, and checkpoints older than the newest `keep` valid ones. Nobody may write at the same time."""
         if self.store.is_local:
             for path in self.store.folder.glob(".epoch-*.tmp"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -139,16 +141,16 @@ class Checkpoints:
             files = self.store.names(name)
             if num_kept < keep and _STATE in files and self._is_whole(name, []):
                 num_kept += 1
-            elif num_kept or _STATE not in files:  # nobody comes to a damaged one that is older
+            elif num_kept or _STATE not in files:  # a damaged one that is older than a valid one is never read
                 with suppress(OSError):
                     _remove(self.store, name, files)
 
     def _folders(self) -> list[str]:
-        """All that bear a checkpoint's name, newest first; what has another name is not ours."""
+        """The folders with a checkpoint's name, newest first. Other names are not ours."""
         return sorted((name for name in self.store.names() if NAME.fullmatch(name)), reverse=True)
 
     def _is_whole(self, name: str, damaged: list[str]) -> bool:
-        """Whether it is as it was saved: on a store, whether its state is."""
+        """Whether the checkpoint is as it was saved; on a store only its state is checked. Its error is appended to `damaged`."""
         try:
             if self.store.is_local:
                 verify_checkpoint(self.store.folder / name)
@@ -161,7 +163,7 @@ class Checkpoints:
 
 @contextmanager
 def _staged(run: RunStore, name: str, beside: str) -> Iterator[Path]:
-    """An empty folder of this host for files that become the run's folder `name`: in a folder it is called `beside`. It goes with the block."""
+    """An empty folder on this host for the files of the run's folder `name`, removed after the block. In a local run it is called `beside`."""
     if not run.is_local:
         with run.child(name).scratch() as folder:
             yield folder
@@ -176,7 +178,7 @@ def _staged(run: RunStore, name: str, beside: str) -> Iterator[Path]:
 
 
 def _publish(run: RunStore, staged: Path, name: str) -> None:
-    """Gives these files their folder, which is not there, in the run. Raises OSError where that fails; then it is still not there."""
+    """Publishes these files as the run's new folder `name`. Raises OSError if that fails; then the folder does not exist."""
     if run.is_local:
         staged.rename(run.folder / name)
         sync_file(run.folder)
@@ -186,19 +188,19 @@ def _publish(run: RunStore, staged: Path, name: str) -> None:
         for file in files:
             run.put(staged / file, f"{name}/{file}")
     except OSError:
-        with suppress(OSError):  # what stays is no checkpoint, and goes with the next sweep
+        with suppress(OSError):  # what stays is no checkpoint; the next sweep removes it
             _remove(run, name, files)
         raise
 
 
 def _remove(run: RunStore, name: str, files: list[str]) -> None:
-    """Removes these files where they are ours, state.json first, without which it is no checkpoint; it may be there though its writer had no answer."""
+    """Removes the files that are ours, state.json first: without it there is no checkpoint. It may exist though its writer got no answer."""
     run.remove([f"{name}/{_STATE}"])
     run.remove([f"{name}/{file}" for file in files if OURS.fullmatch(file) and file != _STATE])
 
 
 def _retire(old: Path, best: Path) -> None:
-    """Removes earlier best weights; what others put beside them moves on to the new ones' folder."""
+    """Removes earlier best weights. Files of others in their folder move to the folder of the new ones."""
     if old.is_dir():
         for path in [path for path in old.iterdir() if not OURS.fullmatch(path.name)]:
             path.rename(best / path.name)

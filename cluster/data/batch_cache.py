@@ -1,4 +1,4 @@
-"""The batches of an evaluation, which are the same every time: read once and kept, where there is room for all of them."""
+"""The batches of an evaluation, which are the same every time: read once and kept if all of them fit."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from graphmill.samplers.loading.loader import Loader
 
 
 class BatchCache:
-    """A rank's batches of a loader whose epochs are all alike. They stay on the device where all of them take at most `max_bytes`."""
+    """A rank's batches of a loader whose epochs are all equal. They stay on the device if all of them take at most `max_bytes`."""
 
     def __init__(self, loader: Loader, max_bytes: int) -> None:
         self._loader, self._max_bytes = loader, max_bytes
@@ -19,7 +19,7 @@ class BatchCache:
         return self._loader.positions
 
     def epoch(self, epoch: int) -> Iterator[Any]:
-        """As the loader's. Raises what that raises; then nothing is kept."""
+        """The loader's batches of an epoch. If the loader raises, nothing is kept."""
         if self._kept is not None:
             yield from self._kept
             return

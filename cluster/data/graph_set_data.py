@@ -1,4 +1,4 @@
-"""Many graphs as data to train on: `graphmill.cluster.data.training_data.TrainingData` of a stored set."""
+"""Many graphs as training data: `graphmill.cluster.data.training_data.TrainingData` of a stored set."""
 
 import socket
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ EVERY = "*"
 class GraphSplitOptions:
     """Batches of one split's graphs."""
 
-    split: str | None  # None: of the graphs in no split; EVERY: of all, whatever their split
+    split: str | None  # None: the graphs in no split; EVERY: all graphs
     batch: GraphBatchOptions
 
 
 class OpenGraphs:
-    """Many graphs; the targets are the graphs' own, or the chosen columns of them. Of a set whose nodes or pairs are labelled, they are those labels."""
+    """A set of many graphs. The targets are the graphs' targets (or the chosen columns), or the labels of the graphs' nodes or pairs."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class OpenGraphs:
         return graph_labels(batch.target) if self._labels else batch.target
 
     def ids(self, batch: TorchGraphBatch) -> Tensor:
-        """int64 [g]: rows of the source. Of labelled nodes or pairs: their numbers in the set, graph after graph."""
+        """int64 [g]: rows of the source; of labelled nodes or pairs their numbers in the set, graph after graph."""
         return torch.from_numpy(predicted_ids(self.store, batch.graph_id.cpu().numpy()))
 
     def sizes(self, batch: TorchGraphBatch) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class PinnedGraphs:
     snapshot: int
 
     def open(self) -> StoredGraphs:
-        """Raises ConfigError where this host does not have the set."""
+        """Raises ConfigError if this host does not have the set."""
         if not has_graph(self.url):
             raise ConfigError(
                 f"{self.url} on {socket.gethostname()}: expected the run's graphs, found none; keep them where all hosts see them, in a "
@@ -104,14 +104,14 @@ class PinnedGraphs:
 
 @dataclass(frozen=True)
 class GraphData:
-    """A store of many graphs, and which columns of its targets are meant (None: all)."""
+    """A store of many graphs, and the columns of its targets that are used (None: all)."""
 
     store: StoredGraphs | PinnedGraphs
     columns: tuple[int, ...] | None = None
-    labels: bool = False  # the one column holds numbers of classes
-    stamps: FileStamps | None = None  # of the store's files, as the run began
+    labels: bool = False  # the only column holds class numbers
+    stamps: FileStamps | None = None  # of the store's files when the run began
 
-    def __reduce__(self):  # pickled by name, and opened by the process that wants it
+    def __reduce__(self):  # pickled by name; the receiving process opens it
         store = self.store
         if isinstance(store, StoredGraphs):
             store = PinnedGraphs(absolute_url(store.url), store.manifest.snapshot)
@@ -124,7 +124,7 @@ class GraphData:
 
 
 def predicted_ids(store: StoredGraphs, graph: np.ndarray) -> np.ndarray:
-    """int64: the permanent ids of what is predicted of these graphs, in their order."""
+    """int64: permanent ids of the predicted graphs, nodes or pairs of these graphs, in order."""
     ptr = _predicted_ptr(store)
     if ptr is None:
         return store.original_id[graph]
@@ -134,7 +134,7 @@ def predicted_ids(store: StoredGraphs, graph: np.ndarray) -> np.ndarray:
 
 
 def predicted_places(store: StoredGraphs, ids: np.ndarray) -> dict[str, np.ndarray]:
-    """What the ids of labelled nodes or pairs mean: the graph's row in the source, and the node, or nodes, within it. Empty for graphs."""
+    """The meaning of ids of labelled nodes or pairs, as columns: the graph's row in the source, and the node or nodes within it. Empty for graphs."""
     ptr = _predicted_ptr(store)
     if ptr is None:
         return {}
@@ -150,11 +150,11 @@ def predicted_places(store: StoredGraphs, ids: np.ndarray) -> dict[str, np.ndarr
 
 
 def _predicted_ptr(store: StoredGraphs) -> np.ndarray | None:
-    """int64 [num_graphs + 1]: where each graph's predicted nodes or pairs begin; None: the graphs themselves are predicted."""
+    """int64 [num_graphs + 1]: number of each graph's first predicted node or pair; None: the graphs themselves are predicted."""
     labelled = store.manifest.labelled
     return None if labelled is None else pointers(store.num_nodes if labelled == "nodes" else store.num_pairs)
 
 
 def graph_labels(target: Tensor) -> Tensor:
-    """Numbers of classes [g, 1], as stores hold them, to labels int64 [g]; what is not known (NaN) becomes -1."""
+    """Class numbers [g, 1], as stores hold them, to labels int64 [g]; unknown ones (NaN) become -1."""
     return target.squeeze(1).nan_to_num(nan=-1.0).long()

@@ -1,4 +1,4 @@
-"""One partitioned graph behind its servers, as data to train on; the servers themselves import no torch."""
+"""One partitioned graph behind its servers, as training data. The servers themselves do not import torch."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from graphmill.samplers.access.traffic import Traffic
 
 
 class _RanksFiles:
-    """This rank's share of the files to look at: those that it reads, and of the others every so many-th."""
+    """The files that this rank checks: those that it reads, and every `world_size`-th of the others."""
 
     def __init__(self, servers: PartitionServers) -> None:
         self._files = ServedFiles(servers)
@@ -22,7 +22,7 @@ class _RanksFiles:
 
 @dataclass(frozen=True)
 class ServedNodes:
-    """Small, and safe to send to workers."""
+    """Handles of a graph's servers; small, and safe to send to workers."""
 
     servers: PartitionServers
 

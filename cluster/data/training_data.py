@@ -1,6 +1,6 @@
-"""Where a run's batches come from: one partitioned graph (behind servers: cluster/data/served_nodes.py); many graphs: cluster/data/graph_set_data.py.
+"""The source of a run's batches: one partitioned graph (behind servers: cluster/data/served_nodes.py) or many graphs (cluster/data/graph_set_data.py).
 
-The trainer knows neither: it asks for a sampler by its options, turns what that makes into tensors, and reads the targets.
+The trainer sees only these protocols: it gets a sampler for its options, turns the sampler's batches into tensors, and reads the targets.
 """
 
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
 
 
 class OpenData(Protocol):
-    """Data as one process sees it."""
+    """Data opened by one process."""
 
     def sampler(self, options: Any, num_ranks: int) -> Sampler:
-        """The sampler that these options describe."""
+        """The sampler with these options."""
         ...
 
     def collate(self, minibatch: Any) -> Any:
-        """What the sampler makes, as tensors."""
+        """The sampler's batch as tensors."""
         ...
 
     def target(self, batch: Any) -> Tensor:
-        """What the model's predictions for this batch are compared with."""
+        """The targets of the model's predictions for this batch."""
         ...
 
     def ids(self, batch: Any) -> Tensor:
-        """int64: permanent ids of those that the model's predictions for this batch are about."""
+        """int64: permanent ids of the nodes, graphs or pairs that the model predicts for this batch."""
         ...
 
     def sizes(self, batch: Any) -> tuple[int, int]:
@@ -46,19 +46,19 @@ class OpenData(Protocol):
         ...
 
     def split_codes(self, batch: Any) -> Tensor | None:
-        """int8: the split (graphmill.storage.format.source.SPLITS) of each of those that are predicted; None where a batch is of one split."""
+        """int8: the split (graphmill.storage.format.source.SPLITS) of each prediction; None if a batch is of one split."""
         ...
 
     def near_middle(self) -> float:
-        """Where, from 0 to 1, the middle of what this process reads itself lies in all that is stored."""
+        """The middle of the data that this process reads itself, as a fraction (0 to 1) of all stored data."""
         ...
 
     def check(self) -> None:
-        """Raises FormatError naming a file that was touched since it was opened; costs no reading where none was."""
+        """Raises FormatError naming a file that was changed since it was opened. Untouched files are not read."""
         ...
 
     def traffic(self) -> np.ndarray | None:
-        """int64 [partitions, len(graphmill.samplers.access.traffic.COLUMNS)]: messages and bytes since it was opened; None where none are counted."""
+        """int64 [partitions, len(graphmill.samplers.access.traffic.COLUMNS)]: messages and bytes since it was opened; None if they are not counted."""
         ...
 
 
@@ -69,7 +69,7 @@ class TrainingData(Protocol):
 
 
 class CheckedFiles(Protocol):
-    """The files that a process's batches come from."""
+    """The files that a process reads for its batches."""
 
     def check_untouched(self) -> None:
         """Raises FormatError naming a file that was changed since it was opened."""
@@ -77,8 +77,7 @@ class CheckedFiles(Protocol):
 
 
 class OpenNodes:
-    """One graph, plain or typed, through its router; the targets are the roots' labels: a class each, or answers (`answers`); of links whether they
-    are some."""
+    """One graph, plain or typed, through its router. Targets are the roots' labels: a class each, or answers (`answers`); for links 1 (a link) or 0."""
 
     def __init__(
         self, router: Router | TypedRouter, files: CheckedFiles | None = None, traffic: Traffic | None = None
@@ -98,7 +97,7 @@ class OpenNodes:
         return target if target.dim() == 1 else answers(target)
 
     def ids(self, batch: Any) -> Tensor:
-        """int64: permanent ids of the nodes that are predicted; of links, of their sources."""
+        """int64: permanent ids of the predicted nodes; for links, of their source nodes."""
         return batch.predicted_id
 
     def sizes(self, batch: Any) -> tuple[int, int]:
@@ -108,7 +107,7 @@ class OpenNodes:
         return batch.predicted_split
 
     def near_middle(self) -> float:
-        """Of the stored nodes."""
+        """As a fraction of the stored nodes."""
         sizes = self.router.partition_sizes / self.router.partition_sizes.sum()
         near, middles = sizes * self.router.is_near, np.cumsum(sizes) - sizes / 2
         return float(np.average(middles, weights=near)) if near.any() else 0.5
@@ -123,14 +122,14 @@ class OpenNodes:
 
 @dataclass(frozen=True)
 class StoredNodes:
-    """One partitioned graph, plain or typed, which every process that opens it reads itself."""
+    """One partitioned graph, plain or typed, that each process opens and reads itself."""
 
     graph: PinnedGraph
-    stamps: FileStamps  # of its files, as they were verified
+    stamps: FileStamps  # of its files when they were verified
 
     @classmethod
     def of(cls, graph: StoredGraph | TypedGraph, *, verify: bool = True) -> "StoredNodes":
-        """Raises FormatError naming a file that is missing or, with `verify`, not as its manifest says."""
+        """Raises FormatError naming a file that is missing or, with `verify`, differs from its manifest."""
         stamps = take_stamps(
             graph.url, [entry for index in range(graph.num_partitions) for entry in graph.partition_files(index)]
         )
@@ -139,7 +138,7 @@ class StoredNodes:
         return cls(graph.pin(), stamps)
 
     def open(self, traffic: Traffic | None = None) -> OpenNodes:
-        """`traffic`: where messages are counted, beside others'."""
+        """`traffic`: the counter of messages; None: a new one."""
         stamps, graph = self.stamps.renewed(), self.graph.open()
         traffic = Traffic(graph.num_partitions) if traffic is None else traffic
         # Files that are not local are read into memory anew, so they are verified anew.
@@ -156,5 +155,5 @@ def root_weights(batch: Any) -> Tensor | None:
 
 
 def answers(label: Tensor) -> Tensor:
-    """Answers or numbers [n, L] as graphs store them to targets, float32; an answer that is not known (-1) becomes NaN."""
+    """Answers or numbers [n, L], as graphs store them, to float32 targets; an unknown answer (-1) becomes NaN."""
     return label if label.is_floating_point() else label.float().masked_fill(label < 0, torch.nan)
