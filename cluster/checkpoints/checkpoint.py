@@ -44,9 +44,7 @@ _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 OURS = re.compile(
     r"(model|average|best|optimizer)\.safetensors|(config|state)\.json|table-\d{4,}-of-\d{4,}\.[a-z0-9]+\.npy"
 )
-NAME = re.compile(
-    r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?"
-)  # made by `TrainState.name` and `Checkpoints.unused_name`
+NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # made by `TrainState.name` and `Checkpoints.unused_name`
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
 
 

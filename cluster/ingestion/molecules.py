@@ -1,9 +1,9 @@
-"""Ingests molecules into Arrow shards, featurised chunk by chunk in this process or by Ray tasks; what is interrupted goes on.
+"""Ingests molecules into Arrow shards, featurised chunk by chunk in this process or by Ray tasks. An interrupted ingestion can be continued.
 
 Life of a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
-When all pieces are there, they are joined to shards in the order of the source, a snapshot is published, and the pieces go.
-A chunk is a function of source and chunk size alone: so the bytes do not depend on the workers, and a piece that is there already,
-from a run that was killed, is used. The fingerprint keeps pieces of another source, chunk size or RDKit apart.
+When all pieces exist, they are joined to shards in the order of the source, a snapshot is published, and the pieces are removed.
+A chunk depends on source and chunk size alone. So the bytes do not depend on the workers, and pieces of a killed run are used again.
+The fingerprint separates pieces of another source, chunk size or RDKit version.
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ if TYPE_CHECKING:
 
 _PIECES_VERSION = 1
 _CHUNK_ROWS = 10_000  # of a pass over the source
-_SMALL_SET = 1000  # molecules: of more, the hash leaves no part empty by chance (1 in 10^45)
-_STOP_S = (
-    10.0  # longest wait for chunks that an error left on their way to be done, and for those that hang to be killed
-)
+_SMALL_SET = 1000  # molecules: in a larger set, the hash leaves no part empty by chance (1 in 10^45)
+_STOP_S = 10.0  # after an error: longest wait for running chunks to end, and for hanging ones to be killed
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
 
 
@@ -62,12 +60,12 @@ def ingest_molecules(
     session: SessionOptions | None = None,
     progress: Progress | None = None,
 ) -> GraphSetManifest:
-    """Writes the molecules of `source` under `url` and returns the manifest. `session` says how to reach Ray, where it is needed.
+    """Writes the molecules of `source` under `url` and returns the manifest. `session`: how to reach Ray, if it is needed.
 
-    Raises ConfigError where `url` cannot be used, DataError where the source cannot be read or has no molecule, StageError where a
-    chunk's workers died one after another, DeadlineError where no chunk came in time, FormatError where writing fails. The pieces
-    stay then, and the next call with the same source and url goes on from them. ConflictError where another process published at `url`
-    meanwhile: of one source both use the same pieces, which the first to publish removes.
+    Raises ConfigError if `url` cannot be used, DataError if the source cannot be read or has no molecule, StageError if a chunk's workers
+    died one after another, DeadlineError if no chunk came in time, FormatError if writing fails. The pieces then stay, and the next call
+    with the same source and url continues from them. Raises ConflictError if another process published at `url` meanwhile: both use the same
+    pieces of a source, and the first to publish removes them.
     """
     options = options or MoleculeIngestOptions()
     report = progress or (lambda *_: None)
@@ -134,7 +132,7 @@ def _ingest_pieces(
         written = resplit(stored, shards, options.split, partial(_groups, source, murcko_scaffold))
     elif is_hashed and (info.num_rows or _SMALL_SET) < _SMALL_SET:
         written = fill_parts(stored, shards, partial(_groups, source, str.strip))
-    # What a part has lost that nobody has published is of no interest.
+    # Only published splits report which of their rows were rejected.
     told = (replace(each, split=0) for each in rejects) if options.split or is_hashed else rejects
     return write_graphs(url, *written, told, overwrite=options.overwrite, scratch=options.scratch)
 
@@ -150,7 +148,7 @@ def _groups(source: MoleculeSource, key: Callable[[str], str], row: np.ndarray) 
 
 
 class _Pieces:
-    """The chunks of a source: those that are missing, and all of them joined."""
+    """The pieces of a source's chunks: finds missing ones, and joins all."""
 
     def __init__(
         self, source: MoleculeSource, chunk_rows: int, filesystem: fsspec.AbstractFileSystem, folder: str
@@ -161,15 +159,15 @@ class _Pieces:
 
     @property
     def url(self) -> str:
-        """The folder for processes elsewhere."""
+        """The folder's URL, for other processes."""
         return str(self._filesystem.unstrip_protocol(self.folder))
 
     def remove_damaged(self) -> None:
-        """Of an interrupted run."""
+        """Removes damaged pieces of an interrupted run."""
         remove_damaged(self._filesystem, self.folder)
 
     def missing(self) -> Iterator[MoleculeRows]:
-        """Chunks of which no piece is there; the source is read to its end."""
+        """Chunks without a piece. Reads the source to its end."""
         there = list_pieces(self._filesystem, self.folder)
         for rows in self._source.chunks(self._chunk_rows):
             self._num_chunks = rows.index + 1
@@ -177,7 +175,7 @@ class _Pieces:
                 yield rows
 
     def shards(self, chunks_per_shard: int, rejects: list[Reject], progress: Progress) -> Iterator[pa.RecordBatch]:
-        """Pieces joined in order; what they rejected is appended to `rejects`. Call it after `missing` has ended."""
+        """Pieces joined in order; their rejected rows are appended to `rejects`. Call it after `missing` has ended."""
         names = list_pieces(self._filesystem, self.folder)
         for start in range(0, self._num_chunks, chunks_per_shard):
             batches = []
@@ -204,7 +202,7 @@ def _featurise_missing(
             progress("featurise", (rows.index + 1) * options.chunk_rows, pieces.num_rows)
         return
     first = next(missing, None)
-    if first is None:  # all there from an earlier run: Ray has nothing to do
+    if first is None:  # an earlier run made all pieces: Ray has nothing to do
         return
     session = session or SessionOptions()
     if session.num_cpus is None:
@@ -220,7 +218,7 @@ def _featurise_missing(
             while tasks.num_running:
                 progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
         finally:
-            if not ray_of_tasks.is_ours:  # else its end ends them
+            if not ray_of_tasks.is_ours:  # the end of our own Ray ends its tasks
                 tasks.stop()
 
 
@@ -232,19 +230,19 @@ def featurise_piece(rows: MoleculeRows, folder_url: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _featuriser() -> Featuriser:
-    """One for all chunks of this process: it remembers rows, and importing RDKit takes a while."""
+    """One featuriser for all chunks of this process: it caches rows, and importing RDKit takes a while."""
     return Featuriser()
 
 
 class _Tasks:
-    """Chunks on their way through Ray tasks. Every wait has a deadline, every chunk a bounded number of retries."""
+    """Featurises chunks in Ray tasks. Every wait has a deadline, every chunk a bounded number of retries."""
 
     def __init__(self, folder_url: str, options: MoleculeIngestOptions) -> None:
         import ray
 
         self._options, self._folder_url, self._num_done = options, folder_url, 0
         self._running: dict[ObjectRef, MoleculeRows] = {}
-        # Ray itself gives a dead worker's task to another; what the task raises is final.
+        # Ray gives a dead worker's task to another worker; an error that the task raises is final.
         self._task: Any = ray.remote(num_cpus=1, max_retries=options.retries, retry_exceptions=False)(featurise_piece)
 
     @property
@@ -255,10 +253,10 @@ class _Tasks:
         self._running[self._task.remote(rows, self._folder_url)] = rows
 
     def stop(self) -> None:
-        """Waits for what an error left running, so that its pieces serve the next call, and kills what hangs."""
+        """After an error: waits for running tasks, so that the next call can use their pieces, and kills hanging ones."""
         import ray
 
-        # Where a task ends while Ray kills its worker, the worker may get another task, which dies with it: so none is killed that may end.
+        # If a task ends while Ray kills its worker, the worker may get another task, which dies with it. So a task that may still end is not killed.
         hanging, timeout_s = list(self._running), min(_STOP_S, self._options.deadline_s)
         if hanging:
             _, hanging = ray.wait(hanging, num_returns=len(hanging), timeout=timeout_s)
@@ -269,7 +267,7 @@ class _Tasks:
         self._running.clear()
 
     def wait(self) -> int:
-        """Waits for one of the tasks; returns how many have ended so far."""
+        """Waits for one task; returns the number of finished tasks so far."""
         import ray
 
         from graphmill.cluster.process.answers import answer

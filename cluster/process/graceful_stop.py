@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM while training: the first asks the workers to save and end, a second one ends the process as it is.
+"""Ctrl-C and SIGTERM while training: the first asks the workers to save and end, the second ends the process at once.
 
 A scheduler that takes a machine back (preemption) sends SIGTERM and waits: 30 s on Kubernetes, 3 s for `ray job stop`. So SIGTERM has a
-grace time, after which it counts as sent twice. Whoever presses Ctrl-C sees how long it takes, and presses it again.
+grace time, after which it counts as sent twice. Ctrl-C has none: the user sees how long it takes, and can press it again.
 """
 
 import os
@@ -18,14 +18,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def interrupt_main() -> None:
-    """As a real Ctrl-C, from any thread. Python's own `_thread.interrupt_main` wakes no system call that the main thread waits in."""
+    """Acts like Ctrl-C, from any thread. Python's `_thread.interrupt_main` does not wake the main thread from a system call."""
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGINT)
 
 
 class GracefulStop:
-    """One run's. `asked` is set by the first signal; `error` is then what the run raises once it has saved."""
+    """The stop of one run. The first signal sets `asked` and `error`, which the run raises once it has saved."""
 
     def __init__(self, grace_s: float) -> None:
         self.asked = threading.Event()
@@ -34,17 +34,16 @@ class GracefulStop:
         self._ends_now = False
 
     def end_now(self) -> None:
-        """Makes the main thread raise KeyboardInterrupt, from any thread: what it waits for is of no use any more."""
+        """Makes the main thread raise KeyboardInterrupt, from any thread: its wait is of no use any more."""
         self._ends_now = True
         interrupt_main()
 
     @contextmanager
     def on_signals(self, can_save: Callable[[], bool], tell: Callable[[int], None]) -> Iterator[None]:
-        """Handles the signals inside the block. The first one is told, and sets `asked`; the second, and the first where there is nothing
-        that could be saved, raises KeyboardInterrupt or Terminated. `tell` must not wait: it is called inside a signal handler.
+        """Handles the signals inside the block. The first sets `asked` and calls `tell`. The second, or the first if `can_save` is false, raises
+        KeyboardInterrupt or Terminated. `tell` must not wait: it runs inside a signal handler.
 
-        A signal that the parent has this process ignore stays ignored. Outside the main thread, where Python allows no handlers, nothing
-        changes.
+        Signals that the parent process set to be ignored stay ignored. Outside the main thread Python allows no handlers, and nothing changes.
         """
         before: dict[int, Any] = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         if threading.current_thread() is not threading.main_thread():
@@ -71,7 +70,7 @@ class GracefulStop:
         try:
             yield
         except KeyboardInterrupt:
-            if raised:  # on its way through `ray.get` it has become another
+            if raised:  # `ray.get` may have replaced the exception
                 raise _end(raised[-1]) from None
             raise
         finally:

@@ -1,4 +1,4 @@
-"""The most memory that training has taken."""
+"""Peak memory of training."""
 
 import torch
 
@@ -6,8 +6,7 @@ from graphmill.core.process_memory import own_bytes
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """On a GPU what PyTorch had allocated at its most; on a CPU what the process had resident, mapped files included. None where the system
-    does not tell."""
+    """Peak memory of this process: on a GPU allocated by PyTorch, on a CPU resident, mapped files included. None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return own_bytes("VmHWM") or None

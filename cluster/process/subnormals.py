@@ -1,6 +1,6 @@
-"""Subnormal numbers, those below 1.2e-38, are zeros while a model trains or predicts.
+"""Flushes subnormal numbers (below 1.2e-38) to zero while a model trains or predicts.
 
-The gradients of a model that fits its data well have many, and an Intel core takes ten times as long for a matrix product with them.
+Gradients of a well-fitted model have many of them, and make a matrix product ten times as slow on an Intel core.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ import torch
 
 @contextmanager
 def flushed_subnormals() -> Iterator[None]:
-    """In this thread, and for good in those that it starts, as PyTorch's own: enter before PyTorch's first parallel operation."""
+    """Flushes in this thread inside the block, and permanently in threads that it starts, as PyTorch's: enter before PyTorch's first parallel operation."""
     before = bool(torch.tensor(1e-39) * 1 == 0)
-    torch.set_flush_denormal(True)  # without effect on a processor that cannot
+    torch.set_flush_denormal(True)  # no effect on processors without support
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
-"""Buffers that a forward pass changes (BatchNorm's running statistics), as the mean over a step's micro-batches.
+"""Averages buffers that a forward pass changes (BatchNorm's running statistics) over a step's micro-batches.
 
-Every position starts from the step's buffers. The step ends with the mean of what the positions made of them, added along the tree
-(`graphmill.cluster.reduction.gradient_tree`), so that any number of ranks has the same bits. Sums are taken in float64: there the mean of equal float32 numbers is
-that number.
+Every position starts from the step's buffers. The step ends with the mean of the positions' buffers, added along the tree
+(`graphmill.cluster.reduction.gradient_tree`), so any number of ranks gets the same bits. Sums are taken in float64, in which the mean of equal
+float32 numbers is exact.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from graphmill.cluster.reduction.position_tree import Seat, leaf
 
 
 class BufferMean:
-    """Of the buffers that a checkpoint holds. With one position there is nothing to do.
+    """The mean of the buffers that a checkpoint holds. With one position there is nothing to do.
 
     buffers.begin_step()
     for position in own_positions:
@@ -37,23 +37,23 @@ class BufferMean:
         self._changed.zero_()
 
     def begin_position(self) -> None:
-        """Before a forward pass: the step's buffers."""
+        """Before a forward pass: restores the step's buffers."""
         if self._kept and self._names:
             self._load(self._start)
 
     def look(self) -> Tensor:
-        """After a forward pass: float64 [buffers], above 0 where this rank's positions have changed a buffer."""
+        """After a forward pass: float64 [buffers], above 0 if this rank's positions have changed the buffer."""
         if self._names:
             state = self._model.state_dict()
             self._changed += torch.stack([(state[name] != self._start[name]).any() for name in self._names])
         return self._changed
 
     def keep(self, position: int) -> None:
-        """After the backward pass, in which recomputed layers may change them again."""
+        """After the backward pass: copies the position's buffers. Recomputed layers may change them during the backward pass."""
         self._kept.append((position, self._copies()))
 
     def end(self, changed: Sequence[float]) -> None:
-        """Sets the mean of the buffers that any position has changed. A collective call, where there are such."""
+        """Sets the mean of the buffers that any position has changed. A collective call if there are any."""
         names = [name for name, count in zip(self._names, changed, strict=True) if count]
         if not names:
             return
@@ -69,7 +69,7 @@ class BufferMean:
         self._load(means)
 
     def _row(self, tensors: Sequence[Tensor]) -> Tensor:
-        """All numbers, and zeros up to a multiple of the number of ranks."""
+        """All numbers, padded with zeros to a multiple of the number of ranks."""
         row = torch.cat([tensor.flatten().double() for tensor in tensors])
         return nn.functional.pad(row, (0, -len(row) % self._seat.num_ranks))
 
@@ -78,5 +78,5 @@ class BufferMean:
         return {name: state[name].clone() for name in self._names}
 
     def _load(self, buffers: dict[str, Tensor]) -> None:
-        """By the model's own way, since a module may have to know (FavorAttention counts its calls)."""
+        """Loads through the model, since a module may need to know (FavorAttention counts its calls)."""
         self._model.load_state_dict(buffers, strict=False)

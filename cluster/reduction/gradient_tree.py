@@ -1,9 +1,9 @@
-"""Sums over the micro-batches of a step along the tree of `graphmill.cluster.reduction.position_tree`: the same bits, however many ranks compute them.
+"""Sums over the micro-batches of a step along the tree of `graphmill.cluster.reduction.position_tree`: the same bits for any number of ranks.
 
-A rank adds what the tree adds among its own positions; what is left are its nodes. For the rest every bucket of gradients
-is cut into a slice for each rank. A rank receives all nodes of its slice (all-to-all), adds them along the tree, and sends the sum to all
-(all-gather). So one rank makes each addition, and all have its result. A rank with one node sends 2 (W - 1) / W of the gradients' bytes, as in
-a ring all-reduce, in 2 rounds in place of 2 (W - 1).
+A rank first adds along the tree among its own positions; the remaining partial sums are its nodes. Then every bucket of gradients is cut into one
+slice per rank. A rank receives all nodes of its slice (all-to-all), adds them along the tree, and sends the sum to all (all-gather). So each
+addition is made by one rank, and all ranks get its result. A rank with one node sends 2 (W - 1) / W of the gradients' bytes, as in a ring
+all-reduce, in 2 rounds instead of 2 (W - 1).
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 from graphmill.cluster.reduction.position_tree import Node, Seat, leaf
 
-_BUCKET_BYTES = 4 << 20  # of gradients, exchanged while the backward pass makes the next ones
+_BUCKET_BYTES = 4 << 20  # of gradients, exchanged while the backward pass computes the next bucket
 
 
 class TreeSum:
-    """One flat tensor's sum over all positions, under way. Making one, `share` and `end` are collective calls."""
+    """The sum of a flat tensor over all positions, in progress. The constructor, `share` and `end` are collective calls."""
 
     def __init__(self, seat: Seat, nodes: Sequence[Node[Tensor]]) -> None:
-        """Begins the sum of this rank's nodes, whose length is a multiple of the number of ranks. The first one's memory is used for the sum."""
+        """Begins the sum of this rank's nodes, whose length is a multiple of the number of ranks. The sum is written to the first node's memory."""
         self._seat, self._sum = seat, nodes[0].value
         self._work: dist.Work | None = None
         if seat.num_ranks == 1:
             return
         width = len(self._sum) // seat.num_ranks
-        # Slice by slice, and of each all nodes.
+        # Slice after slice, each with all nodes.
         self._sent = (
             self._sum if len(nodes) == 1 else torch.stack([n.value.view(-1, width) for n in nodes], 1).flatten()
         )
@@ -37,7 +37,7 @@ class TreeSum:
         self._work = dist.all_to_all_single(self._received, self._sent, counts, sent_counts, async_op=True)
 
     def share(self) -> None:
-        """Waits for the nodes of this rank's slice, adds them, and begins to tell the others."""
+        """Waits for the nodes of this rank's slice, adds them, and begins to send the sum to the other ranks."""
         if self._work is None:
             return
         self._work.wait()
@@ -50,14 +50,14 @@ class TreeSum:
         )
 
     def end(self) -> Tensor:
-        """Waits for the sum."""
+        """Waits for the sum and returns it."""
         if self._work is not None:
             self._work.wait()
         return self._sum
 
 
 class _Gradients:
-    """Gradients of all parameters: a flat tensor for each bucket, and a view into it for each parameter."""
+    """Gradients of all parameters: a flat tensor per bucket, and a view into it per parameter."""
 
     def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], num_ranks: int) -> None:
         self.flats: list[Tensor] = []
@@ -83,8 +83,8 @@ class GradientTree:
         for loss in losses_of_own_positions: tree.backward(loss)
         tree.end()  # every parameter's .grad is the sum over all positions
 
-    A parameter that a micro-batch does not use has a gradient of 0 there. While the rank's last backward pass goes on, buckets are exchanged
-    from the last layers to the first, in the same order on all ranks.
+    A parameter that a micro-batch does not use has a gradient of 0 there. Buckets are exchanged during the rank's last backward pass, from the
+    last layers to the first, in the same order on all ranks.
     """
 
     def __init__(self, model: nn.Module, seat: Seat) -> None:
@@ -92,8 +92,10 @@ class GradientTree:
         self._buckets = _buckets([parameter for parameter in model.parameters() if parameter.requires_grad])
         self._bucket_of = {parameter: number for number, bucket in enumerate(self._buckets) for parameter in bucket}
         self._free: list[_Gradients] = []
-        self._nodes: list[Node[_Gradients]] = []  # of this step, the one under way last
-        self._missing: list[set[nn.Parameter]] = []  # in each bucket, from the backward pass under way
+        self._nodes: list[Node[_Gradients]] = []  # of this step; the current backward pass fills the last one
+        self._missing: list[
+            set[nn.Parameter]
+        ] = []  # by bucket, parameters that the current backward pass has not reached
         self._sums: list[TreeSum] = []
         self._next = self._seat.positions.start
         for parameter in self._bucket_of:
@@ -105,7 +107,7 @@ class GradientTree:
         return sum(parameter.numel() * parameter.element_size() for parameter in self._bucket_of)
 
     def backward(self, loss: Tensor) -> None:
-        """The backward pass of this rank's next position. Its last one in a step is a collective call."""
+        """The backward pass of this rank's next position. The last one of a step is a collective call."""
         if self._next == self._seat.positions.start:
             self._begin_step()
         own = self._free.pop() if self._free else _Gradients(self._buckets, self._seat.num_ranks)
@@ -143,8 +145,8 @@ class GradientTree:
         self._nodes, self._sums = [], []
 
     def _take(self, parameter: Tensor) -> None:
-        """A gradient is done: autograd calls this."""
-        if not self._missing or parameter.grad is None:  # somebody else's backward pass
+        """Called by autograd when a gradient is done."""
+        if not self._missing or parameter.grad is None:  # a backward pass outside of the tree
             return
         assert isinstance(parameter, nn.Parameter)
         number = self._bucket_of[parameter]
@@ -154,7 +156,7 @@ class GradientTree:
         self._begin_sums(len(self._buckets))
 
     def _begin_sums(self, stop: int) -> None:
-        """Begins the sums of the next buckets whose gradients are all there, as long as there are such before `stop`."""
+        """Begins the sums of the next buckets before `stop`, up to the first one that lacks a gradient."""
         while self._is_last and len(self._sums) < stop and not self._missing[len(self._sums)]:
             number = len(self._sums)
             nodes = [Node(node.start, node.stop, node.value.flats[number]) for node in self._nodes]
@@ -166,7 +168,7 @@ class GradientTree:
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters from the last to the first, in lists of one type and device that are not much larger than `_BUCKET_BYTES`."""
+    """The parameters from last to first, in lists of one type and device, each little larger than `_BUCKET_BYTES`."""
     buckets: list[list[nn.Parameter]] = []
     size = 0
     for parameter in reversed(parameters):

@@ -1,10 +1,10 @@
-"""The one binary tree along which everything over the micro-batches of a step is added, and which part of it a rank adds.
+"""The binary tree along which all sums over the micro-batches of a step are added, and each rank's part of it.
 
-A step has V positions, a micro-batch each. The tree adds neighbors pair by pair, level by level; an odd last one moves up:
+A step has V positions, one micro-batch each. The tree adds neighbors pair by pair, level by level; an odd last one moves up:
 
     V = 5:  ((0 + 1) + (2 + 3)) + 4
 
-A rank has consecutive positions, and adds what the tree adds among them; what is left are its nodes.
+A rank has consecutive positions and makes the tree's additions among them; the remaining partial sums are its nodes.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ class Node(Generic[Value]):
 
 
 def fold(nodes: Iterable[Node[Value]], num_positions: int, add: Callable[[Value, Value], Value]) -> list[Node[Value]]:
-    """What is left when all additions that the tree has among these nodes are made; each node begins where the one before it ends."""
+    """The nodes that remain after all of the tree's additions among these nodes. Each node begins at the end of the node before it."""
     folded: list[Node[Value]] = []
     for node in nodes:
         while folded and _are_added(folded[-1].start, node.start, node.stop, num_positions):
@@ -50,7 +50,7 @@ class Seat:
     rank: int
     num_ranks: int
     num_positions: int
-    places: tuple[int, ...] = ()  # of the ranks in the order of positions; empty: they stand in their own order
+    places: tuple[int, ...] = ()  # each rank's place in the order of positions; empty: rank order
 
     @property
     def place(self) -> int:
@@ -67,7 +67,7 @@ class Seat:
 
     @cached_property
     def nodes_of_ranks(self) -> tuple[tuple[Node[None], ...], ...]:
-        """The nodes that each rank is left with."""
+        """The remaining nodes of each rank."""
         ranks = self.positions_of_ranks
         return tuple(tuple(self.fold((leaf(position, None) for position in own), _add_none)) for own in ranks)
 
