@@ -17,8 +17,9 @@ from graphmill.cluster.embeddings.embeddings import TableSpec
 from graphmill.cluster.embeddings.owner import TableOwner
 from graphmill.cluster.embeddings.rows import TableConfig
 from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.process.answers import answer
 from graphmill.cluster.process.malloc_trim import return_freed_blocks, share_heap
-from graphmill.cluster.serving.partition_server import actor_answer, remote_owner
+from graphmill.cluster.serving.partition_server import remote_owner
 from graphmill.cluster.serving.server_placement import live_hosts, on_host
 from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
@@ -79,9 +80,9 @@ def served_owners(spec: TableSpec, num_positions: int, servers: ServerOptions) -
         for number in range(num_owners):
             where = on_host(hosts[number % len(hosts)], or_elsewhere=True)
             handles.append(actor.options(scheduling_strategy=where).remote(config, number, num_owners, servers))
-        answers = [handle.endpoint.remote() for handle in handles]
-        for number, answer in enumerate(answers):
-            actor_answer(answer, servers.start_timeout_s, _name(number), "raise --servers.start_timeout_s")
+        started = [handle.endpoint.remote() for handle in handles]
+        for number, reference in enumerate(started):
+            answer(reference, _name(number), servers.start_timeout_s, "raise --servers.start_timeout_s")
         yield ServedOwners(tuple(handles), servers.timeout_s)
     finally:
         for handle in handles:

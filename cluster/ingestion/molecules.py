@@ -282,8 +282,9 @@ class _Tasks:
             )
         rows = self._running.pop(ready[0])
         died = f"the worker died {self._options.retries + 1} times"
-        advice = "a molecule may crash RDKit, or memory is short"
-        answer(ready[0], f"featurising the rows from line {_first_line(rows)} on", deadline_s, died, advice)
+        again = "; a molecule may crash RDKit, or memory is short; run again to go on"
+        who = f"featurising the rows from line {_first_line(rows)} on"
+        answer(ready[0], who, deadline_s, "raise --deadline_s", died=died, again=again)
         self._num_done += 1
         return self._num_done
 

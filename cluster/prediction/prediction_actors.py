@@ -164,4 +164,5 @@ def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
 
 def _result(reference: Any, method: str, pool: PoolOptions) -> None:
     times = "" if pool.together else f" {pool.restarts + 1} times"
-    answer(reference, method, pool.deadline_s, f"a worker died{times}", "is memory short? Lower --workers")
+    again = "; is memory short? Lower --workers; run again to go on"
+    answer(reference, method, pool.deadline_s, "lower --workers", died=f"a worker died{times}", again=again)

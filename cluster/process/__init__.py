@@ -1,1 +1,1 @@
-"""One process: signals, outcomes, failure budgets, memory. Imports: core."""
+"""One process: signals, outcomes, answers of remote calls, failure budgets, memory. Imports: core."""

@@ -8,21 +8,21 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address
 
 from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.process.answers import answer, answers_in_time
 from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import RemoteOwner
-from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, StageError
 from graphmill.samplers.access.node_tables import NodeTables
 from graphmill.samplers.access.owners import Owner
 from graphmill.samplers.access.partition_owner import PartitionOwner, PartsOwner, open_parts
@@ -159,37 +159,20 @@ class ServedFiles:
         for stamps in self._near.values():
             stamps.check_untouched()
         for reference, partition in asked:
-            actor_answer(reference, servers.options.timeout_s, _name(partition), "raise --servers.timeout_s")
+            answer(reference, _name(partition), servers.options.timeout_s, "raise --servers.timeout_s")
 
 
 def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
     """Asks the server of this actor, which tells its endpoint; `who` names it in errors."""
 
     def find(within_s: float) -> Endpoint:
-        return actor_answer(handle.endpoint.remote(), within_s, who, "raise --servers.timeout_s")
+        return answer(handle.endpoint.remote(), who, within_s, "raise --servers.timeout_s")
 
     return RemoteOwner(find, who, timeout_s)
 
 
 def _name(partition: int) -> str:
     return f"partition server {partition}"
-
-
-def actor_answer(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free its machine") -> Any:
-    """The value, or an error of ours that names who failed and why."""
-    try:
-        return ray.get(reference, timeout=timeout_s)
-    except GetTimeoutError:
-        raise DeadlineError(f"{who}: no answer within {timeout_s:g} s; see `ray list actors`, or {more}") from None
-    except RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, GraphmillError):
-            raise type(cause)(f"{who}: {cause}") from error
-        raise StageError(f"{who}: {type(cause).__name__}: {cause}") from error
-    except RayActorError as error:
-        raise StageError(f"{who}: the server is gone: {' '.join(str(error).split())[:300]}") from error
-    except RayError as error:  # a lost object, a node out of memory …
-        raise StageError(f"{who}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
 class ServerGroup:
@@ -279,12 +262,7 @@ class ServerGroup:
         if len(self._hosts) == 1:
             return ""
         asked = [handle.full_disks.remote() for handle in self._handles if handle is not None]
-        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_DISKS_S)
-        told: dict[str, None] = {}
-        for answer in answered:
-            with suppress(RayError):
-                told.update(dict.fromkeys(ray.get(answer, timeout=0)))
-        return "; ".join(told)
+        return "; ".join(dict.fromkeys(disk for disks in answers_in_time(asked, _DISKS_S) for disk in disks or ()))
 
     @property
     def _can_fetch(self) -> bool:
@@ -326,15 +304,14 @@ class ServerGroup:
         """`is_alone`: all processes of the cluster are on one host."""
         graph, options = self._graph, self._options
         is_asked = not (is_alone and options.local_reads and is_local(graph.filesystem))
-        answers = [self._handles[partition].open.remote(options.verify, is_asked) for partition in partitions]
+        opening = [self._handles[partition].open.remote(options.verify, is_asked) for partition in partitions]
         stored = sum(entry.num_bytes for partition in partitions for entry in graph.partition_files(partition))
         copies = graph.manifest.origin is not None
         rate = COPY_BYTES_PER_S if copies else _VERIFY_BYTES_PER_S if options.verify else math.inf
         start_s = options.start_timeout_s + stored / rate
-        for partition, answer in zip(partitions, answers, strict=True):
-            self._infos[partition] = actor_answer(
-                answer, start_s, _name(partition), "leave out its checksums: --servers.verify no"
-            )
+        for partition, reference in zip(partitions, opening, strict=True):
+            advice = "leave out its checksums: --servers.verify no"
+            self._infos[partition] = answer(reference, _name(partition), start_s, advice)
 
 
 @contextmanager

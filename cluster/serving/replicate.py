@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
 
+from graphmill.cluster.process.answers import answer
 from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
-from graphmill.core.errors import ConfigError, DeadlineError, GraphmillError, StageError
+from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_any_manifest
 from graphmill.storage.format.manifest import Manifest
@@ -85,19 +85,7 @@ def _placed(
                 f"{', '.join(str(asked[each][0]) for each in waiting)}: no copy in time; see `ray status`"
             )
         host, theirs = asked[done[0]]
-        placed.append(PlacedHost(host, theirs, _copied(done[0], host)))
+        placed.append(PlacedHost(host, theirs, answer(done[0], str(host), 0, died="lost while it copied")))
         report("hosts", len(placed), len(asked))
     hosts = [host for host, _ in asked.values()]
     return sorted(placed, key=lambda each: hosts.index(each.host))
-
-
-def _copied(answer: Any, host: Host) -> int:
-    """Bytes that a host has copied, or its error by its name."""
-    try:
-        return int(ray.get(answer, timeout=0))
-    except RayTaskError as error:
-        if isinstance(error.cause, GraphmillError):
-            raise type(error.cause)(f"{host}: {error.cause}") from error
-        raise StageError(f"{host}: {type(error.cause).__name__}: {error.cause}") from error
-    except RayError as error:
-        raise StageError(f"{host}: lost while it copied: {' '.join(str(error).split())[:300]}") from error

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from graphmill.cluster.process.answers import answers_in_time
 from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
@@ -94,14 +94,9 @@ def look_for_files(
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
     look: Any = ray.remote(**task_options)(_stamps_here)
     asked = [look.options(scheduling_strategy=on_host(host, or_elsewhere=False)).remote(url, files) for host in hosts]
-    ray.wait(asked, num_returns=len(asked), timeout=_LOOK_S)
     seen: list[dict[str, FileStamps]] = [{} for _ in files]
-    for host, answer in zip(hosts, asked, strict=True):
-        try:
-            stamps = ray.get(answer, timeout=0)
-        except (GetTimeoutError, RayError):
-            continue
-        for partition, each in enumerate(stamps):
+    for host, stamps in zip(hosts, answers_in_time(asked, _LOOK_S), strict=True):
+        for partition, each in enumerate(stamps or ()):
             if each is not None:
                 seen[partition][host.node_id] = each
     return list(seen)

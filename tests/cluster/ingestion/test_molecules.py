@@ -247,7 +247,7 @@ def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch
     ingest_molecules(table, str(tmp_path / "whole"), _options())
     for featurise_piece, retries, error, message in (
         (always_dies, 1, StageError, r"rows from line 22 on: the worker died 2 times \(WorkerCrashedError\)"),
-        (raises, 0, FormatError, "^disk full$"),
+        (raises, 0, FormatError, r"^featurising the rows from line \d+ on: disk full$"),
         (breaks, 0, StageError, "rows from line .* on: KeyError: 'a defect'"),
     ):
         _patch_task(monkeypatch, featurise_piece)

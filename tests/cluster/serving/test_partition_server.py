@@ -187,7 +187,7 @@ def test_servers_end_with_their_block(ray, graph: StoredGraph) -> None:
     assert not psutil.wait_procs(processes, timeout=20)[1]
     with pytest.raises(StageError) as raised:
         router.fetch(np.array([1]))
-    assert str(raised.value).startswith("partition server 0: the server is gone: ")
+    assert str(raised.value).startswith("partition server 0: the server is gone (ActorDiedError): ")
     assert "\n" not in str(raised.value)
 
 
