@@ -1,6 +1,6 @@
-"""One Ray actor per partition: read-only, so that a restart is a re-map of unchanged files.
+"""One read-only Ray actor per partition: a restart maps unchanged files again.
 
-The actor says where its server is, and Ray restarts it; the server answers requests over TCP (`graphmill.cluster.transport.message_server`).
+The actor gives the endpoint of its server, and Ray restarts it. The server answers requests over TCP (`graphmill.cluster.transport.message_server`).
 Requests are idempotent and may be retried; every wait has a deadline.
 """
 
@@ -39,30 +39,30 @@ from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps, unse
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
 _LOOK_AGAIN_S = 3.0
-_DISKS_S = 5.0  # longest wait for the hosts' word on their disks
+_DISKS_S = 5.0  # longest wait for the hosts' reports on their disks
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """Where a server lives."""
+    """The process of a server."""
 
     partition: int
     node_id: str
     pid: int
-    stamps: FileStamps  # of the partition's files on that node, as it opened them
+    stamps: FileStamps  # of the partition's files on that node when the server opened them
 
 
 class PartitionServer:
-    """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
+    """The actor. Opening is a separate call, so that a bad file is that call's error and not a dead actor."""
 
     def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps, options: ServerOptions) -> None:
-        """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
+        """`stamps`: of the files as they were last seen; after a restart only changed files are read."""
         self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
         self._server: MessageServer | None = None
-        self._held = ExitStack()  # for as long as the process lives
+        self._held = ExitStack()  # closes with the process
 
     def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
-        """`is_asked`: whether anybody will send requests, for whose answers loops are compiled now."""
+        """Opens the partition. `is_asked`: compile the loops for requests now, because other processes will send some."""
         if self._server is None:
             self._start(verify, is_asked)
         return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
@@ -73,11 +73,11 @@ class PartitionServer:
         self._stamps.check_untouched()
 
     def endpoint(self) -> Endpoint:
-        """Where to ask. Whoever can call the actor may ask the server: the token is told here alone."""
+        """The server's endpoint. Only callers of the actor get its token."""
         return self._started().endpoint
 
     def full_disks(self) -> list[str]:
-        """The full ones of this host's disks on which Ray or the graph lies, for people."""
+        """Messages on full disks of this host on which Ray or the graph lies."""
         node: Any = ray._private.worker.global_worker.node
         folders = [Path(node.get_session_dir_path())]
         if is_local(self._graph.open().filesystem):
@@ -92,13 +92,13 @@ class PartitionServer:
 
     def _start(self, verify: bool, is_asked: bool) -> None:
         graph = self._graph.open()
-        if graph.manifest.origin is not None:  # what this host lacks is copied, and verified once
+        if graph.manifest.origin is not None:  # missing files are copied and verified once
             self._stamps, verify = self._stamps.renewed(self._copied(graph).verified), False
         elif verify:
             self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
         else:
             self._stamps = self._stamps.renewed()
-        # After a restart, files that are not local are read anew, so they are verified anew.
+        # After a restart, files that are not local are read again, so they are verified again.
         verified, options = verify or not self._stamps.stamps, self._options
         owner: PartitionOwner | PartsOwner
         if isinstance(graph, TypedGraph):
@@ -108,7 +108,7 @@ class PartitionServer:
         else:
             partition = graph.partition(self._index, verify=verified)
             if verify and self._stamps.stamps:
-                dict(partition.encodings)  # maps them, and verifies them with the other files
+                dict(partition.encodings)  # maps and verifies them too
             owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
             if is_asked:
                 warm_up(owner, graph.manifest)
@@ -141,15 +141,15 @@ class PartitionServers:
 
 
 class ServedFiles:
-    """The files that a process's batches come from: it looks at those that it reads itself, and asks the other partitions' servers."""
+    """Checks the files of a process's batches: it looks at the files that it reads itself, and asks the servers of the other partitions."""
 
     def __init__(self, servers: PartitionServers) -> None:
-        """Raises FormatError naming a file that this process would read and that is not as its server opened it."""
+        """Raises FormatError naming a file that this process would read and that changed since its server opened it."""
         self._servers = servers
         self._near = {partition: servers.infos[partition].stamps.renewed() for partition in servers.near()}
 
     def check(self, rank: int, num_ranks: int) -> None:
-        """Raises FormatError naming a file that was changed since it was opened. Each server is asked by one rank."""
+        """Raises FormatError naming a file that was changed since it was opened. One rank asks each server."""
         servers = self._servers
         asked = [
             (servers.handles[partition].check.remote(), partition)
@@ -163,7 +163,7 @@ class ServedFiles:
 
 
 def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
-    """Asks the server of this actor, which tells its endpoint; `who` names it in errors."""
+    """The owner that asks the server of this actor; errors call it `who`."""
 
     def find(within_s: float) -> Endpoint:
         return answer(handle.endpoint.remote(), who, within_s, "raise --servers.timeout_s")
@@ -176,10 +176,10 @@ def _name(partition: int) -> str:
 
 
 class ServerGroup:
-    """The driver's side: one server per partition, each on a host that has its files, the same number on each host as far as they allow."""
+    """The driver's side: one server per partition, each on a host with its files, spread as evenly as the files allow."""
 
     def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
-        """Starts no server yet. Raises ConfigError where other processes cannot read the graph, or not by range as the options want."""
+        """Starts no server yet. Raises ConfigError if other processes cannot read the graph, or cannot read it by range and the options ask for it."""
         if graph.url.startswith("memory://"):
             raise ConfigError(
                 f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
@@ -193,10 +193,10 @@ class ServerGroup:
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = [None] * graph.num_partitions
         self._infos: list[ServerInfo | None] = [None] * graph.num_partitions
-        # No CPU: servers wait for memory and disk; the trainers' CPUs must stay free for the trainers.
+        # No CPU: servers wait for memory and disk, and the CPUs are for the trainers.
         actor_options: dict[str, Any] = {
             "num_cpus": 0,
-            # A byte: Ray places an actor that reserves nothing at random, by soft affinity too.
+            # A byte: Ray places an actor that reserves nothing at random, even with soft affinity.
             "memory": 1,
             "max_restarts": -1,
             "max_task_retries": -1,
@@ -204,10 +204,10 @@ class ServerGroup:
         self._actor: Any = ray.remote(**actor_options)(PartitionServer)
 
     def running(self, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> PartitionServers:
-        """The servers, after those that no live host serves, or another one should, were started on their hosts of now.
+        """The running servers. Servers that have no live host, or belong on another one, are started there first.
 
-        Waits for hosts that have what no other has, and says so. Raises FormatError naming a damaged file, or the partitions whose files
-        no host has; DeadlineError where a server does not start in time.
+        If no host has a partition's files, waits `wait_s` for one that does, and calls `say`. Raises FormatError naming a damaged file, or the
+        partitions whose files no host has; DeadlineError if a server does not start in time.
         """
         hosts, graph, options = live_hosts(), self._graph, self._options
         if hosts != self._hosts:
@@ -247,7 +247,7 @@ class ServerGroup:
         return PartitionServers(graph.pin(), tuple(self._handles), infos, options)
 
     def where(self) -> str:
-        """How many servers each host has, for people; empty where there is one host."""
+        """The number of servers on each host, for messages; empty with one host."""
         if len(self._hosts) == 1:
             return ""
         nodes = [info.node_id for info in self._infos if info is not None]
@@ -255,9 +255,9 @@ class ServerGroup:
         return ", ".join(f"{count} on {host}" for host, count in counts.items() if count)
 
     def full_disks(self) -> str:
-        """The full disks of the hosts that serve partitions, for people; empty where there are none. Hosts that do not answer are left out.
+        """Messages on full disks of the hosts that serve partitions, joined; hosts that do not answer are left out.
 
-        On a host whose disk is full Ray starts no process, and says only that it died.
+        On a host with a full disk Ray starts no process, and says only that it died.
         """
         if len(self._hosts) == 1:
             return ""
@@ -266,7 +266,7 @@ class ServerGroup:
 
     @property
     def _can_fetch(self) -> bool:
-        """Whether a host that lacks a partition's files can get them."""
+        """Whether a host without a partition's files can get them."""
         return not is_local(self._graph.filesystem) or self._graph.manifest.origin is not None
 
     def stop(self) -> None:
@@ -275,7 +275,7 @@ class ServerGroup:
                 ray.kill(handle, no_restart=True)
 
     def _look(self, hosts: Sequence[Host], files: list[list[FileEntry]]) -> list[Mapping[str, FileStamps]]:
-        """By partition, how its files look on the hosts that have them."""
+        """By partition: stamps of its files on each host that has them, by node id."""
         url = self._graph.url
         if not is_local(self._graph.filesystem):
             return [{} for _ in files]
@@ -284,7 +284,7 @@ class ServerGroup:
         return look_for_files(hosts, absolute_url(url), files)
 
     def _not_found(self, missing: Sequence[int], hosts: Sequence[Host]) -> str:
-        """What to say of partitions that no host can serve."""
+        """The message on partitions that no host can serve."""
         before = {host.node_id: str(host) for host in self._hosts}
         lay = sorted({before[info.node_id] for p in missing if (info := self._infos[p]) and info.node_id in before})
         lost = f"; they lay on {', '.join(lay)}, which is gone" if lay else ""
@@ -294,14 +294,14 @@ class ServerGroup:
         )
 
     def _start(self, partition: int, host: Host, stamps: FileStamps) -> None:
-        """In place of the partition's server, where there is one."""
+        """Starts the partition's server on this host, and ends an earlier one."""
         if self._handles[partition] is not None:
             ray.kill(self._handles[partition], no_restart=True)
         where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
         self._handles[partition] = where.remote(self._graph.pin(), partition, stamps, self._options)
 
     def _open(self, partitions: Sequence[int], *, is_alone: bool) -> None:
-        """`is_alone`: all processes of the cluster are on one host."""
+        """Waits until the servers of these partitions are open. `is_alone`: all processes of the cluster are on one host."""
         graph, options = self._graph, self._options
         is_asked = not (is_alone and options.local_reads and is_local(graph.filesystem))
         opening = [self._handles[partition].open.remote(options.verify, is_asked) for partition in partitions]
@@ -321,7 +321,7 @@ def server_group(graph: StoredGraph | TypedGraph, options: ServerOptions | None 
     try:
         group.running()
         yield group
-    except ClusterLostError:  # nobody is there who could end them, and asking would wait without bound
+    except ClusterLostError:  # the actors cannot be ended any more; asking would wait without bound
         raise
     except BaseException:
         group.stop()
@@ -333,7 +333,7 @@ def server_group(graph: StoredGraph | TypedGraph, options: ServerOptions | None 
 def partition_servers(
     graph: StoredGraph | TypedGraph, options: ServerOptions | None = None
 ) -> Iterator[PartitionServers]:
-    """The same for work that ends where a host is lost."""
+    """Servers of all partitions for work that ends if a host is lost; they end with the block."""
     with server_group(graph, options) as group:
         yield group.running()
 
@@ -343,7 +343,7 @@ def _listed(things: Sequence[object]) -> str:
 
 
 def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner) -> Router:
-    """The router of this process to a plain graph; as `connect_any`."""
+    """`connect_any` to a plain graph."""
     router = connect_any(servers, watch)
     assert isinstance(router, Router)
     return router
@@ -352,10 +352,9 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
 def connect_any(
     servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner
 ) -> Router | TypedRouter:
-    """The router of this process: partitions on this node are read in process, the others asked for.
+    """The router of this process: it reads the partitions on this node itself and asks servers for the others.
 
-    `watch` may put something around the owner of each partition, a `LocalOwner` or a `RemoteOwner`, that sees its messages
-    (`graphmill.samplers.access.traffic.Traffic`).
+    `watch(owner, partition)` may wrap each `LocalOwner` or `RemoteOwner` to see its messages (`graphmill.samplers.access.traffic.Traffic`).
     """
     graph, far = servers.graph.open(), dict[int, Owner]()
     for info, handle in zip(servers.infos, servers.handles, strict=True):

@@ -1,5 +1,5 @@
-"""Puts a copy of each partition of a graph on the disk of the host that will serve it, or of a set of graphs on that of every host:
-`jobs/ingest.py ORIGIN URL --place hosts`.
+"""Copies graphs to the hosts' disks: each partition of a graph to the host that will serve it, a set of graphs to every host
+(`jobs/ingest.py ORIGIN URL --place hosts`).
 """
 
 from collections.abc import Callable, Mapping
@@ -24,22 +24,21 @@ _START_S = 120.0
 
 @dataclass(frozen=True)
 class PlacedHost:
-    """What one host has."""
+    """A host and its partitions."""
 
     host: Host
     partitions: tuple[int, ...]
-    num_bytes: int  # that were copied just now
+    num_bytes: int  # copied by this call
 
 
 def place_graph(
     origin: str, url: str, report: Callable[[str, int, int | None], None]
 ) -> tuple[Manifest | GraphSetManifest, list[PlacedHost]]:
-    """Copies the newest snapshot of what is at `origin` to `url`, a path on each host's own disk. Of a graph each host gets its partitions; of a set of
-    graphs each gets all, since any worker may draw any graph.
+    """Copies the newest snapshot at `origin` to `url`, a path on each host's own disk. Each host gets its partitions of a graph, or the whole set of
+    graphs, since any worker may draw any graph.
 
-    A host that has a file keeps it, and nothing is read or copied twice. Needs a Ray session. Raises ConfigError where `url` is no
-    path or another graph is there, FormatError where the origin is damaged or a disk is full, DeadlineError after the time that a link of
-    5 MB/s would take.
+    Files that a host has are not copied again. Needs a Ray session. Raises ConfigError if `url` is not a path or holds another graph,
+    FormatError if the origin is damaged or a disk is full, DeadlineError after the time that a link of 5 MB/s would take.
     """
     filesystem, path = split_url(origin)
     manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, None, "graphmill ingest <source>"))
@@ -55,7 +54,7 @@ def place_graph(
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
     place: Any = ray.remote(**task_options)(copy_here)
     asked = {}
-    for host in hosts:  # also those without a partition: workers there open the manifest
+    for host in hosts:  # also hosts without a partition: their workers open the manifest
         partitions = tuple(partition for partition, each in enumerate(chosen) if each == host)
         where = place.options(scheduling_strategy=on_host(host, or_elsewhere=False))
         asked[where.remote(absolute_url(origin), manifest.snapshot, url, partitions)] = host, partitions
@@ -76,7 +75,7 @@ def _own_path(origin: str, url: str) -> str:
 def _placed(
     asked: Mapping[Any, tuple[Host, tuple[int, ...]]], num_bytes: int, report: Callable[[str, int, int | None], None]
 ) -> list[PlacedHost]:
-    """What each host has copied, in the order in which they were asked."""
+    """The hosts once they have copied, in the order of `asked`."""
     waiting, placed = list(asked), []
     while waiting:
         done, waiting = ray.wait(waiting, timeout=_START_S + num_bytes / COPY_BYTES_PER_S)

@@ -1,6 +1,6 @@
-"""On which host each partition is served: where its files lie, and evenly where several hosts have them.
+"""Chooses the host that serves each partition: a host with its files, evenly if several have them.
 
-`assign` decides, from what was seen. Ray's own SPREAD places actors that reserve no CPU at random.
+`assign` is the pure decision. Ray's SPREAD strategy places actors that reserve no CPU at random.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
 
-_LOOK_S = 60.0  # longest wait for the hosts' word on their files
+_LOOK_S = 60.0  # longest wait for the hosts' reports on their files
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Host:
 
 
 def live_hosts() -> tuple[Host, ...]:
-    """The cluster's nodes, in an order that does not change while they live."""
+    """The cluster's live nodes, in a stable order."""
     hosts = [
         Host(
             node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], node["Resources"].get("GPU", 0) > 0
@@ -44,18 +44,18 @@ def live_hosts() -> tuple[Host, ...]:
 
 
 def on_host(host: Host, *, or_elsewhere: bool) -> NodeAffinitySchedulingStrategy:
-    """Ray's strategy for this host; `or_elsewhere`: on another one once it is gone."""
+    """Ray's strategy for this host; `or_elsewhere`: another host once this one is gone."""
     return NodeAffinitySchedulingStrategy(host.node_id, soft=or_elsewhere)
 
 
 def assign(
     hosts: Sequence[Host], holders: Sequence[Collection[str]], now: Sequence[str | None], *, can_fetch: bool
 ) -> tuple[Host | None, ...]:
-    """The host of each partition; None where no host can have it.
+    """The host of each partition; None if no host can serve it.
 
-    `holders`: by partition, the node ids of the hosts that have its files; `now`: by partition, the node that serves it already, which it
-    keeps where that is as even. `can_fetch`: a host that lacks the files can get them. Hosts with GPUs serve only what no other host can. Where
-    several can, a host gets partitions that follow each other: those of a graph with locality groups are near each other.
+    `holders`: by partition, the node ids of the hosts with its files. `now`: by partition, the node that serves it already; it stays there if
+    the hosts are as evenly loaded. `can_fetch`: a host without the files can get them. Hosts with GPUs serve only partitions that no other
+    host can. If several hosts can, each gets consecutive partitions, which are close to each other in a graph with locality groups.
     """
     plain = [host for host in hosts if not host.has_gpus] or list(hosts)
     choices = []
@@ -87,9 +87,9 @@ def assign(
 def look_for_files(
     hosts: Sequence[Host], url: str, files: Sequence[Sequence[FileEntry]]
 ) -> list[Mapping[str, FileStamps]]:
-    """By partition: how its `files` look on each host that has all of them, by node id.
+    """By partition: stamps of its `files` on each host that has all of them, by node id. Files are not read.
 
-    A host that is lost meanwhile has none. Nothing is read.
+    A host that is lost meanwhile counts as having none.
     """
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
     look: Any = ray.remote(**task_options)(_stamps_here)
@@ -103,7 +103,7 @@ def look_for_files(
 
 
 def _stamps_here(url: str, files: Sequence[Sequence[FileEntry]]) -> list[FileStamps | None]:
-    """By partition, its files' stamps on this host; None where one is missing."""
+    """By partition: the stamps of its files on this host; None if a file is missing."""
     stamps: list[FileStamps | None] = []
     for entries in files:
         try:

@@ -1,8 +1,9 @@
-"""Rows of other hosts that all workers of a host share: one copy, in memory that cannot outlive them.
+"""Rows of other hosts, shared by all workers of a host: one copy, in memory that cannot outlive the workers.
 
-Each worker counts which rows its next batches need. The rows that are in most batches of all the host's workers are chosen, and each asks for an even part of them. They lie in a memory file without a
-name (memfd_create), which the first worker makes and the others open through /proc while it lives. The kernel frees it with the last process that
-maps it, however that ends: there is nothing in /dev/shm to be left. What lies there never changes, so no batch differs by a bit.
+Each worker counts the rows that its next batches need. The rows in the most batches of all the host's workers are chosen, and each worker fetches
+an even part of them. They lie in an unnamed memory file (memfd_create), made by the first worker and opened by the others through /proc while it
+lives. The kernel frees it with the last process that maps it, however that ends, so nothing is left in /dev/shm. Shared rows never change, so
+batches stay equal to the bit.
 """
 
 import mmap
@@ -20,8 +21,8 @@ from graphmill.samplers.loading.scheduled_rows import SharedRows, copy_rows
 from graphmill.samplers.vocabulary.messages import NodeRows
 from graphmill.samplers.vocabulary.rank_shares import even_split
 
-_COUNTED = 16  # batches by which rows are chosen; more found no better ones
-_ASKED_ROWS = 1 << 16  # in one question
+_COUNTED = 16  # batches whose rows are counted; more chose no better rows
+_ASKED_ROWS = 1 << 16  # in one request
 _ALIGNED = 64
 
 
@@ -43,7 +44,7 @@ class HostMates:
         return self.ranks.index(self.rank)
 
     def memory(self, num_bytes: int) -> np.ndarray:
-        """uint8: zeros that the ranks of the host share. A collective call; all of a host ask for as much."""
+        """uint8: zeros that the ranks of the host share. A collective call with the same size on all ranks of a host."""
         fd = -1
         if self.place == 0:
             fd = os.memfd_create("graphmill-rows", os.MFD_CLOEXEC)
@@ -51,7 +52,7 @@ class HostMates:
         pid, theirs = gather_objects((os.getpid(), fd))[self.ranks[0]]
         own = fd if self.place == 0 else os.open(f"/proc/{pid}/fd/{theirs}", os.O_RDWR | os.O_CLOEXEC)
         mapped = mmap.mmap(own, max(num_bytes, 1))
-        gather_objects(None)  # all have opened it
+        gather_objects(None)  # all ranks have opened it
         os.close(own)
         return np.frombuffer(mapped, np.uint8)[:num_bytes]
 
@@ -61,14 +62,14 @@ def share_rows(
 ) -> list[SharedRows]:
     """The rows of each type that the host's ranks need most, as many as `num_bytes` hold; none on a host with one rank. A collective call.
 
-    `batches`: the rank's, of this epoch.
+    `batches`: this rank's batches of the epoch.
     """
     drawn = sampler.draw(epoch, batches[:_COUNTED])
     ones = [router.empty_rows(1, **vars(columns), stored=True) for router, _, columns in drawn[0].wanted]
     row_bytes = [sum(column.nbytes for column in vars(one).values() if column is not None) for one in ones]
-    # Each tells as many as there is room for, so that no lengths need be told; what nobody tells has the count 0.
+    # Each rank reports as many nodes as there is room for, padded with count 0, so that no lengths are exchanged.
     most = num_bytes // min(row_bytes) if len(mates.ranks) > 1 else 0
-    # Nodes are told by one number each, type after type.
+    # Nodes are numbered type after type.
     first_of = pointers(np.array([router.manifest.num_nodes for router, *_ in drawn[0].wanted]))
     own = [
         needed(router, [one.wanted[place][1] for one in drawn], most)
@@ -95,7 +96,7 @@ def share_rows(
 
 
 def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """(nodes of owners elsewhere, in how many batches each is), at most so many, those in the most batches."""
+    """(nodes on other hosts, number of batches that need each): the `most` nodes that the most batches need."""
     node, times = np.unique(np.concatenate(batches), return_counts=True)
     owner = np.searchsorted(np.asarray(router.manifest.partition_offsets), node, side="right") - 1
     far = ~router.is_near[owner]
@@ -107,9 +108,10 @@ def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np
 def most_needed(
     node: np.ndarray, times: np.ndarray, room: int, first_of: np.ndarray, row_bytes: Sequence[int]
 ) -> list[np.ndarray]:
-    """The nodes of each type, ascending, that are needed most often by all who told, as many rows as there is room for; entries of 0 times are none.
+    """Nodes of each type, ascending, whose rows are needed most often over all ranks, as many as fit into `room` bytes.
 
-    A type's nodes are told by numbers from its entry of `first_of` on. A byte saves as many bytes as its row is needed times, whatever the type.
+    `times`: how often each node is needed; entries with 0 are padding. The nodes of type i are numbered from first_of[i] on. Rows are chosen by
+    `times` alone: a byte of a row saves `times` bytes, whatever the type.
     """
     found, place = np.unique(node, return_inverse=True)
     total = np.bincount(place, weights=times, minlength=len(found))
@@ -122,7 +124,7 @@ def most_needed(
 
 
 def _columns(one: NodeRows, length: int, mates: HostMates) -> NodeRows:
-    """Shared room for so many rows like this one."""
+    """Shared memory for `length` rows like this one."""
     columns = {name: column for name, column in vars(one).items() if column is not None}
     sizes = {name: -(-length * column.nbytes // _ALIGNED) * _ALIGNED for name, column in columns.items()}
     memory, start, made = mates.memory(sum(sizes.values())), 0, {}
