@@ -1,7 +1,7 @@
-"""A finished run's predictions for every node of a graph, or every graph of a set: restartable, out as Parquet in id order.
+"""A finished run's predictions for every node of a graph or every graph of a set: restartable, written as Parquet in order of ids.
 
-A crew predicts the pieces that are missing (cluster/prediction/predictor.py): this process alone, or Ray actors (cluster/prediction/prediction_actors.py). Then the
-scores are taken batch by batch, as the ranks did, so that they are the run's own, and the crew joins the pieces to parts.
+A crew predicts the missing pieces (cluster/prediction/predictor.py): this process, or Ray actors (cluster/prediction/prediction_actors.py). Then scores
+are computed batch by batch, as the ranks did, so that they equal the run's, and the crew joins the pieces to parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,27 +22,27 @@ Progress = Callable[[str, int, int], None]  # stage, units done, units in all
 
 
 class Pieces(Protocol):
-    """Pieces by their names, in a folder or in memory."""
+    """Pieces by name, in a folder or in memory."""
 
     def read_piece(self, name: str, columns: Sequence[str]) -> pa.Table: ...
 
 
 class Crew(Protocol):
-    """Predictors of one prediction, wherever they run."""
+    """The predictors of one prediction, in this process or others."""
 
     def predict(self, pieces: Sequence[Piece], missing: Sequence[Piece], progress: Progress) -> None:
-        """Writes the missing pieces of these."""
+        """Writes the pieces in `missing`."""
 
     def join(self, parts: Sequence[int], pieces: Sequence[Piece], progress: Progress) -> None:
-        """Writes these parts of what the pieces hold."""
+        """Writes the parts of these numbers from the pieces."""
 
 
-# Begins a crew for these parts: `bounds`, int64 [num_parts], is the first id of each.
+# Begins a crew; `bounds`, int64 [num_parts]: the first id of each part.
 OpenCrew = Callable[[PredictionSpec, PredictionFolder, np.ndarray], AbstractContextManager[Crew]]
 
 
 class CrewHere:
-    """This process is the one predictor."""
+    """A crew of one predictor in this process."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -67,9 +67,9 @@ class CrewHere:
 
 
 def split_scores(folder: Pieces, spec: PredictionSpec, pieces: Sequence[Piece]) -> dict[str, dict[str, float]]:
-    """Scores by split, each taken as the run's positions did: every one batch by batch, then their sum. Splits without targets have none.
+    """Scores by split, computed as in the run: each position's batch by batch, then their sum. Splits without targets are left out.
 
-    Equal to the run's own to the last bit on the same kind of device.
+    Equal to the run's scores to the last bit on the same kind of device.
     """
     scores = {}
     for number, split in enumerate(spec.splits if spec.has_targets else ()):
@@ -105,10 +105,10 @@ def predict_all(
     crew: OpenCrew,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Makes what is missing of the folder; returns the summary, which is then there too.
+    """Completes the folder of predictions; writes and returns its summary.
 
-    `plan`: the pieces, and the ids of all that they hold, ascending, of which every `settings["shard_rows"]`th begins a part.
-    Raises what the crew raises; what is finished stays, and the same call goes on from there.
+    `plan`: the pieces, and the ids of all predictions, ascending; every `settings["shard_rows"]`th id begins a part. Raises the crew's errors;
+    finished pieces stay, and the same call continues from them.
     """
     pieces, ids = plan
     bounds = ids[:: settings["shard_rows"]]

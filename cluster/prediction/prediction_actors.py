@@ -1,7 +1,7 @@
-"""Predictors in processes of their own: Ray actors, each of which takes the next pieces when it is free, and is started again where it died.
+"""Predictors as Ray actors. A free actor takes the next pieces; an actor that died is restarted.
 
-Where the run was scored on the whole graph, its nodes spread over the workers, so is the prediction: a piece is a worker's part of a split,
-all workers predict at once, and the bits are the run's with as many workers.
+If the run was scored full-graph, with the nodes spread over the workers, so is the prediction: a piece is a worker's part of a split, all workers
+predict at once, and the bits are those of the run with as many workers.
 """
 
 import time
@@ -24,27 +24,27 @@ from graphmill.cluster.ray.process_group import Point, meet, meeting_point
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 from graphmill.storage.predictions import PredictionFolder
 
-_OTHERS_S = 5.0  # after one worker has failed, for the others to say why
-Worker = Callable[..., ray.ObjectRef]  # begins a call: the method's name, its arguments
+_OTHERS_S = 5.0  # after the first failure: wait for the other workers' errors
+Worker = Callable[..., ray.ObjectRef]  # begins a call of a method with arguments
 
 
 class MeetingPredictor(Predictor):
-    """One that may share the full graph with others: those call `meet` first, and `predict` is a collective call then."""
+    """A predictor that may share the full graph with others: all call `meet` first, and `predict` is then a collective call."""
 
     def meeting_point(self) -> Point:
-        """Where this process, which will be rank 0, meets the others."""
+        """The meeting point of this process, which will be rank 0, and the others."""
         return meeting_point()
 
     def meet(self, point: Point, rank: int, num_ranks: int) -> None:
-        """Joins the group that meets there; a collective call."""
+        """Joins the process group at this point; a collective call."""
         meet(point, rank, num_ranks, "nccl" if self.device.type == "cuda" else "gloo")
 
 
 class PredictorActor:
-    """A predictor in a process of its own, made by its first call.
+    """A predictor in a separate process, made by the first call.
 
-    Each call brings what all predictors share, as a reference. The constructor has none: Ray prints an error for an actor that may be
-    restarted and whose constructor needs the object store, since it cannot know that this driver keeps the object until the end.
+    Each call passes the predictors' shared arguments as a reference. The constructor does not: Ray prints an error for a restartable actor whose
+    constructor needs the object store, since Ray cannot know that this driver keeps the object until the end.
     """
 
     def __init__(self, device: str) -> None:
@@ -52,7 +52,7 @@ class PredictorActor:
         self._predictor: MeetingPredictor | None = None
 
     def call(self, shared: Sequence[ray.ObjectRef], method: str, *arguments: Any) -> Any:
-        """What the predictor's method returns."""
+        """The result of the predictor's method."""
         if self._predictor is None:
             spec, folder, bounds = ray.get(shared[0], timeout=COLLECTIVE_TIMEOUT_S)
             self._predictor = MeetingPredictor(spec, folder, bounds, self._device)
@@ -61,7 +61,7 @@ class PredictorActor:
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """The workers."""
+    """Options of the workers."""
 
     num_workers: int
     use_gpu: bool
@@ -71,7 +71,8 @@ class PoolOptions:
 
 
 class ActorCrew:
-    """Raises what a worker raised on purpose, StageError where one failed or died too often, DeadlineError where nothing came in time."""
+    """All workers. Raises the error that a worker raised on purpose, StageError if a worker failed or died too often, DeadlineError if no result
+    came in time."""
 
     def __init__(self, workers: Sequence[Worker], spec: PredictionSpec, pool: PoolOptions) -> None:
         self._workers, self._spec, self._pool = workers, spec, pool
@@ -81,7 +82,7 @@ class ActorCrew:
     def of(
         cls, pool: PoolOptions, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray
     ) -> "Iterator[ActorCrew]":
-        """Inside a Ray session."""
+        """Starts the actors in the current Ray session, and ends them with the block."""
         restarts = 0 if pool.together else pool.restarts
         actor: Any = ray.remote(
             num_cpus=1, num_gpus=1 if pool.use_gpu else 0, max_restarts=restarts, max_task_retries=restarts
@@ -104,9 +105,9 @@ class ActorCrew:
         self._run("join", [(index, pieces) for index in parts], progress)
 
     def _predict_together(self, pieces: Sequence[Piece], splits: Set[int], progress: Progress) -> None:
-        """These splits by all the workers at once: worker i predicts batch i of all that the same batches make."""
+        """Predicts these splits with all workers at once: worker i predicts batch i of every split with the same batches."""
         workers = self._workers
-        # All of them: who met would wait for the rest with torch's patience and words.
+        # Wait for all first: in `meet` the others would wait for a late worker with torch's deadline and message.
         points = [worker("meeting_point") for worker in workers]
         _wait(points, "start", self._pool)
         point = ray.get(points[0], timeout=self._pool.deadline_s)
@@ -120,7 +121,7 @@ class ActorCrew:
             progress("predict", done, len(pieces))
 
     def _run(self, method: str, calls: Sequence[tuple], progress: Progress) -> None:
-        """Makes these calls, each by the next worker that is free; ends at the first that fails."""
+        """Gives each call to the next free worker; ends at the first failure."""
         pool, waiting, running, done = self._pool, iter(calls), {}, 0
         for worker, call in zip(self._workers, waiting):
             running[worker(method, *call)] = worker
@@ -140,7 +141,7 @@ class ActorCrew:
 
 
 def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
-    """Waits for all, or until one fails: then raises the error that says most; the others' may be that they miss that worker."""
+    """Waits for all, or until one fails; then raises the most telling error, since other workers may only report that they miss the failed one."""
     failed: list[GraphmillError] = []
     waiting, deadline = list(references), time.monotonic() + pool.deadline_s
     while waiting and (left := deadline - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""Columns of predictions: those of a piece, batch by batch, and those that users read, by the task."""
+"""Columns of predictions: of a piece, batch by batch, and of the parts that users read, by task."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from graphmill.storage.graph import SourceIds
 
 
 def batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | None, states: Tensor | None) -> pa.Table:
-    """A batch's rows: whose, in which batch at which place, what was predicted, what is true."""
+    """A batch's rows: id, batch, place within the batch, prediction, target."""
     count = len(ids)
     columns = {
         "id": _array(ids),
@@ -38,7 +38,7 @@ def batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | No
 
 
 def two_axes(rows: Tensor) -> Tensor:
-    """[n, width], also of no rows: a chunk of a random partition may hold nothing to predict."""
+    """[n, width], also for n = 0: a chunk of a random partition may hold nothing to predict."""
     return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
 
 
@@ -55,13 +55,13 @@ def rows_of_column(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _lists(answer: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
-    """Answers [n, L] as lists of 1 and 0, null where they are not known."""
+    """Answers [n, L] as lists of 1 and 0, null if unknown."""
     flat = pa.array((answer > 0).reshape(-1).astype(np.int8), mask=None if known is None else ~known.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, answer.shape[1])
 
 
 def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[str, Any]:
-    """What the parts hold of targets and predictions; unknown targets are null."""
+    """The parts' columns of targets and predictions; unknown targets are null."""
     predicted = rows_of_column(table["prediction"])
     true = rows_of_column(table["target"]) if "target" in table.column_names else None
     if isinstance(task, Classification):
@@ -95,7 +95,7 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
 
 
 def _best_links(predicted: np.ndarray) -> dict[str, Any]:
-    """Lists of destinations and their scores, from `LinkModel`'s [n, 2 · top_k]; shorter ones of nodes that have less left."""
+    """Lists of destinations and their scores, from `LinkModel`'s [n, 2 · top_k]; nodes with fewer candidates have shorter lists."""
     destination, score = np.hsplit(predicted, 2)
     found = destination >= 0
     ptr = pa.array(pointers(found.sum(axis=1)).astype(np.int32))
@@ -104,5 +104,5 @@ def _best_links(predicted: np.ndarray) -> dict[str, Any]:
 
 
 def named_by(lists: pa.ListArray, source_ids: SourceIds) -> pa.ListArray:
-    """Lists of nodes by the strings that are their ids."""
+    """Lists of nodes by their string ids."""
     return pa.ListArray.from_arrays(lists.offsets, source_ids.of(lists.values.to_numpy()))

@@ -1,8 +1,7 @@
-"""Predicts a finished run's batches and writes them as pieces; joins pieces to parts in order of id.
+"""Predicts a finished run's batches and writes them as pieces; joins pieces to parts in order of ids.
 
-The batches are those by which the run's splits were scored: the same samplers for the same number of ranks. So every prediction has the
-bits that the run saw. A piece is a few batches in a row of one split; splits that the run scored by the same batches are predicted by one
-pass over them.
+The batches are those that scored the run's splits: the same samplers for the same number of ranks. So every prediction equals the run's to the bit.
+A piece is a few consecutive batches of one split. Splits that were scored by the same batches are predicted in one pass.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,14 +31,14 @@ from graphmill.storage.graph import SourceIds
 from graphmill.storage.graph_sets.graph_set import GraphIds
 from graphmill.storage.predictions import PredictionFolder
 
-_PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
+_PIECES_PER_SPLIT = 8  # at least, if there are as many batches: so that workers share a split
 UNSPLIT = "none"
 
 
 def with_unsplit(samplers: Mapping[str, Any]) -> dict[str, Any]:
-    """The samplers' options by split, and those by which the nodes in no split are reached as those of a split are.
+    """The samplers' options by split, with options for the nodes in no split, which are sampled as the nodes of a split are.
 
-    Which rank predicts a node of the full graph does not depend on the roots: one pass is for all of them.
+    The rank that predicts a node of the full graph does not depend on the roots: one pass predicts all of them.
     """
     options = samplers["train"]
     if isinstance(options, FullGraphOptions):
@@ -51,12 +50,12 @@ def with_unsplit(samplers: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """One split, and how it is cut into batches."""
+    """One split and its batches."""
 
-    name: str  # UNSPLIT: what is in no split
-    sampler: Any  # its options
+    name: str  # UNSPLIT: nodes or graphs in no split
+    sampler: Any  # the sampler's options
     micro_batches: int  # of a step of the run
-    num_positions: int  # at which the run scored them, by `deal_split`
+    num_positions: int  # that scored the batches, by `deal_split`
 
     @property
     def code(self) -> int:
@@ -65,7 +64,7 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class PredictionSpec:
-    """Everything a worker needs."""
+    """Everything that a predictor needs."""
 
     data: TrainingData
     build_model: Callable[[], torch.nn.Module]
@@ -74,16 +73,16 @@ class PredictionSpec:
     target_names: tuple[str, ...]  # of a task with columns
     has_targets: bool
     splits: tuple[SplitPlan, ...]
-    embeddings: bool  # what the model's `head` reads, the rows that its `predicted_rows(states, batch)` chooses
+    embeddings: bool  # also write the inputs of the model's `head`, in the rows that `model.predicted_rows(states, batch)` chooses
     precision: str
     seed: int
     loader: LoaderOptions
-    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
-    estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
-    # Further columns that say what ids mean which are not the source's own; None: there are none.
+    table: Callable[[], SavedTable] | None = None  # opens the run's embedding table, if it has one
+    estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: they do not
+    # Columns that explain ids that are not the source's; None: the ids are the source's.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
-    source_ids: SourceIds | GraphIds | None = None  # of nodes whose ids are strings, of graphs that have some
-    end_ids: SourceIds | None = None  # of nodes where links end, the same
+    source_ids: SourceIds | GraphIds | None = None  # string ids of nodes, or the source's ids of graphs
+    end_ids: SourceIds | None = None  # string ids of the nodes where links end
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Piece:
 
 
 def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
-    """Pieces of at most `most` batches, by split and batch. A function of its arguments alone: any number of workers has the same."""
+    """Pieces of at most `most` batches, by split and batch; the same for any number of workers."""
     pieces = []
     for split, count in enumerate(num_batches):
         size = max(1, min(most, -(-count // _PIECES_PER_SPLIT)))
@@ -109,7 +108,7 @@ def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
 
 
 def plan_passes(pieces: Sequence[Piece], splits: Sequence[SplitPlan]) -> list[tuple[Piece, ...]]:
-    """The pieces that the same batches make, together."""
+    """Groups the pieces that have the same batches."""
     batches = [(split.sampler, split.micro_batches) for split in splits]
     passes: dict[tuple[int, int, int], list[Piece]] = {}
     for piece in pieces:
@@ -119,7 +118,7 @@ def plan_passes(pieces: Sequence[Piece], splits: Sequence[SplitPlan]) -> list[tu
 
 
 class _BatchRange:
-    """Some consecutive batches of a sampler, under their own numbers, as a sampler."""
+    """Consecutive batches of a sampler, with their original numbers, as a sampler."""
 
     def __init__(self, sampler: Sampler, start: int, stop: int) -> None:
         self._sampler, self._start, self._stop = sampler, start, stop
@@ -142,14 +141,14 @@ class _BatchRange:
 
 def load_trained(build_model: Callable[[], torch.nn.Module], weights: bytes, seed: int) -> torch.nn.Module:
     """The model of a run with the weights of a safetensors file, in evaluation mode."""
-    torch.manual_seed(seed)  # as the trainer does: what a model draws when it is built is the run's
+    torch.manual_seed(seed)  # as in the trainer, so that random numbers of the constructor are the run's
     model = build_model()
     model.load_state_dict(load_tensors(weights))
     return model.eval()
 
 
 class Predictor:
-    """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them."""
+    """Predicts pieces and joins parts. Opens the data and builds the model at first use."""
 
     def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
         """`bounds`: int64 [num_parts], the first id of each part."""
@@ -159,13 +158,13 @@ class Predictor:
         self._table: SavedTable | None = None
 
     def predict(self, *pieces: Piece) -> None:
-        """Writes pieces that the same batches make. Raises as `rows`."""
+        """Writes pieces that have the same batches. Raises as `rows`."""
         for piece, table in self.rows(*pieces).items():
             self._folder.write_piece(piece.name, table, self._bounds)
 
     @flushed_subnormals()
     def rows(self, *pieces: Piece) -> dict[Piece, pa.Table]:
-        """The tables of pieces that the same batches make. Raises DataError where a prediction is not finite, FormatError where a file of the data was
+        """The tables of pieces that have the same batches. Raises DataError if a prediction is not finite, FormatError if a file of the data was
         changed meanwhile."""
         spec, first = self.spec, pieces[0]
         data, model = self._open()
@@ -191,11 +190,11 @@ class Predictor:
                     self._check_finite(batch, *found, split.name)
                     more = [None if column is None else column[own] for column in (target, rows_of_head)]
                     rows[piece].append(batch_table(batch.index, *found, *more))
-        data.check()  # nothing that comes from a changed file is kept
+        data.check()  # no prediction from a changed file is kept
         return {piece: pa.concat_tables(rows[piece]) for piece in pieces}
 
     def _batches(self, loader: Loader) -> Iterator[Any]:
-        """With the rows of the run's embeddings, where it has some."""
+        """The loader's batches, with rows of the run's embedding table if it has one."""
         if self.spec.table is None:
             return loader.epoch(0)
         if self._table is None:
@@ -203,7 +202,7 @@ class Predictor:
         return embedded(loader.epoch(0), self._table.read, self._table.node_types)
 
     def join(self, index: int, pieces: Sequence[Piece]) -> None:
-        """Writes one part of what these pieces hold."""
+        """Writes one part from the pieces."""
         spec, limit = self.spec, np.iinfo(np.int64).max
         start = int(self._bounds[index])
         stop = int(self._bounds[index + 1]) if index + 1 < len(self._bounds) else limit
@@ -247,7 +246,7 @@ class Predictor:
 
 @contextmanager
 def _capture(model: Any, states: list[Tensor]) -> Iterator[None]:
-    """Every forward pass inside the block appends what the model's head reads."""
+    """Every forward pass inside the block appends the input of the model's head to `states`."""
     handle = model.head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Shows progress from a thread of its own, so that a blocked terminal or pipe delays no record of the run."""
+"""Shows progress from a separate thread, so that a blocked terminal or pipe delays no record of the run."""
 
 import queue
 import threading
@@ -9,18 +9,15 @@ from graphmill.cluster.process.graceful_stop import interrupt_main
 from graphmill.cluster.runs.records import Record
 from graphmill.core.daemon_threads import beside
 
-_MAX_WAITING = 100  # beyond that a step's progress is not shown
-_END_S = 5.0  # longest wait at the end for what is not shown yet
+_MAX_WAITING = 100  # records; with more waiting, a step's progress is not shown
+_END_S = 5.0  # longest wait at the end for records that are not shown yet
 
 
 @contextmanager
 def progress_thread(
     show: Callable[[Record], None], end_now: Callable[[], None] = interrupt_main
 ) -> Iterator[Callable[[Record], None]]:
-    """Yields a function that passes records on to `show` and does not wait.
-
-    An error in `show` ends the body, by `end_now`, and is raised.
-    """
+    """Yields a function that passes records to `show` and does not wait. An error in `show` ends the block, by `end_now`, and is raised."""
     waiting: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
 
     def tell(record: Record) -> None:

@@ -1,4 +1,4 @@
-"""A thread of the driver passes on what rank 0 records, and asks the workers to stop once the driver wants it."""
+"""A thread of the driver that passes on rank 0's records, and asks the workers to stop once the driver wants it."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from graphmill.cluster.runs.records import AttemptRecords, Record, RecordReader
 from graphmill.core.daemon_threads import beside
 from graphmill.core.errors import StageError
 
-_END_S = 20.0  # longest wait at the end for what is not recorded yet
+_END_S = 20.0  # longest wait at the end for records that are not passed on yet
 
 
 @contextmanager
@@ -20,10 +20,10 @@ def followed(
     end_now: Callable[[], None] = interrupt_main,
     settle: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Passes all records to `consume`, from a thread, until the context ends; then calls `settle`, which returns when they are kept, and removes
-    the reports.
+    """Passes all records to `consume`, from a thread, until the block ends; then calls `settle`, which returns when they are saved, and removes
+    the records' files.
 
-    Asks the workers to stop once `stopping` is set. An error in `consume` ends the body, by `end_now`, and is raised as StageError.
+    Asks the workers to stop once `stopping` is set. An error in `consume` ends the block, by `end_now`, and is raised as StageError.
     """
     reader = RecordReader(reports)
 
@@ -37,7 +37,7 @@ def followed(
             for record in reader.fresh():
                 consume(record)
 
-    # Training without a record is worth nothing: after an error what waits in the main thread ends as by Ctrl-C, and the error is shown.
+    # Training without records is useless: an error ends the main thread's wait as Ctrl-C does, and is shown.
     try:
         with beside(follow, "records", _END_S, end_now) as following:
             yield

@@ -1,15 +1,15 @@
-"""What rank 0 tells the driver, by files in the run's directory, which all nodes share (Ray Train checks that before workers start).
+"""Rank 0's records for the driver: files in the run's directory, which all nodes share (Ray Train checks that before workers start).
 
     attempts/20261123-201530-123456.records   one start of the workers: epochs, traffic …, one JSON object a line; rank 0 alone appends
     attempts/20261123-201530-123456.step      the latest step, overwritten: progress that nobody needs afterwards
     attempts/20261123-201530-123456.request   "stop" once the driver asks the workers to save and end
 
-On an object store, which cannot append, an attempt has a folder, `…/records-000001` hold what was told until then, numbered without gaps, and `…/step` and
-`…/request` lie beside them.
+An object store cannot append, so an attempt has a folder there: `…/records-000001`, `…/records-000002` … hold the records, without gaps in the numbers, next to
+`…/step` and `…/request`.
 
-Each file has one writer, and each attempt has files of its own: a worker that outlives its attempt disturbs nobody. Nobody waits for anybody: a thread of rank 0 writes
-what has been told, training waits for it before a checkpoint counts alone (`flush`), and what a killed driver has not recorded the next one reads here. Files are opened for
-each use, so that network file systems show what others have written (close-to-open consistency).
+Each file has one writer, and each attempt has separate files, so a worker that outlives its attempt disturbs nobody. A thread of rank 0 writes the records.
+Training waits for it only before a checkpoint counts (`flush`). Records that a killed driver did not take are read here by the next one. Files are opened for each use,
+so that network file systems show what others have written (close-to-open consistency).
 """
 
 import json
@@ -31,44 +31,44 @@ Record = Mapping[str, Any]
 
 ATTEMPTS = "attempts"
 _STOP = b"stop"
-_END_S = 150.0  # longest wait for what is still to be written: more than one request's deadline
+_END_S = 150.0  # longest wait for unwritten records: more than the deadline of a request
 _NAME = re.compile(r"(\d{8}-\d{6}-\d{6})(\.(records|step|request))?")
 _FILE = re.compile(r"records(-\d{6,})?|step|request")
 
 
-_TOLD_SHARE = 16  # of the epochs so far: after how many more they are told again
+_TOLD_SHARE = 16  # the next report comes after 1 / 16 of the epochs so far
 
 
 @dataclass(frozen=True)
 class AttemptRecords:
-    """One attempt's; small, and safe to send to workers."""
+    """The files of one attempt; small, and safe to send to workers."""
 
     run: RunStore
     name: str
 
     @classmethod
     def create(cls, run: RunStore) -> "AttemptRecords":
-        """Those of a new attempt; no name is given twice."""
+        """The files of a new attempt; a name is never used twice."""
         return cls(RunStore(run.absolute), datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f"))
 
     @classmethod
     def left(cls, run: RunStore) -> "list[AttemptRecords]":
-        """Those of attempts whose driver was killed, oldest first."""
+        """The files of attempts whose driver was killed, oldest first."""
         names = {match[1] for name in run.names(ATTEMPTS) if (match := _NAME.fullmatch(name))}
         return [each for name in sorted(names) if (each := cls(RunStore(run.absolute), name))._files()]
 
     @property
     def look_s(self) -> float:
-        """Between two looks of the driver."""
+        """Seconds between two looks of the driver."""
         return 0.1 if self.run.is_local else 1.0
 
     @property
     def period_s(self) -> float:
-        """At least this passes between two looks of rank 0, which writes and asks then."""
+        """Least seconds between two looks of rank 0, at which it writes records and reads the request."""
         return 0.1 if self.run.is_local else 2.0
 
     def path(self, file: str) -> str:
-        """Of one of its files: "records", "step" or "request"."""
+        """The path of a file: "records", "step" or "request"."""
         return f"{ATTEMPTS}/{self.name}{'.' if self.run.is_local else '/'}{file}"
 
     def ask_to_stop(self) -> None:
@@ -78,7 +78,7 @@ class AttemptRecords:
         self.run.remove(self._files())
 
     def _files(self) -> list[str]:
-        """Of those that it may have, these are there."""
+        """Paths of the attempt's files that exist."""
         if self.run.is_local:
             there, files = set(self.run.names(ATTEMPTS)), ("records", "step", "request")
             return [path for file in files if (path := self.path(file)).rpartition("/")[2] in there]
@@ -86,7 +86,7 @@ class AttemptRecords:
 
 
 class Recorder:
-    """Rank 0's end. What goes wrong in its thread is raised by the next call."""
+    """Rank 0's end. An error in its thread is raised by the next call."""
 
     def __init__(self, records: AttemptRecords) -> None:
         self._records = records
@@ -95,16 +95,16 @@ class Recorder:
         self._step = b""
         self._told = self._written = 0  # records
         self._stop = self._hurry = self._closed = False
-        self._work: Future[None] | None = None  # the thread, from the first record on: other ranks have none to tell
+        self._work: Future[None] | None = None  # the thread, from the first record on: other ranks have none
 
     def push(self, record: Record) -> None:
-        """Tells the driver; waits for nobody."""
+        """Adds a record for the driver; does not wait."""
         self._check()
         line = json.dumps(record).encode() + b"\n"
         with self._changed:
             if self._work is None:
                 self._work = begin(self._follow, "records")
-                self._work.add_done_callback(self._wake)  # not before it is done, or who waits looks too early
+                self._work.add_done_callback(self._wake)  # called once it is done: a waiter must not look earlier
             if record["kind"] == "step":
                 self._step = line
             else:
@@ -113,11 +113,11 @@ class Recorder:
                 self._changed.notify_all()
 
     def stop_asked(self) -> bool:
-        """Whether the driver has asked the workers to save and end, at the last look."""
+        """Whether the driver had asked the workers to save and end at the last look."""
         return self._stop
 
     def flush(self) -> None:
-        """Returns when all that was told would outlive every process and machine. Raises StageError where it is not written in time."""
+        """Returns when all records are on disk or on the store. Raises StageError if they are not written in time."""
         with self._changed:
             told, self._hurry = self._told, True
             self._changed.notify_all()
@@ -127,7 +127,7 @@ class Recorder:
             raise StageError(f"{self._records.run}: what was told is not written after {_END_S:g} s")
 
     def close(self) -> None:
-        """Flushes, at the end."""
+        """Flushes and ends the thread."""
         if self._closed or self._work is None:
             return
         try:
@@ -187,10 +187,10 @@ class RecordReader:
         self._step, self._last_epoch = b"", -1
 
     def fresh(self) -> Iterator[Record]:
-        """What was told since the last call, in order; of steps the latest."""
+        """The records since the last call, in order; of steps only the latest."""
         step = self._records.run.read(
             self._records.path("step")
-        )  # before the records: if its epoch ends there, it is old
+        )  # read before the records: if they end its epoch, the step is old
         yield from self.records()
         if step and step != self._step:
             with suppress(ValueError):  # it is being written
@@ -200,7 +200,7 @@ class RecordReader:
                     yield record
 
     def records(self) -> Iterator[Record]:
-        """What was told since the last call, but for steps."""
+        """The records since the last call, without steps."""
         while True:
             lines, self._place = self._records.run.tail(self._records.path("records"), self._place)
             if not lines:
@@ -213,10 +213,11 @@ class RecordReader:
 
 
 def is_recorded(epoch: int) -> bool:
-    """Whether workers tell after this epoch, counted from 0, what grows with partitions and ranks: after each of the first 32, then ever more rarely.
+    """Whether workers report traffic and ranks (whose size grows with partitions and ranks) after this epoch, counted from 0: after each of the first
+    32, then ever more rarely.
 
-    A run of n epochs tells it about 16 ln(n / 32) + 32 times, 160 times in 100,000 epochs. What is told are sums since the last time, so nothing is
-    left out; a fault costs at most what the last sixteenth of the epochs would have told. The same on all ranks, and after a resume.
+    A run of n epochs reports about 16 ln(n / 32) + 32 times: 160 times in 100,000 epochs. Reports are sums since the last one, so nothing is left out;
+    a fault loses at most the last sixteenth of the epochs. The same on all ranks, and after a resume.
     """
     told = 1
     while told <= epoch:

@@ -1,16 +1,16 @@
 """One run's directory, owned by the driver.
 
 config.json        the resolved configuration
-environment.json   versions and machine, as the latest part of the run found them
+environment.json   versions and machine of the latest part of the run
 metrics.jsonl      one line per epoch
-events.jsonl       one line per beginning, start of the workers (after a failure: once more), failure, epoch's traffic and end, with its UTC time
+events.jsonl       one line, with UTC time, per beginning, start of the workers (again after a failure), failure, epoch's traffic and end
 tensorboard/       the same as TensorBoard events
 train/             Ray Train's own state and checkpoints
-attempts/          what the workers of an attempt that has not ended report (cluster/runs/records.py)
+attempts/          records of the workers of an attempt in progress (cluster/runs/records.py)
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
 summary.json       final scores, baselines, throughput
-report.html        all of this for people
-baselines/         runs of classic models beside this one, trained before it, where they were asked for
+report.html        all of this as a page
+baselines/         runs of classic models, if asked for; they are trained before this run
 """
 
 import json
@@ -32,7 +32,7 @@ from graphmill.storage.filesystem.outputs import check_output, names_there
 if TYPE_CHECKING:
     import fsspec
 
-# What TensorBoard shows of an epoch, and in which group; scores of the validation are "valid/…".
+# TensorBoard's name of each value of an epoch; validation scores are "valid/…".
 _SCALARS = {
     "train_loss": "train/loss",
     "learning_rate": "train/learning_rate",
@@ -46,14 +46,13 @@ _SCALARS = {
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces a file's text; readers see the old or the new one."""
-    # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
+    """Replaces a file's text; readers see the old or the new text."""
+    # A message may quote a file name that is not UTF-8, as a lone surrogate.
     write_durably(path, text.encode("utf-8", errors="backslashreplace"))
 
 
 def check_free(run: Path | RunStore) -> None:
-    """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins, a
-    graph from memory, or who was about to begin one."""
+    """Raises ConfigError if the directory holds anything but what may come before a run: baselines, a graph from memory, or a lease."""
     place = RunStore.of(run)
     if place.holds_run:
         raise ConfigError(
@@ -67,7 +66,7 @@ def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
 
 
 def log_failure(run: RunStore, text: str) -> Path:
-    """Adds the text to the run's failure.log, which is returned; a full disk is the driver's to tell."""
+    """Adds the text to the run's failure.log and returns its path. A full disk is ignored: the driver reports it."""
     log = run.folder / "failure.log"
     with suppress(OSError), log.open("a") as stream:
         stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
@@ -75,7 +74,7 @@ def log_failure(run: RunStore, text: str) -> Path:
 
 
 def make_folder(place: RunStore) -> None:
-    """Raises ConfigError where the folder cannot be made."""
+    """Raises ConfigError if the folder cannot be made."""
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -90,13 +89,13 @@ class RunDirectory:
     def __init__(self, run: Path | RunStore) -> None:
         self.place = RunStore.of(run)
         self.path = self.place.folder
-        self.settle: Callable[[], None] = lambda: None  # returns when the place has all that is written
-        self.hold: RunLease | None = None  # of a run on a store, once its driver has it
-        self.has_report = False  # whether the page of this training was written
+        self.settle: Callable[[], None] = lambda: None  # returns when the store has all that is written
+        self.hold: RunLease | None = None  # the driver's lease of a run on a store
+        self.has_report = False  # whether this training's report.html was written
         self._metrics = self.path / "metrics.jsonl"
         self._events: EventFile | None = None
         self._new_config: Mapping[str, Any] | None = None  # until the workers of a continued run accept it
-        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # called with every epoch's record once written
 
     @property
     def is_lost(self) -> bool:
@@ -105,7 +104,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, run: Path | RunStore, config: Mapping[str, Any]) -> "RunDirectory":
-        """A new run. Raises ConfigError where the directory already holds something."""
+        """A new run. Raises ConfigError as `check_free`."""
         place = RunStore.of(run)
         check_free(place)
         make_folder(place)
@@ -114,7 +113,7 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, run: Path | RunStore, config: Mapping[str, Any]) -> "RunDirectory":
-        """An earlier run, continued. Its configuration is replaced by the one now in force when it starts, not where that is refused."""
+        """An earlier run, continued. `config` replaces its configuration when the workers start, and not if they refuse it."""
         place = RunStore.of(run)
         load_config(place)
         if not place.is_local:
@@ -124,7 +123,7 @@ class RunDirectory:
         return continued
 
     def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
-        """Says which epoch is recorded next, and after which of its steps: later ones, recorded before, are forgotten."""
+        """Begins recording at this epoch and step; recorded epochs from `next_epoch` on are removed."""
         if self._new_config is not None:
             write_atomic(self.path / "config.json", json.dumps(self._new_config, indent=1) + "\n")
             self._new_config = None
@@ -139,14 +138,14 @@ class RunDirectory:
         )
 
     def make_up(self, reports: Iterable[Mapping[str, Any]], next_epoch: int) -> None:
-        """Records epochs before `next_epoch` that were reported to a driver that was killed before it recorded them."""
+        """Records epochs before `next_epoch` that a killed driver received but did not record."""
         recorded = {epoch["epoch"] for epoch in self.metrics()}
         for report in reports:
             if report["kind"] == "epoch" and report["epoch"] < next_epoch and report["epoch"] not in recorded:
                 self.take(report)
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Records what rank 0 reports: a start of the workers, the planned steps, an epoch, traffic, a damaged checkpoint; not a step."""
+        """Records a report of rank 0: a start of the workers, the planned steps, an epoch, traffic, a damaged checkpoint; not a step."""
         values = {name: value for name, value in report.items() if name != "kind"}
         if report["kind"] == "epoch":
             self.record(values)
@@ -160,7 +159,7 @@ class RunDirectory:
         workers, "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:
-            cut = False  # a line that a kill cut short is ended, so that only it is lost
+            cut = False  # whether a kill cut the last line short: it is ended, so that only that line is lost
             if stream.seek(0, os.SEEK_END):
                 stream.seek(-1, os.SEEK_END)
                 cut = stream.read(1) != b"\n"
@@ -174,7 +173,7 @@ class RunDirectory:
         with open(self._metrics, "a") as stream:
             stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
             stream.flush()
-            os.fsync(stream.fileno())  # a checkpoint that a loss of power spares must not follow an epoch that it took
+            os.fsync(stream.fileno())  # after a loss of power, no checkpoint may follow an epoch whose record is lost
         scalars = {
             _SCALARS.get(name) or name.replace("_", "/", 1): value
             for name, value in epoch_record.items()
@@ -185,7 +184,7 @@ class RunDirectory:
             listen(epoch_record)
 
     def _complete_lines(self) -> list[str]:
-        """Lines of metrics.jsonl but for one that an interruption cut short."""
+        """Lines of metrics.jsonl, without one that an interruption cut short."""
         if not self._metrics.exists():
             return []
         return [line for line in self._metrics.read_text().splitlines(keepends=True) if line.endswith("}\n")]
@@ -210,7 +209,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load_config(run: Path | RunStore, advice: str = "start one without --run.resume") -> dict[str, Any]:
-    """The configuration saved with a run. Raises FormatError where there is none."""
+    """The configuration saved with a run. Raises FormatError if there is none."""
     place = RunStore.of(run)
     content = place.read(CONFIG)
     if content is None:

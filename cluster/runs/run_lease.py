@@ -1,11 +1,10 @@
-"""One driver at a time trains a run. In a folder a lock keeps others out, which ends with the process. On an object store, which has none, a lease does:
+"""Lets one driver at a time train a run: by a lock on a local folder, which ends with the process, and by a lease on an object store:
 
-    holders/000003.json     who trains it; the highest number counts
+    holders/000003.json     the driver that trains the run; the highest number counts
 
-To hold it is to create the next number, which the store lets one of several do; so nobody who was cut off for a while goes on beside its
-successor: it finds a higher number at its next look, and ends. The holder's file is written again four times a lease. Who comes later waits for
-a lease, and takes over where the file has not changed meanwhile: no clocks are compared. A holder of this machine whose process is gone is
-followed at once.
+A driver takes the lease by creating the next number, which the store allows to one of several. A holder that was cut off finds a higher number at
+its next look, and ends. The holder rewrites its file four times per lease period. A newcomer waits for one period, and takes over if the file did
+not change; no clocks are compared. If the holder is a process of this machine that is gone, the newcomer takes over at once.
 """
 
 import contextlib
@@ -41,9 +40,9 @@ class Holder:
     host: str
     pid: int
     process: (
-        str  # what else tells it from one of the same number: the machine's start, the process namespace, its own start
+        str  # distinguishes processes of the same pid: the machine's start, the process namespace, the process's start
     )
-    token: str  # of one hold: a process may have several
+    token: str  # distinguishes leases of the same process
     renewals: int = 0
     ended: bool = False
 
@@ -52,7 +51,7 @@ class Holder:
         return cls(socket.gethostname(), os.getpid(), _process(os.getpid()), secrets.token_hex(4))
 
     def is_gone(self) -> bool:
-        """Whether it has ended for certain, as far as can be seen from here."""
+        """Whether the holder has certainly ended, as far as this machine can tell."""
         return self.ended or (
             self.process.rpartition(" ")[0] == _process(os.getpid()).rpartition(" ")[0] != ""
             and _process(self.pid) != self.process
@@ -60,7 +59,7 @@ class Holder:
 
 
 def _process(pid: int) -> str:
-    """Of a process of this machine; empty where there is no such process, or the system does not say."""
+    """`Holder.process` of a process of this machine; empty if there is no such process or the system does not say."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
@@ -72,8 +71,10 @@ def _process(pid: int) -> str:
 
 @contextlib.contextmanager
 def held(run: RunStore) -> "Iterator[RunLease | None]":
-    """No other driver trains this run meanwhile. Raises ConflictError where one does. Of a run on a store it gives the lease, which another
-    driver may take over."""
+    """Keeps other drivers from training this run inside the block. Yields the lease of a run on a store, which another driver may take over.
+
+    Raises ConflictError if another driver trains the run.
+    """
     if not run.is_local:
         with RunLease(run) as hold:
             yield hold
@@ -83,12 +84,12 @@ def held(run: RunStore) -> "Iterator[RunLease | None]":
         try:
             fcntl.flock(
                 descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # of the folder: it adds no file, and ends with the process
+            )  # a lock on the folder adds no file
         except BlockingIOError:
             raise ConflictError(
                 f"{run.url}: expected a run that nobody trains now, found a process that does; wait for its end, or choose another --run.dir"
             ) from None
-        except OSError:  # a network filesystem without locks of folders
+        except OSError:  # a network filesystem without locks on folders
             pass
         yield None  # the lock ends with the process
     finally:
@@ -96,7 +97,7 @@ def held(run: RunStore) -> "Iterator[RunLease | None]":
 
 
 class RunLease:
-    """Held inside the context."""
+    """The lease of a run on a store, held inside the block."""
 
     def __init__(self, run: RunStore, lease_s: float = LEASE_S) -> None:
         self._run, self._lease_s = run, lease_s
@@ -119,7 +120,7 @@ class RunLease:
         return self
 
     def check(self, run: RunStore) -> None:
-        """Raises ConflictError where another process has taken the run over. `run`: the same, with the deadline that counts."""
+        """Raises ConflictError if another process has taken the run over. `run`: the same run, with the deadline for this call."""
         if self._numbers(run)[-1:] > [self._number]:
             raise ConflictError(
                 f"{self._run.url}: expected to train this run until its end, found that another process has taken it over, since "
@@ -128,7 +129,7 @@ class RunLease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process has taken the run over: nothing may be saved any more."""
+        """Whether another process has taken the run over; then nothing may be saved any more."""
         return self._successor is not None
 
     def __exit__(
@@ -139,11 +140,11 @@ class RunLease:
         if self._successor is not None:
             raise self._successor from error
         self._holder = replace(self._holder, ended=True)
-        with contextlib.suppress(GraphmillError, OSError):  # else who comes next waits for a lease
+        with contextlib.suppress(GraphmillError, OSError):  # if it fails, the next driver waits for a lease period
             replace(self._run, deadline_s=10.0).write(_name(self._number), self._content())
 
     def _wait_for(self, number: int) -> None:
-        """Until the holder of this number is gone. Raises ConflictError where it is not."""
+        """Waits up to a lease period for the holder of this number to be gone. Raises ConflictError if it is not."""
         first = self._run.read(_name(number))
         holder, until = _parse(first), time.monotonic() + self._lease_s
         if first is None or (holder is not None and holder.is_gone()):
@@ -176,7 +177,7 @@ class RunLease:
                 self._successor = error
                 interrupt_main()
                 return
-            except (GraphmillError, OSError):  # tried again at the next renewal
+            except (GraphmillError, OSError):  # the next renewal tries again
                 continue
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""Where a run is kept, a folder or a URL on an object store: the same verbs for both, over fsspec.
+"""A run's files, in a folder or on an object store: the same methods for both, over fsspec.
 
-A file appears whole or not at all. In a folder it is synced, and renamed into place; on a store every request is tried again until a deadline
-(`graphmill.storage.filesystem.retry`). Of a run on a store the driver has a working folder on its own disk, and writes there: `graphmill.cluster.runs.run_upload`
-brings what has changed to the store. What workers write (checkpoints, records) goes to the store itself.
+A file appears whole or not at all. In a folder it is synced and renamed into place; on a store every request is repeated until a deadline
+(`graphmill.storage.filesystem.retry`). For a run on a store the driver writes to a working folder on its own disk, and
+`graphmill.cluster.runs.run_upload` copies changes to the store. Workers write checkpoints and records to the store directly.
 """
 
 import os
@@ -28,7 +28,7 @@ from graphmill.storage.filesystem.temporary_folder import disown, own, owned, re
 from graphmill.storage.filesystem.urls import is_local, split_url
 
 CONFIG = "config.json"
-FILES = (  # that the driver writes, whole; besides them event files, the best weights and what workers write
+FILES = (  # written whole by the driver; it also writes event files and the best weights
     "config.json",
     "environment.json",
     "metrics.jsonl",
@@ -38,11 +38,11 @@ FILES = (  # that the driver writes, whole; besides them event files, the best w
     "summary.json",
     "report.html",
 )
-BASELINES = "baselines"  # of a run: the classic models beside it
-GRAPH = "graph"  # of a run on data that was given in memory: its snapshot
+BASELINES = "baselines"  # a run's folder of classic models
+GRAPH = "graph"  # a run's snapshot of data that was given in memory
 DEADLINE_S = 120.0  # a store that is away for a minute is waited for
-_SLOWEST_BYTES_PER_S = 1e6  # of a copy under way
-_MOST_AT_ONCE = 500  # names of one request to remove them
+_SLOWEST_BYTES_PER_S = 1e6  # of a copy, for its deadline
+_MOST_AT_ONCE = 500  # names in one request to remove files
 _SCRATCH = "graphmill-run-"  # begins the names of folders on this host's disk
 _ANY_SIZE = sys.maxsize - 1
 
@@ -51,9 +51,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RunStore:
-    """Named by a path or an fsspec URL; files are named by their paths below it. `deadline_s`: of a request to a store.
+    """A run at a path or fsspec URL; files are named by their paths below it. `deadline_s`: of a request to a store.
 
-    Where a store does not answer in time, all verbs raise DeadlineError, and FormatError for what another try would not mend; in a folder they raise OSError.
+    On a store all methods raise DeadlineError if it does not answer in time, and FormatError for failures that another try would not mend; in a folder, OSError.
     """
 
     url: str
@@ -76,20 +76,20 @@ class RunStore:
 
     @property
     def path(self) -> str:
-        """Of the filesystem."""
+        """The path within the filesystem."""
         return self._where[1]
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder. Raises FormatError for a URL of an unknown kind."""
+        """Whether the run is in a folder. Raises FormatError for a URL of an unknown kind."""
         return is_local(self.filesystem)
 
     @cached_property
     def folder(self) -> Path:
-        """The run's directory, or the driver's working folder, of the run's name, made when it is first asked for."""
+        """The run's directory; for a run on a store the driver's working folder, made at first use."""
         if self.is_local:
             return Path(self.path if "://" in self.url else self.url)
-        remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)  # of drivers that were killed: the stores have the runs
+        remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)  # of killed drivers: the stores have their runs
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH)) / self.name
         own(folder.parent)
         folder.mkdir()
@@ -104,7 +104,7 @@ class RunStore:
         return str(self.folder.resolve()) if self.is_local else self.url.rstrip("/")
 
     def below(self, *names: str) -> str:
-        """The path or URL of what is in it."""
+        """The path or URL of a file or folder in the run."""
         return str(self.folder.joinpath(*names)) if self.is_local else "/".join((self.url.rstrip("/"), *names))
 
     def child(self, *names: str) -> "RunStore":
@@ -115,15 +115,15 @@ class RunStore:
         return self.read(CONFIG) is not None
 
     def check_bucket(self) -> None:
-        """Raises ConfigError where the bucket of a store does not exist: none is ever created."""
+        """Raises ConfigError if the store's bucket does not exist: buckets are never created."""
         self._request(lambda: check_bucket(self.filesystem, self.path, self.url), "", "look for the bucket")
 
     def names(self, below: str = "") -> list[str]:
-        """Of files and folders in this folder, or in one below it; ascending, none where there is no such folder."""
+        """Names of the files and folders in this folder or in the one `below` it, ascending; empty if that does not exist."""
         return self._request(lambda: list_names(self.filesystem, self._path(below)), below, "list this folder")
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None where there is none. Raises FormatError for a local pipe or device."""
+        """A file's content; None if it does not exist. Raises FormatError for a local pipe or device."""
 
         def get() -> bytes:
             return read_small(self.folder / name, _ANY_SIZE) if self.is_local else self._cat(name)
@@ -138,7 +138,7 @@ class RunStore:
         self._request(lambda: put_file(self.filesystem, self._path(name), content), name, "write this file")
 
     def overwrite(self, name: str, content: bytes) -> None:
-        """Writes what nobody needs after a loss of power; in a folder a reader may find a part of it."""
+        """Writes a file that nobody needs after a loss of power; in a folder a reader may see a part of it."""
         if not self.is_local:
             self.write(name, content)
             return
@@ -147,21 +147,21 @@ class RunStore:
         path.write_bytes(content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a file to a store where there is none; False where there is one. Of several writers one succeeds, where the store can tell."""
+        """Writes a new file to a store; False if it exists. One of several writers succeeds, if the store supports exclusive creation."""
 
         def put() -> bool:
             self._make_folder(name)
             try:
                 self.filesystem.pipe_file(self._path(name), content, mode="create")
             except FileExistsError:
-                # An answer that was lost, and a request that was sent again, are this writer's too.
+                # After a lost answer the request is sent again: the file may be this writer's.
                 return self._cat(name) == content
             return True
 
         return self._request(put, name, "create this file")
 
     def extend(self, name: str, content: bytes, number: int) -> None:
-        """Adds whole lines to a log, from 1 on the `number`th time: to a local file, or as an object of that number, since a store cannot append."""
+        """Adds whole lines to a log, for the `number`th time from 1: to a local file, or as an object of that number, since a store cannot append."""
         if not self.is_local:
             self.write(f"{name}-{number:06d}", content)
             return
@@ -174,7 +174,7 @@ class RunStore:
             sync_file(path.parent)
 
     def tail(self, name: str, place: int) -> tuple[bytes, int]:
-        """Whole lines of a log from a place on, and the place behind them; 0: its beginning. Empty where there are no more."""
+        """(whole lines of a log from `place` on, the place behind them); place 0 is the log's beginning. Empty if there are no more."""
         if not self.is_local:
             piece = self.read(f"{name}-{place + 1:06d}")
             return (b"", place) if piece is None else (piece, place + 1)
@@ -195,13 +195,13 @@ class RunStore:
         self._request(copy, name, "write this file", os.path.getsize(source))
 
     def get(self, name: str, target: Path) -> None:
-        """Copies a file from a store to this host. Raises FileNotFoundError where there is none."""
+        """Copies a file from a store to this host. Raises FileNotFoundError if it does not exist."""
         self._request(
             lambda: self.filesystem.get_file(self._path(name), str(target)), name, "copy this file", num_bytes=1 << 30
         )
 
     def remove(self, names: Sequence[str]) -> None:
-        """Removes these files, and their folders where nothing else is in them; what is not there is no error."""
+        """Removes these files, and their folders if these are then empty; missing files are no error."""
         for start in range(0, len(names), _MOST_AT_ONCE):
             some = [self._path(name) for name in names[start : start + _MOST_AT_ONCE]]
 
@@ -220,7 +220,7 @@ class RunStore:
 
     @contextmanager
     def at_hand(self, *parts: str) -> Iterator[Path]:
-        """A folder with these of its files and of its folders' files, to be read: the run's directory, or copies of them. Errors name the URL."""
+        """A folder to read these files and folders from: the run's directory, or a folder with copies. Errors name the URL."""
         if self.is_local:
             yield self.folder
             return
@@ -233,7 +233,7 @@ class RunStore:
                 raise
 
     def fetch(self, folder: Path, parts: Sequence[str]) -> None:
-        """Copies files of these names from a store, and those in folders of these names; what is not there is left out."""
+        """Copies the files of these names, and the files in folders of these names, from a store; missing ones are left out."""
         present = set(self.names())
         for part in present.intersection(parts):
             inside = [] if PurePath(part).suffix else [f"{part}/{name}" for name in self.names(part)]
@@ -243,7 +243,7 @@ class RunStore:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder of this name on this host's disk, removed with the block; those that killed processes left go first."""
+        """A folder of the run's name on this host's disk, removed after the block. Folders that killed processes left are removed first."""
         remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as made, owned(Path(made)):
             folder = Path(made, self.name)
@@ -251,16 +251,16 @@ class RunStore:
             yield folder
 
     def leave_working_folder(self) -> None:
-        """To the user, where the store lacks some of it."""
+        """Keeps the working folder for the user, because the store lacks some of it."""
         disown(self.folder.parent)
 
     def remove_working_folder(self) -> None:
-        """Of a run on a store, once the store has all of it."""
+        """Removes the working folder of a run on a store, once the store has all of it."""
         if not self.is_local and "folder" in vars(self):
             shutil.rmtree(self.folder.parent, ignore_errors=True)
 
     def _request(self, action: Callable[[], Result], name: str, purpose: str, num_bytes: int | None = None) -> Result:
-        """What `action` returns. `purpose`: for errors, "copy this file"; `num_bytes`: about what it copies, for the deadline."""
+        """The result of `action`, with retries on a store. `purpose`: for errors, "copy this file"; `num_bytes`: about the size of a copy, for the deadline."""
         if self.is_local:
             return action()
         where = self.below(name).rstrip("/")

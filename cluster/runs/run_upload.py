@@ -1,7 +1,7 @@
-"""Brings what the driver writes of a run to its place on an object store, from a thread.
+"""Copies the files that the driver writes to the run on an object store, from a thread.
 
-Small files are copied whole, where they have changed, at most every few seconds: a reader finds each as it was at one moment. Nobody waits for the
-store but `sync`, which the driver calls where what it has written must outlive this machine.
+Changed files, which are small, are copied whole, at most every few seconds: a reader sees each as it was at one moment. Only `sync` waits for the
+store; the driver calls it before it relies on files outliving this machine.
 """
 
 import sys
@@ -18,22 +18,22 @@ from graphmill.core.errors import ConflictError, DeadlineError, FormatError
 
 TENSORBOARD = "tensorboard"
 _PERIOD_S = 5.0
-_LAST_S = 20.0  # at the end of a run that failed: its error may be that the store is away
-_SHARE = 0.05  # of the time, at most, a copy is under way
+_LAST_S = 20.0  # deadline after a failed run: the failure may be that the store is away
+_SHARE = 0.05  # largest share of the time spent copying
 
 
 @contextmanager
 def copied(run: RunDirectory) -> Iterator[None]:
-    """While the context is open, what is written to the run's working folder is brought to its place, and at its end all of it.
+    """Inside the block, copies changes in the run's working folder to the store; at the end of the block, all of them.
 
-    Where another driver has taken the run over, its files are left alone. Raises ConflictError then,
-    DeadlineError or FormatError where the end cannot be brought there: what is missing then stays in the working folder, which is told.
+    Raises ConflictError, and leaves the store's files alone, if another driver has taken the run over; DeadlineError or FormatError if the last
+    copy fails: then the working folder stays, and the message names it.
     """
     if run.place.is_local:
         yield
         return
     copy = RunCopy(run, run.place)
-    copy.sync()  # from here on the run is there, for whoever begins it again
+    copy.sync()  # from here on the run exists on the store, and can be resumed
     run.settle = copy.sync
     try:
         with beside(copy.follow, "copy", run.place.deadline_s):
@@ -48,7 +48,7 @@ def copied(run: RunDirectory) -> Iterator[None]:
 
 
 class RunCopy:
-    """One run's."""
+    """The copy of one run."""
 
     def __init__(self, run: RunDirectory, store: RunStore) -> None:
         self._store, self._run, self._folder = store, run, run.path
@@ -56,8 +56,8 @@ class RunCopy:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def sync(self) -> None:
-        """Returns when the store has all that was written before. Raises DeadlineError or FormatError where it cannot be reached, ConflictError
-        where another driver has taken the run over."""
+        """Returns when the store has all that was written before. Raises DeadlineError or FormatError if it cannot be reached, ConflictError
+        if another driver has taken the run over."""
         with self._lock:
             if self._run.hold is not None:
                 self._run.hold.check(self._store)
@@ -70,7 +70,7 @@ class RunCopy:
                     self._sent[name] = stamp
 
     def finish(self) -> None:
-        """`sync` for the last time; the working folder stays, and is told, where that fails."""
+        """Syncs for the last time and removes the working folder. If that fails, the folder stays, and the error names it."""
         self._run.place.leave_working_folder()
         try:
             self.sync()
@@ -79,13 +79,13 @@ class RunCopy:
         self._run.place.remove_working_folder()
 
     def follow(self, ended: threading.Event) -> None:
-        """Copies until then. The working folder is the user's once the store does not take something."""
+        """Copies until `ended` is set. After a failed copy the working folder is kept for the user."""
         pause, complained = _PERIOD_S, False
         while not ended.wait(pause):
             began = time.monotonic()
             try:
                 self.sync()
-            except ConflictError:  # the holder ends the run
+            except ConflictError:  # the lease's thread ends the run
                 return
             except (DeadlineError, FormatError, OSError) as error:
                 if not complained:
