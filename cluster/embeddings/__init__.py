@@ -1,1 +1,1 @@
-"""Trainable rows of nodes: tables at servers, their clients and optimizers. Imports: cluster.serving, .runs and below."""
+"""Trainable embeddings of nodes: tables on servers, their clients and optimizers. Imports: cluster.serving, .runs and below."""

@@ -1,8 +1,8 @@
-"""A worker's side of an embedding table: it reads rows, sends gradients, and keeps what owners that die will need again.
+"""A worker's side of an embedding table: it reads rows, sends gradients, and keeps a log of requests for owners that die.
 
-An owner has only its memory. A worker keeps what it has sent since the checkpoint before the newest one; when an owner tells another life than the one that was sent it, the
-worker tells it the checkpoint to begin at and sends all of it again, in order. Every worker does, from a thread too, since the others may wait for an owner that waits for this
-worker's part. `docs/decisions/0073` has the protocol.
+An owner holds its rows in memory only. A worker logs its requests since the checkpoint before the newest one. If an owner replies with another life
+than before (it was restarted), the worker sends it the checkpoint to begin at and all logged requests again, in order. Every worker does this, also
+from a thread, since other workers may wait for an owner that waits for this worker's part. `docs/decisions/0073` has the protocol.
 """
 
 import threading
@@ -35,19 +35,19 @@ from graphmill.cluster.transport.embedding_messages import (
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 
 _LOOK_S = 1.0  # between two looks of the thread at the owners
-READ_BYTES = 1 << 20  # of an owner's reply to one worker; a batch of more is read in several requests
+READ_BYTES = 1 << 20  # of an owner's reply to one worker; larger batches are read in several requests
 
 
 class PendingReply(Protocol):
-    """An answer under way."""
+    """A reply that may not have arrived yet."""
 
     def result(self) -> TableReply:
-        """Waits for it. Raises what the owner raised, or DeadlineError."""
+        """Waits for the reply. Raises the owner's error, or DeadlineError."""
         ...
 
 
 class AsksOwner(Protocol):
-    """An owner as a worker sees it, in this process or another one."""
+    """A worker's access to an owner, in this process or another one."""
 
     def submit(self, request: TableRequest) -> PendingReply: ...
 
@@ -72,32 +72,32 @@ class OwnerHere:
 
 @dataclass(frozen=True)
 class SavedAt:
-    """A checkpoint that has the table."""
+    """A checkpoint of the table."""
 
     step: int
-    folder: str  # empty: nothing is saved yet
+    folder: str  # empty: no checkpoint yet
 
 
 class OwnerLink:
-    """One owner, and what it was sent. Whoever uses it holds its lock."""
+    """One owner, and the log of requests to it. Callers hold its lock."""
 
     def __init__(self, owner: AsksOwner, attempt: int, base: SavedAt) -> None:
         self.lock = threading.Lock()
         self._owner, self._attempt, self._base = owner, attempt, base
         self._life = FIRST_LIFE
-        self._log: list[tuple[int, PushRows | MarkTable]] = []  # with their numbers, ascending
+        self._log: list[tuple[int, PushRows | MarkTable]] = []  # by event number, ascending
 
     def keep(self, number: int, request: PushRows | MarkTable) -> None:
-        """For an owner that dies."""
+        """Logs a request, in case the owner dies."""
         self._log.append((number, request))
 
     def forget(self, base: SavedAt) -> None:
-        """What a checkpoint has that is published."""
+        """Drops the log up to this published checkpoint."""
         self._base = base
         self._log = [entry for entry in self._log if entry[0] > event_number(base.step, SAVE)]
 
     def forget_folder(self, number: int) -> None:
-        """Of a SAVE whose files are written: an owner that comes back leaves them, as they may be on their way into the checkpoint."""
+        """Marks the SAVE of this number as written: a restarted owner must not write the files again, since they may be moving into the checkpoint."""
         self._log = [
             (n, replace(request, folder="") if n == number and isinstance(request, MarkTable) else request)
             for n, request in self._log
@@ -107,7 +107,7 @@ class OwnerLink:
         return self._owner.submit(self._addressed(request))
 
     def accept(self, reply: TableReply) -> TableReply | None:
-        """The reply, where it is one; None: the request is to be sent again."""
+        """The reply if it is final; None if the request must be sent again."""
         if not isinstance(reply, TableStatus) or reply.is_done:
             return reply
         if (reply.attempt, reply.life) != (self._attempt, self._life):
@@ -115,7 +115,7 @@ class OwnerLink:
         return None
 
     def look(self) -> None:
-        """Sends the owner all that it lacks, where it has another life than it had."""
+        """Sends the logged requests again if the owner was restarted."""
         status = self._owner.submit(BeginTable(self._attempt, self._base.step, self._base.folder)).result()
         assert isinstance(status, TableStatus)
         if status.life == self._life:
@@ -125,21 +125,21 @@ class OwnerLink:
             if number >= event_number(status.step, KEEP_BEST):
                 reply = self.submit(request).result()
                 if isinstance(reply, TableStatus) and reply.life != self._life:
-                    return  # it died again: the next reply tells
+                    return  # the owner died again: the next reply shows its new life
 
     def _addressed(self, request: TableRequest) -> TableRequest:
         return request if isinstance(request, BeginTable) else replace(request, life=self._life)
 
 
 class Exchange:
-    """Requests to several owners, until each has its reply."""
+    """Requests to several owners, sent until each has a reply."""
 
     def __init__(self, links: Sequence[OwnerLink], requests: Mapping[int, TableRequest]) -> None:
         self._links, self._left = links, dict(requests)
         self.replies: dict[int, TableReply] = {}
 
     def poll(self) -> bool:
-        """Sends those that have no reply yet, all at once; whether all have one then. Raises what an owner raises."""
+        """Sends all requests without a reply at once; returns whether all have one now. Raises an owner's error."""
         held = [self._links[number] for number in sorted(self._left)]
         for link in held:
             link.lock.acquire()
@@ -156,7 +156,7 @@ class Exchange:
         return not self._left
 
     def finish(self, deadline_s: float) -> dict[int, TableReply]:
-        """The replies by owner. Raises DeadlineError where some do not come."""
+        """The replies by owner. Raises DeadlineError if one does not come."""
         until = time.monotonic() + deadline_s
         while not self.poll():
             if time.monotonic() > until:
@@ -167,7 +167,7 @@ class Exchange:
 
 
 class TableClient:
-    """One worker's view of the table within one attempt. `step` counts the steps whose gradients it has sent."""
+    """One worker's access to the table within one attempt. `step` counts the steps whose gradients it has sent."""
 
     def __init__(
         self,
@@ -179,17 +179,17 @@ class TableClient:
         *,
         keeps_log: bool,
     ) -> None:
-        """`keeps_log`: whether an owner may die alone."""
+        """`keeps_log`: log requests, because an owner may die without this worker."""
         self._config, self._deadline_s, self._attempt, self._keeps_log = config, deadline_s, attempt, keeps_log
         self._links = [OwnerLink(owner, attempt, base) for owner in owners]
         self._newest = base
         self._last_mark = event_number(base.step, SAVE)
         self.step = base.step
         self.log_bytes = 0
-        """Of gradients that were sent since the newest checkpoint."""
+        """Of the gradients sent since the newest checkpoint."""
 
     def read(self, ids: np.ndarray, *, best: bool = False) -> np.ndarray:
-        """float32 [n, width] of distinct ids, ascending: the rows after `step` steps."""
+        """float32 [n, width]: the rows of distinct, ascending ids after `step` steps."""
         rows, most = np.empty((len(ids), self._config.width), np.float32), self._rows_at_once
         for first in range(0, len(ids), most):
             some = ids[first : first + most]
@@ -200,11 +200,11 @@ class TableClient:
 
     @property
     def _rows_at_once(self) -> int:
-        """So many that an owner's reply, which is a copy, has about `READ_BYTES`: ids are spread evenly."""
+        """The number of rows for which an owner's reply, a copy, has about `READ_BYTES`: ids are spread evenly."""
         return len(self._links) * max(1, READ_BYTES // (4 * self._config.width))
 
     def reading(self, ids: np.ndarray, *, best: bool = False) -> tuple[Exchange, Mapping[int, np.ndarray]]:
-        """The exchange of `read`, and where the rows of each owner go."""
+        """The exchange of `read`, and the positions of each owner's rows in `ids`."""
         at = self._split(ids)
         at = {number: rows for number, rows in at.items() if len(rows)}
         ask: Callable[[np.ndarray], ReadRows] = lambda rows: ReadRows(  # noqa: E731
@@ -213,7 +213,7 @@ class TableClient:
         return Exchange(self._links, {number: ask(rows) for number, rows in at.items()}), at
 
     def joined(self, exchange: Exchange, at: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
-        """The rows of a `reading` that is finished."""
+        """The rows of a finished `reading`."""
         rows = np.empty((num_rows, self._config.width), np.float32)
         for number, reply in exchange.replies.items():
             if not isinstance(reply, TableRows):
@@ -222,7 +222,7 @@ class TableClient:
         return rows
 
     def push(self, rate: float, nodes: Sequence[Node[SparseRows]]) -> None:
-        """Ends a step: sends the gradients of this worker's part of the step's tree, and counts it."""
+        """Ends a step: sends the gradients of this worker's part of the step's tree."""
         self.pushing(rate, nodes).finish(self._deadline_s)
 
     def pushing(self, rate: float, nodes: Sequence[Node[SparseRows]]) -> Exchange:
@@ -248,11 +248,11 @@ class TableClient:
         return Exchange(self._links, requests)
 
     def keep_best(self) -> None:
-        """The best weights are those of now."""
+        """Keeps the current weights as the best ones."""
         self.marking(KEEP_BEST).finish(self._deadline_s)
 
     def save(self, folder: str) -> None:
-        """Every owner writes its files there. All workers call it with the same folder."""
+        """Every owner writes its files to `folder`. All workers call it with the same folder."""
         self.marking(SAVE, folder).finish(self._deadline_s)
         self.written()
 
@@ -264,28 +264,28 @@ class TableClient:
         return Exchange(self._links, dict.fromkeys(range(len(self._links)), mark))
 
     def written(self) -> None:
-        """All owners have written their files of the last SAVE."""
+        """Notes that all owners have written their files of the last SAVE."""
         for link in self._links:
             with link.lock:
                 link.forget_folder(self._last_mark)
 
     def saved(self, folder: str) -> None:
-        """A checkpoint of now will be published in this folder, and the one before it is: what it has is forgotten."""
+        """Notes that this step's checkpoint will be published in `folder` and that the one before it is published: its log is dropped."""
         for link in self._links:
             with link.lock:
                 link.forget(self._newest)
         self._newest, self.log_bytes = SavedAt(self.step, folder), 0
 
     def look(self) -> None:
-        """Sends owners that have begun another life what they lack."""
+        """Sends restarted owners the logged requests."""
         for link in self._links:
             with link.lock:
                 link.look()
 
     def watch(self, ended: threading.Event) -> None:
-        """Looks again and again until then: this worker may wait for another one that waits for an owner."""
+        """Looks at the owners until `ended` is set: this worker may wait for another one that waits for an owner."""
         while not ended.wait(_LOOK_S):
-            with suppress(GraphmillError):  # the worker's own next request meets it, too
+            with suppress(GraphmillError):  # the worker's next request meets the same error
                 self.look()
 
     def _keep(self, link: OwnerLink, number: int, request: PushRows | MarkTable) -> None:
@@ -297,7 +297,7 @@ class TableClient:
             self.log_bytes += request.gradient.nbytes + request.ids.nbytes
 
     def _split(self, ids: np.ndarray) -> dict[int, np.ndarray]:
-        """For each owner where its ids are, ascending."""
+        """The positions of each owner's ids, ascending."""
         if len(self._links) == 1:
             return {0: np.arange(len(ids))}
         owner = owner_of(ids, len(self._links))
@@ -305,6 +305,6 @@ class TableClient:
 
 
 def next_attempt(owners: Sequence[AsksOwner]) -> int:
-    """A number above that of every attempt that an owner knows, and of those that had begun before now by this clock."""
+    """A number above every attempt that an owner knows, and above every attempt that began earlier by this clock."""
     known = [owner.submit(ReadRows(1 << 62, FIRST_LIFE, 0, False, np.empty(0, np.int64))).result() for owner in owners]
     return max([int(1000 * time.time())] + [reply.attempt + 1 for reply in known if isinstance(reply, TableStatus)])

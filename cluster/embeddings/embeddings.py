@@ -1,8 +1,8 @@
-"""A trainable embedding of nodes beside the model: rows of a table are columns of a batch, and what the loss says of them goes back to the table.
+"""Trainable embeddings of nodes: rows of a table become columns of a batch, and their gradients go back to the table.
 
-A batch's rows stand beside its features, or in their place. Of a typed graph the nodes of the types that have rows share one table, in which a node's id is
-made of its own and its type's place among them. Each step reads the rows of its own batches once, at the table of that step, and sends
-the gradients of its micro-batches along the tree of `graphmill.cluster.reduction.position_tree`, so that the table is the same for any number of workers.
+The rows are appended to the nodes' features, or replace missing features. In a typed graph, the node types with rows share one table: a node's id in it
+combines its own id with the place of its type. Each step reads the rows of its batches once and sends the gradients of its micro-batches along the tree
+of `graphmill.cluster.reduction.position_tree`, so the table is the same for any number of workers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from graphmill.cluster.reduction.position_tree import Seat, leaf
 from graphmill.core.daemon_threads import beside
 from graphmill.samplers.batches.typed_batch import node_tables, with_node_tables
 
-# Shorter than the wait of a worker for the others, which wait for the one that waits for an owner.
+# Shorter than the deadline of collective calls, in which the others wait for a worker that waits for an owner.
 _DEADLINE_S = COLLECTIVE_TIMEOUT_S - 60.0
 
 
 class TableOwners(Protocol):
-    """Where a table's owners are: a small value that the driver sends to every worker."""
+    """The owners of a table: a small value that the driver sends to every worker."""
 
     def open(self, config: TableConfig) -> Sequence[AsksOwner]: ...
 
@@ -39,7 +39,7 @@ class TableOwners(Protocol):
 
 @dataclass(frozen=True)
 class OwnersHere:
-    """In the worker's own process."""
+    """One owner in the worker's own process."""
 
     may_die_alone = False
 
@@ -63,7 +63,7 @@ class TableSpec:
 
 
 class Embeddings:
-    """One rank's part. What every rank calls at the same place is said to be a collective call."""
+    """One rank's part of the embeddings. Collective calls, made by all ranks at the same point, are marked."""
 
     def __init__(self, spec: TableSpec, seat: Seat, device: torch.device) -> None:
         self._spec, self._seat, self._device = spec, seat, device
@@ -71,10 +71,10 @@ class Embeddings:
         self._owners, self._config = spec.owners.open(config), config
         self._client: TableClient | None = None
         self._ending = ExitStack()
-        self._leaves: list[tuple[np.ndarray, Tensor]] = []  # of the step's batches: ids, and their rows
+        self._leaves: list[tuple[np.ndarray, Tensor]] = []  # (ids, rows) of each of the step's batches
 
     def begin(self, base: SavedAt) -> None:
-        """The table as it was saved there, for this start of the workers: a collective call."""
+        """Opens the table as saved at `base`, for this start of the workers: a collective call."""
         attempt = gather_objects(next_attempt(self._owners) if self._seat.rank == 0 else None)[0]
         may_die = self._spec.owners.may_die_alone
         self._client = TableClient(self._owners, self._config, attempt, base, _DEADLINE_S, keeps_log=may_die)
@@ -92,11 +92,11 @@ class Embeddings:
 
     @property
     def is_log_full(self) -> bool:
-        """Whether a checkpoint should let go of what is kept for owners that die: two stretches of it are kept."""
+        """Whether a checkpoint is due to shorten the log kept for owners that die; the log spans two checkpoints."""
         return self.client.log_bytes > self._spec.options.log_bytes // 2
 
     def for_step(self, batches: Sequence[Any]) -> list[Any]:
-        """The batches of this rank's positions with their rows, of which `push` will send the gradients."""
+        """The batches of this rank's positions with their rows; `push` will send the rows' gradients."""
         types = self._spec.options.node_types
         own = [np.unique(_row_ids(batch, types), return_inverse=True) for batch in batches]
         ids = np.unique(np.concatenate([unique for unique, _ in own]))
@@ -109,7 +109,7 @@ class Embeddings:
         return complete
 
     def push(self, rate: float, *, learns: bool) -> None:
-        """Ends the step that `for_step` began, after the backward pass. `learns`: no: no target was known, and no row changes."""
+        """Ends the step that `for_step` began, after the backward pass. `learns` is false if no target was known: then no row changes."""
         leaves, self._leaves = self._leaves, []
         nodes = []
         for position, (ids, tensor) in zip(self._seat.positions, leaves, strict=True):
@@ -121,15 +121,15 @@ class Embeddings:
         self.client.push(rate * self._spec.options.learning_rate, self._seat.fold(nodes, add_rows))
 
     def evaluated(self, batches: Iterable[Any], *, best: bool) -> Iterator[Any]:
-        """Batches with their rows as they are now, or as they were in the best epoch."""
+        """Batches with the current rows, or with those of the best epoch."""
         return embedded(batches, lambda ids: self.client.read(ids, best=best), self._spec.options.node_types)
 
     def keep_best(self) -> None:
-        """The rows of now are the best: every rank says it."""
+        """Keeps the current rows as the best ones; every rank calls it."""
         self.client.keep_best()
 
     def save(self, train: Path) -> Path:
-        """Writes the table to a folder beside the checkpoints, and returns it: every rank says it."""
+        """Writes the table to a folder next to the checkpoints, and returns the folder; every rank calls it."""
         folder = train / f".table-{self._attempt}-{self.client.step}"
         self.client.save(str(folder))
         return folder
@@ -138,14 +138,14 @@ class Embeddings:
 def embedded(
     batches: Iterable[Any], read: Callable[[np.ndarray], np.ndarray], node_types: tuple[str, ...] = ()
 ) -> Iterator[Any]:
-    """Batches with the rows that `read` gives for distinct ids, ascending; of a typed graph at the nodes of `node_types`."""
+    """Batches with the rows that `read` returns for distinct, ascending ids; in a typed graph for the nodes of `node_types`."""
     for batch in batches:
         unique, inverse = np.unique(_row_ids(batch, node_types), return_inverse=True)
         yield _with_rows(batch, torch.from_numpy(read(unique)), inverse, node_types)
 
 
 def _row_ids(batch: Any, node_types: tuple[str, ...]) -> np.ndarray:
-    """int64: the ids in the table of a batch's nodes, type after type."""
+    """int64: the table's ids of a batch's nodes, type after type."""
     tables, names = node_tables(batch), node_types or ("",)
     ids = [tables[name].node_id.cpu().numpy() * len(names) + place for place, name in enumerate(names)]
     return np.concatenate(ids)
@@ -162,7 +162,7 @@ def _with_rows(batch: Any, rows: Tensor, inverse: np.ndarray, node_types: tuple[
 
 
 def with_columns(batch: Any, columns: Mapping[str, Tensor]) -> Any:
-    """The batch with these beside the features of its nodes, by type."""
+    """The batch with these columns, by type, appended to its nodes' features."""
     tables = node_tables(batch)
     return with_node_tables(
         batch,

@@ -1,7 +1,7 @@
-"""The owner of some rows of an embedding table: what it does with each request, in whatever order they come.
+"""The owner of a part of an embedding table's rows; it handles requests in any order of arrival.
 
-What a table does is a sequence: at each step it may keep its best weights, then be saved, then take the step's gradients. An owner registers what it is sent and does
-it when all that comes before is done, once. So its rows are a function of the sequence alone. `docs/decisions/0073` says what each side keeps.
+The events of a table are a sequence: each step may keep the best weights, then save, then apply the step's gradients. An owner stores each event and
+performs it once, when all earlier ones are done. So its rows depend on the sequence alone. `docs/decisions/0073` says what each side keeps.
 """
 
 import secrets
@@ -30,12 +30,12 @@ from graphmill.cluster.transport.embedding_messages import (
 )
 from graphmill.core.errors import ConfigError, StageError
 
-WAIT_S = 2.0  # of a request for what others have not sent yet; then the asker hears that, and looks whether all is well
+WAIT_S = 2.0  # longest wait of a request for what other workers have not sent yet; then the asker gets a status, and checks the owner
 
 
 @dataclass(frozen=True)
 class _Pushed:
-    """Gradients that wait for the others of their step."""
+    """Gradients that wait for the rest of their step."""
 
     rate: float
     after: int
@@ -43,7 +43,7 @@ class _Pushed:
 
 
 class TableOwner:
-    """Thread-safe. Its memory is all that it has: a new one, with another life, begins at a checkpoint and is sent the rest again."""
+    """Thread-safe. Rows are in memory only: a restarted owner has another `life`, begins at a checkpoint, and receives later requests again."""
 
     def __init__(self, config: TableConfig, number: int = 0, num_owners: int = 1, life: int | None = None) -> None:
         self._config, self._place = config, (number, num_owners)
@@ -51,15 +51,15 @@ class TableOwner:
         self._attempt = self._step = 0
         self._shard = TableShard(config, number, num_owners)
         self._pushed: dict[int, dict[int, _Pushed]] = {}  # by step and first position
-        self._marks: dict[int, MarkTable] = {}  # that are not done, by number
-        self._last_mark = -1  # number of the last one that is done
+        self._marks: dict[int, MarkTable] = {}  # not done yet, by number
+        self._last_mark = -1  # number of the last one done
         self._failure: str | None = None
         self._changed = threading.Condition()
 
     def answer(self, request: TableRequest) -> TableReply:
-        """The reply; what others have still to send is waited for, not longer than `WAIT_S`.
+        """The reply, after waiting up to `WAIT_S` for what other workers have still to send.
 
-        Raises StageError for a request of an attempt that another one has followed, and where the table cannot go on.
+        Raises StageError for a request of an earlier attempt, and if the table cannot go on.
         """
         until = time.monotonic() + WAIT_S
         with self._changed:
@@ -75,7 +75,7 @@ class TableOwner:
                 self._changed.wait(left_s)
 
     def handle(self, request: TableRequest) -> TableReply:
-        """The reply as things stand."""
+        """The reply without waiting."""
         if request.attempt < self._attempt:
             raise StageError(f"embedding table: attempt {request.attempt} has ended, {self._attempt} has begun")
         if isinstance(request, BeginTable):
@@ -118,11 +118,11 @@ class TableOwner:
         if request.folder:
             shard.load(Path(request.folder))
         self._shard, self._attempt, self._step, self._failure = shard, request.attempt, request.step, None
-        # Of the same attempt, what other workers have sent already is still needed: they do not send it again.
+        # Requests of other workers in this attempt are still needed: they are not sent again.
         self._last_mark = event_number(request.step, SAVE)
         self._pushed = {} if is_new else {s: of for s, of in self._pushed.items() if s >= request.step}
         self._marks = {} if is_new else {n: mark for n, mark in self._marks.items() if n > self._last_mark}
-        if not self._config.is_exact:  # they were applied as they came, to the rows that are no more
+        if not self._config.is_exact:  # they were applied on arrival, to rows that are lost
             for step in sorted(self._pushed):
                 for pushed in self._pushed[step].values():
                     self._update(step, pushed.rate, [pushed.node])
@@ -148,7 +148,7 @@ class TableOwner:
         self._advance()
 
     def _advance(self) -> None:
-        """Does what can be done now, in order."""
+        """Performs all events that are due, in order."""
         while self._mark() or self._apply():
             pass
 
@@ -169,17 +169,17 @@ class TableOwner:
         nodes = [of_step[start].node for start in sorted(of_step)]
         if sum(node.stop - node.start for node in nodes) < self._config.num_positions:
             return False
-        first = next(iter(of_step.values()))  # all of a step say the same
+        first = next(iter(of_step.values()))  # rate and mark are equal within a step
         if first.after > self._last_mark:
             return False
-        if self._config.is_exact:  # else they were applied as they came
+        if self._config.is_exact:  # otherwise they were applied on arrival
             self._update(self._step, first.rate, nodes)
         del self._pushed[self._step]
         self._step += 1
         return True
 
     def _update(self, step: int, rate: float, nodes: Sequence[Node[SparseRows]]) -> None:
-        """A step of the optimizer on the sum of these nodes, a block of ids after the other: no sum of all of them takes memory."""
+        """A step of the optimizer on the sum of these nodes, block by block of ids, so that the whole sum is never in memory."""
         ids = np.unique(np.concatenate([node.value.ids for node in nodes]))
         self._shard.add(ids)
         for block in in_blocks([node.value for node in nodes], ids, self._config.width):
@@ -194,6 +194,6 @@ class TableOwner:
             self._fail(" ".join(str(error).split()))
 
     def _fail(self, why: str) -> None:
-        """What every request of this attempt is told from now on."""
+        """Raises this StageError now and for every later request of this attempt."""
         self._failure = f"embedding table: {why}"
         raise StageError(self._failure)

@@ -1,7 +1,7 @@
 """The rows of an embedding table that one owner holds: weights, the best epoch's weights, and the optimizer's state.
 
-A row that no step has touched is a pure function of (seed, id, column) and takes no memory. Rows are kept in the order in which they were first touched, in arrays
-whose pages the system gives as they are used. Files are npy arrays, one set for each owner; whoever owns a row later finds it, however many owners there were.
+An untouched row is a pure function of (seed, id, column) and takes no memory. Touched rows are kept in the order of their first use, in arrays whose
+pages the system allocates at first write. Files are npy arrays, one set per owner, and can be loaded by any number of owners.
 """
 
 import math
@@ -16,14 +16,14 @@ from graphmill.core.counter_random import derive_key, hash_counters, unit_interv
 from graphmill.core.errors import FormatError, StageError
 
 _ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # "row", "col", "own": keep these streams apart
-_FEW = 4096  # ids that are kept beside the others at least
-# Numbers that are computed at once: intermediate results stay in the cache, and are far below a message's memory.
+_FEW = 4096  # new ids that are kept apart before they are merged, at least
+# Numbers that are computed at once: intermediate results fit into the cache, and take far less memory than a message.
 BLOCK_NUMBERS = 1 << 14
 
 
 @dataclass(frozen=True)
 class TableConfig:
-    """What all owners of a table know."""
+    """Settings that all owners of a table share."""
 
     width: int
     optimizer: str
@@ -36,7 +36,7 @@ class TableConfig:
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Some rows of a table."""
+    """A subset of a table's rows."""
 
     ids: np.ndarray  # int64 [n], distinct and ascending
     values: np.ndarray  # float32 [n, width]
@@ -46,7 +46,7 @@ class SparseRows:
 
 
 def add_rows(left: SparseRows, right: SparseRows) -> SparseRows:
-    """The sum; a row that one of them lacks is the other's."""
+    """The sum by id; a row that one side lacks is taken from the other."""
     ids = np.union1d(left.ids, right.ids)
     values = np.zeros((len(ids), left.values.shape[1]), np.float32)
     values[np.searchsorted(ids, left.ids)] = left.values
@@ -55,7 +55,7 @@ def add_rows(left: SparseRows, right: SparseRows) -> SparseRows:
 
 
 def in_blocks(parts: Sequence[SparseRows], ids: np.ndarray, width: int) -> Iterator[list[SparseRows]]:
-    """Views of all parts, cut where `ids`, which are those of all of them, are cut into `blocks_of`."""
+    """Views of all parts, cut at the same ids: at the beginnings of `blocks_of` of `ids`, the union of the parts' ids."""
     cuts = ids[[some.start for some in blocks_of(len(ids), width)]]
     places = [np.append(np.searchsorted(part.ids, cuts), len(part.ids)).tolist() for part in parts]
     for i in range(len(cuts)):
@@ -64,13 +64,13 @@ def in_blocks(parts: Sequence[SparseRows], ids: np.ndarray, width: int) -> Itera
 
 
 def blocks_of(count: int, width: int) -> Iterator[slice]:
-    """Of so many rows, as many at once as have `BLOCK_NUMBERS` numbers."""
+    """Slices of `count` rows with about `BLOCK_NUMBERS` numbers each."""
     most = max(1, BLOCK_NUMBERS // width)
     return (slice(first, min(first + most, count)) for first in range(0, count, most))
 
 
 def owner_of(ids: np.ndarray, num_owners: int) -> np.ndarray:
-    """int64: the owner of each row, by a hash of its id: evenly, whatever the ids."""
+    """int64: the owner of each row, by a hash of its id, which spreads any ids evenly."""
     return (hash_counters(_OWNER, ids) % np.uint64(num_owners)).astype(np.int64)
 
 
@@ -85,26 +85,26 @@ def initial_rows(seed: int, ids: np.ndarray, width: int) -> np.ndarray:
 
 
 def most_rows(num_nodes: int, num_owners: int) -> int:
-    """That one owner holds: its share of the ids, and six standard deviations of a hash's shares."""
+    """The most rows of one owner: its share of the ids plus six standard deviations of a hash's shares."""
     share = num_nodes / num_owners
     return min(num_nodes, math.ceil(share + 6 * math.sqrt(share)) + 8)
 
 
 def table_bytes(width: int, optimizer: str, num_nodes: int, num_owners: int = 1) -> int:
-    """Of the owner that holds the most rows, once all were touched: weights, best weights, state; 20 bytes of ids."""
+    """Memory of the owner with the most rows, once all were touched: weights, best weights, state, and 20 bytes of ids per row."""
     return most_rows(num_nodes, num_owners) * (4 * width * (2 + SPARSE_OPTIMIZERS[optimizer].num_states) + 20)
 
 
 class RowIndex:
-    """Where the row of an id is: sorted ids, and beside them those that came last, so that adding some moves few."""
+    """Finds the place of an id's row: a sorted array of most ids and a small one of the newest, so that adding ids moves few."""
 
     def __init__(self) -> None:
         self._parts = [
             (np.empty(0, np.int64), np.empty(0, np.int32))
-        ] * 2  # (ids, their places): most, and the last ones
+        ] * 2  # (ids, their places): of most ids, and of the newest
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """int64 [n]: places, -1 for ids that are not there."""
+        """int64 [n]: places, -1 for unknown ids."""
         place = np.full(len(ids), -1, np.int64)
         for some in blocks_of(len(ids), 1):
             asked, of_asked = ids[some], place[some]
@@ -116,7 +116,7 @@ class RowIndex:
         return place
 
     def add(self, ids: np.ndarray, place: np.ndarray) -> None:
-        """Ids that are not there."""
+        """Adds unknown ids."""
         most, last = self._parts
         order = np.argsort(ids, kind="stable")
         last = _merged(last, (ids[order], place[order].astype(np.int32)))
@@ -128,7 +128,7 @@ class RowIndex:
 def _merged(
     older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids, ascending, and the places of their rows: of two parts that are in this order."""
+    """Merges two parts of ascending ids and the places of their rows."""
     at = np.searchsorted(older[0], newer[0])
     return np.insert(older[0], at, newer[0]), np.insert(older[1], at, newer[1])
 
@@ -142,7 +142,7 @@ class TableShard:
         most = most_rows(config.num_nodes, num_owners)
         self._index, self._num_rows = RowIndex(), 0
         self._ids = np.zeros(most, np.int64)
-        # Zeros take no memory before they are written to.
+        # Zeros take no memory before the first write.
         self._rows, self._best, *self._states = (
             np.zeros((most, config.width), np.float32) for _ in range(2 + self._optimizer.num_states)
         )
@@ -157,7 +157,7 @@ class TableShard:
         return rows
 
     def update(self, step: int, rate: float, gradient: SparseRows) -> None:
-        """One step of the optimizer on these rows. `add` of all rows of a step goes before where it is given in several parts."""
+        """One step of the optimizer on these rows. If a step comes in several parts, call `add` with all its rows first."""
         place = self._places(gradient.ids)
         changed = [array[place] for array in (self._rows, *self._states)]
         self._optimizer.update(step, rate, gradient.values, *changed)
@@ -165,14 +165,14 @@ class TableShard:
             array[place] = values
 
     def add(self, ids: np.ndarray) -> None:
-        """Gives rows memory that have none yet."""
+        """Gives memory to rows that have none yet."""
         self._places(ids)
 
     def keep_best(self) -> None:
         self._best[: self._num_rows] = self._rows[: self._num_rows]
 
     def save(self, folder: Path) -> None:
-        """Writes this owner's files, each of which appears whole; the checkpoint syncs them. Raises OSError where that fails."""
+        """Writes this owner's files; each appears whole, and the checkpoint syncs it. Raises OSError if that fails."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in self._arrays().items():
             path = folder / f"table-{self._number:04d}-of-{self._num_owners:04d}.{name}.npy"
@@ -182,7 +182,7 @@ class TableShard:
             staged.rename(path)
 
     def load(self, folder: Path) -> None:
-        """Takes this owner's rows of a saved table, into a shard that is new. Raises FormatError where the files are none of it."""
+        """Loads this owner's rows of a saved table into a new shard. Raises FormatError if the files are not of this table."""
         for saved in saved_shards(folder):
             own = np.flatnonzero(owner_of(saved.ids, self._num_owners) == self._number)
             self.add(saved.ids[own])
@@ -201,7 +201,7 @@ class TableShard:
         return {"ids": self._ids, "rows": self._rows, "best": self._best, **states}
 
     def _places(self, ids: np.ndarray) -> np.ndarray:
-        """Of these rows, which have memory from now on."""
+        """The places of these rows; rows without memory get some."""
         place = self._index.find(ids)
         new = np.flatnonzero(place < 0)
         if not len(new):
@@ -226,7 +226,7 @@ class SavedShard:
     """One owner's files, mapped."""
 
     path: Path
-    """Of its ids."""
+    """The file of ids."""
     ids: np.ndarray
 
     def array(self, name: str, width: int) -> np.ndarray:
@@ -241,7 +241,7 @@ class SavedShard:
 
 
 def saved_shards(folder: Path) -> Iterator[SavedShard]:
-    """All owners' files of a saved table, in their order. Raises FormatError where some are missing or none of a table."""
+    """All owners' files of a saved table, in order. Raises FormatError if files are missing or not of a table."""
     paths = sorted(folder.glob("table-*-of-*.ids.npy"))
     expected = int(paths[0].name.split(".")[0].rpartition("-")[2]) if paths else 1
     if len(paths) != expected:
@@ -261,14 +261,14 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 class SavedTable:
-    """A saved table that is only read, its rows mapped."""
+    """A saved table for reading, its rows memory-mapped."""
 
     def __init__(
         self, folder: Path | None, width: int, seed: int, column: str = "best", node_types: tuple[str, ...] = ()
     ) -> None:
-        """`column`: "best", or "rows" of the newest step; `node_types`: of a typed graph, whose nodes have rows. A folder None: nothing is saved yet.
+        """`folder`: None if nothing is saved yet; `column`: "best", or "rows" of the newest step; `node_types`: a typed graph's types with rows.
 
-        Raises FormatError where the folder has no table.
+        Raises FormatError if the folder has no table.
         """
         self._width, self._seed, self._column, self.node_types = width, seed, column, node_types
         shards = () if folder is None else saved_shards(folder)

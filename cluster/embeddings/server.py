@@ -1,6 +1,6 @@
-"""One Ray actor per owner of an embedding table: it says where its server is, and Ray restarts it, on another host where its own is gone.
+"""One Ray actor per owner of an embedding table: it gives its server's endpoint, and Ray restarts it, on another host if its own is gone.
 
-All that it holds is in its memory: a restarted one is sent by the workers what it lacks (`graphmill.cluster.embeddings.client`).
+Rows are in memory only: workers send a restarted owner what it lacks (`graphmill.cluster.embeddings.client`).
 """
 
 import os
@@ -25,8 +25,8 @@ from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.samplers.access.array_pool import ArrayPool
 
-_MAPPED_BYTES = 1 << 17  # arrays of gradients and rows; what is smaller is used again
-_AT_ONCE = 1 << 12  # requests: those that wait for others' gradients must not hold these up
+_MAPPED_BYTES = 1 << 17  # freed arrays of gradients and rows from this size on go back to the system; smaller ones are reused
+_AT_ONCE = 1 << 12  # requests: waiting ones must not hold up the gradients that they wait for
 
 
 class TableServer:
@@ -39,11 +39,11 @@ class TableServer:
         self._server: MessageServer | None = None
 
     def pid(self) -> int:
-        """Of the owner's process."""
+        """The pid of the owner's process."""
         return os.getpid()
 
     def endpoint(self) -> Endpoint:
-        """Where to ask."""
+        """The server's endpoint; the first call starts the server."""
         if self._server is None:
             host, options = get_node_ip_address(), self._options
             self._server = MessageServer(
@@ -70,10 +70,10 @@ def _name(number: int) -> str:
 
 @contextmanager
 def served_owners(spec: TableSpec, num_positions: int, servers: ServerOptions) -> Iterator[ServedOwners]:
-    """The owners of a table, spread over the hosts of now; they end with the block. Raises DeadlineError where one does not start in time."""
+    """The owners of a table, spread over the live hosts; they end with the block. Raises DeadlineError if one does not start in time."""
     hosts, config = live_hosts(), spec.config(num_positions)
     num_owners = spec.options.owners or len(hosts)
-    # As partition servers: no CPU, and a byte, since Ray places an actor that reserves nothing at random.
+    # Like partition servers: no CPU, and a byte of memory, since Ray places an actor that reserves nothing at random.
     actor: Any = ray.remote(num_cpus=0, memory=1, max_restarts=-1, max_task_retries=-1)(TableServer)
     handles: list[Any] = []
     try:

@@ -1,14 +1,14 @@
-"""Sparse Adagrad and Adam: updates of the rows of a table that a step has touched. All others, and their state, stay as they are.
+"""Sparse Adagrad and Adam: they update only the rows that a step has touched, and their state.
 
-The formulas, elementwise in float32, with the gradient g of a row, its weights w and the step's rate r, are those of `torch.optim.Adagrad` on sparse gradients and of
-`torch.optim.SparseAdam`:
+The formulas are those of `torch.optim.Adagrad` on sparse gradients and of `torch.optim.SparseAdam`, elementwise in float32, with a row's gradient g, its
+weights w and the step's rate r:
 
     Adagrad (Duchi, Hazan and Singer, JMLR 12, 2011):  s ← s + g²;  w ← w - r · g / (√s + 1e-10)
     Adam, lazy (Kingma and Ba, arXiv:1412.6980):       m ← m + (1 - β₁)(g - m);  v ← v + (1 - β₂)(g² - v);
                                                        w ← w - r · √(1 - β₂ᵗ) / (1 - β₁ᵗ) · m / (√v + 1e-8)
 
-with β₁ = 0.9, β₂ = 0.999. t counts the run's steps from 1, not those in which the row was touched. Additions, products, quotients and square roots of float32
-are rounded the same way by every CPU.
+with β₁ = 0.9, β₂ = 0.999. t counts all steps of the run from 1, also those that did not touch the row. Every CPU rounds float32 additions, products,
+quotients and square roots the same way.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ class SparseOptimizer:
     """`update(step, rate, gradient, weight, *states)` changes weight and states, float32 [n, width] each, in place."""
 
     num_states: int
-    """Numbers that are kept of each weight, all 0 at first."""
+    """State numbers per weight, initially 0."""
     update: Callable[..., None]
 
 

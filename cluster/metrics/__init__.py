@@ -1,1 +1,1 @@
-"""Scores in float64, stragglers, Prometheus. Imports: samplers, storage, core."""
+"""Scores in float64, slow ranks, Prometheus. Imports: samplers, storage, core."""

@@ -1,4 +1,4 @@
-"""Classification scores of a split over all ranks: every rank feeds its roots, all get the exact result of the whole split."""
+"""Classification scores of a split over all ranks: every rank adds its roots, and all get the exact result of the whole split."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
 
 
 def begin_sum(values: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Begins `all_reduce_sum` and returns what waits for it, so that work goes on meanwhile; all ranks begin theirs in the same order."""
+    """Begins `all_reduce_sum` and returns a function that waits for it. All ranks begin their sums in the same order."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return lambda: values
     under_way = dist.all_reduce(values, async_op=True)
@@ -56,7 +56,7 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
-    """Area under the ROC curve by ranks (Mann-Whitney), ties counted half; NaN where only one class is present."""
+    """Area under the ROC curve by ranks (Mann-Whitney), ties counted half; NaN if only one class is present."""
     order = torch.argsort(score.double(), stable=True)
     ordered, positive = score.double()[order], positive[order].bool()
     num_positive, num_negative = int(positive.sum()), int((~positive).sum())
@@ -71,32 +71,32 @@ def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
 
 _PARTS = (
     2**36
-)  # of a loss's unit: what is added of each root, so that its share of the sum is rounded by less than 1e-11
+)  # a root's loss is added in whole units and these parts of a unit: the rounding is below 1e-11
 
 
 def whole_parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(whole units, parts of `_PARTS`) of numbers from 0, float64: int64 each, whose sums are the same in whatever order."""
+    """Splits float64 numbers >= 0 into int64 (whole units, parts of `_PARTS`), whose sums do not depend on the order."""
     return values.floor().long(), ((values - values.floor()) * _PARTS).round().long()
 
 
 def parts_sum(units: int, parts: int) -> float:
-    """The number that sums of `whole_parts` are."""
+    """The number from sums of `whole_parts`."""
     return units + parts / _PARTS
 
 
 def class_logits(prediction: torch.Tensor) -> torch.Tensor:
-    """[r, num_classes]; of one logit [r, 1] that of the second class beside 0."""
+    """[r, num_classes]; one logit [r, 1] is that of the second class, and the first gets 0."""
     return torch.cat([torch.zeros_like(prediction), prediction], dim=1) if prediction.shape[1] == 1 else prediction
 
 
 class SplitScores:
     """Accumulates one split's roots; `compute` is a collective call.
 
-    All sums are of whole numbers: they are the same in whatever order, and over however many ranks, roots are added.
+    All sums are of integers, so they do not depend on the order of roots or the number of ranks.
     """
 
     def __init__(self, device: torch.device, binary: bool, num_classes: int = 0, names: Sequence[str] = ()) -> None:
-        """`num_classes`: count labels and predictions class by class; 0: do not. `names`: of the classes; none: they are not scored one by one."""
+        """`num_classes`: count labels and predictions by class; 0: do not. `names`: of the classes; empty: classes get no individual scores."""
         self._device, self._binary, self._names = device, binary, names
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # roots, correct ones, losses: units and parts
         self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)  # by label and prediction
@@ -118,18 +118,17 @@ class SplitScores:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
     def add(self, other: "SplitScores") -> None:
-        """Takes in the roots of positions after this one's."""
+        """Adds the roots of later positions."""
         self._sums += other._sums
         self._cells += other._cells
         self._scores += other._scores
 
     def compute(self) -> dict[str, Any]:
-        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; without those that the roots do not define.
+        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; undefined scores are left out.
 
-        Of counts by class also "weighted_accuracy", the mean over all classes of the share of their roots that is right (0 of a class without
-        roots: `accuracy_SBM` of the benchmarking GNNs), and "macro_f1", the mean over the classes that are there, in labels or predictions, of 2 ·
-        both / (labels + predictions) (scikit-learn's). Of classes with names "by_class", {name: {"precision", "recall", "f1", "count"}}, 0 where
-        undefined, and "confusion", counts by label (row) and prediction.
+        With counts by class also "weighted_accuracy", the mean recall over all classes (0 for a class without roots: `accuracy_SBM` of the benchmarking
+        GNNs), and "macro_f1", the mean of 2 · both / (labels + predictions) over the classes that occur in labels or predictions (scikit-learn's). With
+        names of classes "by_class", {name: {"precision", "recall", "f1", "count"}}, 0 if undefined, and "confusion", counts by label (row) and prediction.
         """
         count, correct, units, parts = all_reduce_sum(self._sums.clone()).tolist()
         result: dict[str, Any] = {"count": float(count)}

@@ -1,4 +1,4 @@
-"""Scores of numbers, answers and pairs over all ranks: errors in the target's own unit, ROC-AUC and average precision per task, F1, ranks."""
+"""Scores of numbers, answers and pairs over all ranks: errors in the target's unit, ROC-AUC and average precision per task, F1, ranks."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from graphmill.cluster.metrics.class_scores import all_reduce_sum, gather_rows, 
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
-    """Σ (recall_k - recall_{k-1}) · precision_k over distinct thresholds, as scikit-learn has it; NaN without positives."""
+    """Σ (recall_k - recall_{k-1}) · precision_k over distinct thresholds, as in scikit-learn; NaN without positives."""
     order = torch.argsort(score.double(), descending=True, stable=True)
     ordered, positive = score.double()[order], positive[order].double()
     num_positive = float(positive.sum())
@@ -25,10 +25,9 @@ def average_precision(score: Tensor, positive: Tensor) -> float:
 
 
 class RegressionScores:
-    """MAE and RMSE per known target, in its own unit, and R²; "loss" is the MAE of standardised targets.
+    """MAE and RMSE over known targets, in their unit, and R²; "loss" is the MAE of standardised targets.
 
-    Of several targets that have names each one's, in its own unit, and the means over targets of these errors divided by the targets' `deviation`,
-    and of R².
+    With several named targets: these scores of each, and the means over targets of R² and of the errors divided by `deviation`.
     """
 
     def __init__(
@@ -42,11 +41,11 @@ class RegressionScores:
         self._names, self._deviation = names, deviation
         self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
         self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
-        # A row for each part: known targets, |error|, error², |error| / scale, target - mean and its square, each by name.
+        # Per part: known targets, |error|, error², |error| / scale, target - mean and its square, each by target.
         self._sums = torch.zeros(1, 6, max(1, len(names)), dtype=torch.float64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets] with NaN where not known."""
+        """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets], NaN if unknown."""
         target = target.double().reshape(prediction.shape)
         known = ~target.isnan()
         error = torch.where(known, prediction.double() * self._scale + self._mean - target, 0.0)
@@ -55,11 +54,11 @@ class RegressionScores:
         self._sums[0] += torch.stack([values.sum(dim=0) if self._names else values.sum()[None] for values in added])
 
     def add(self, other: "RegressionScores") -> None:
-        """Takes in the part of positions after this one's."""
+        """Adds the parts of later positions."""
         self._sums = torch.cat([self._sums, other._sums])
 
     def compute(self) -> dict[str, float]:
-        """{"count", "mae", "rmse", "r2", "loss"} over all ranks, and "mae_NAME", "rmse_NAME", "r2_NAME"; the count alone where no target is known."""
+        """{"count", "mae", "rmse", "r2", "loss"} over all ranks, and "mae_NAME", "rmse_NAME", "r2_NAME"; only the count if no target is known."""
         sums = gather_rows(self._sums.flatten(1)).sum(dim=0).reshape(6, -1)
         count, standard = sums[0].sum().item(), sums[3].sum().item()
         if not count:
@@ -87,7 +86,7 @@ class RegressionScores:
 
 
 def _r2(known: float, squared: float, total: float, squares: float) -> float:
-    """1 - squared errors / squared distances from the mean; of equal targets 1 for no error and else 0, as scikit-learn has it."""
+    """1 - squared errors / squared distances from the mean; if all targets are equal, 1 without errors, else 0, as in scikit-learn."""
     if not known:
         return math.nan
     around = squares - total * total / known
@@ -95,25 +94,25 @@ def _r2(known: float, squared: float, total: float, squares: float) -> float:
 
 
 class BinaryScores:
-    """ROC-AUC and average precision, means over the tasks that have both answers (as OGB scores its molecules), and of tasks with names each one's."""
+    """ROC-AUC and average precision: means over the tasks that have both answers (as OGB scores its molecules), and of each named task."""
 
     def __init__(self, device: torch.device, num_tasks: int, names: Sequence[str] = ()) -> None:
         self._device, self._num_tasks, self._names = device, num_tasks, names
         self._rows: list[Tensor] = []
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds graphs: logits and targets [g, num_tasks], NaN where the answer is not known."""
+        """Adds graphs: logits and targets [g, num_tasks], NaN if the answer is unknown."""
         target = target.double().reshape(prediction.shape)
         self._rows.append(torch.stack([prediction.double(), target], dim=2))
 
     def add(self, other: "BinaryScores") -> None:
-        """Takes in the part of positions after this one's."""
+        """Adds the rows of later positions."""
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:
         """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks, and "rocauc_NAME", "ap_NAME".
 
-        Without the areas where no task has both answers; the count alone where no answer is known.
+        Areas are left out if no task has both answers; only the count remains if no answer is known.
         """
         empty = torch.empty((0, self._num_tasks, 2), dtype=torch.float64, device=self._device)
         logit, target = gather_rows(torch.cat([empty, *self._rows])).unbind(dim=2)
@@ -140,18 +139,18 @@ class BinaryScores:
 
 
 class AnswerCounts:
-    """F1 of yes-or-no answers, which are yes where the logit is positive; all sums are of whole numbers."""
+    """F1 of yes-or-no answers (yes: a positive logit); all sums are of integers."""
 
     def __init__(self, device: torch.device, num_tasks: int, names: Sequence[str] = ()) -> None:
         self._names = names
         self._sums = torch.zeros(
             4, dtype=torch.int64, device=device
         )  # known answers, right ones, losses: units and parts
-        # By task: answers that are yes, that are said to be, and both.
+        # By task: true yes, predicted yes, both.
         self._by_task = torch.zeros(3, num_tasks, dtype=torch.int64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds graphs or roots: logits and targets [g, num_tasks], NaN where the answer is not known."""
+        """Adds graphs or roots: logits and targets [g, num_tasks], NaN if the answer is unknown."""
         logit, target = prediction.double(), target.double().reshape(prediction.shape)
         known, yes, said = ~target.isnan(), target > 0, logit > 0
         loss = functional.binary_cross_entropy_with_logits(logit[known], target[known], reduction="none")
@@ -160,15 +159,15 @@ class AnswerCounts:
         self._by_task += torch.stack([(of & known).sum(dim=0) for of in (yes, said, yes & said)])
 
     def add(self, other: "AnswerCounts") -> None:
-        """Takes in the graphs or roots of positions after this one's."""
+        """Adds the graphs or roots of later positions."""
         self._sums += other._sums
         self._by_task += other._by_task
 
     def compute(self) -> dict[str, float]:
-        """{"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks, and "f1_NAME"; the count alone where no answer is known.
+        """{"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks, and "f1_NAME"; only the count if no answer is known.
 
-        F1 is 2 · both / (yes + said), of all tasks' counts together, or the mean over all tasks; 0 where no answer is or is said to be yes
-        (scikit-learn's).
+        F1 is 2 · both / (true yes + predicted yes), from the counts of all tasks (micro) or as the mean over tasks (macro); 0 without a true or
+        predicted yes (scikit-learn's).
         """
         count, right, units, parts = all_reduce_sum(self._sums.clone()).tolist()
         by_task = all_reduce_sum(self._by_task.clone()).double().cpu()
@@ -187,9 +186,9 @@ class AnswerCounts:
 
 
 class PairScores:
-    """Mean reciprocal rank of true pairs, first over a graph's, then over the graphs that have any; all sums are of whole numbers.
+    """Mean reciprocal rank of true pairs, first within each graph, then over the graphs with true pairs; all sums are of integers.
 
-    A pair's rank is 1 + nodes with a higher score + half of those with the same (OGB's `Evaluator` for links counts ties so).
+    A pair's rank is 1 + nodes with a higher score + half the nodes with the same score (as OGB's `Evaluator` for links counts ties).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -198,7 +197,7 @@ class PairScores:
         )  # pairs, losses (two), graphs, reciprocal ranks (two)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds pairs, all those of their graphs: predictions [p, 3], targets int64 [p, 2] (`PairClassification`)."""
+        """Adds all pairs of graphs: predictions [p, 3], targets int64 [p, 2] (`PairClassification`)."""
         if not len(target):
             return
         logit, higher, same = prediction.double().unbind(dim=1)
@@ -212,11 +211,11 @@ class PairScores:
         self._sums += torch.stack([values.sum() for values in counted])
 
     def add(self, other: "PairScores") -> None:
-        """Takes in the pairs of positions after this one's."""
+        """Adds the pairs of later positions."""
         self._sums += other._sums
 
     def compute(self) -> dict[str, float]:
-        """{"count", "loss", "mrr"} over all ranks; the count alone where there is no pair, and no rank without a true one."""
+        """{"count", "loss", "mrr"} over all ranks; only the count without pairs, and no "mrr" without true pairs."""
         count, *loss, graphs, units, parts = all_reduce_sum(self._sums.clone()).tolist()
         result = {"count": float(count)}
         if count:

@@ -1,6 +1,6 @@
-"""Scores of links over all ranks, as OGB's `Evaluator` for links takes them: MRR, Hits@K, ROC-AUC.
+"""Scores of links over all ranks, as in OGB's `Evaluator` for links: MRR, Hits@K, ROC-AUC.
 
-A link has rivals of its own (stored, drawn, or all nodes), or the split has pairs that are no links, which are the rivals of all of its links.
+Either each link has separate rivals (stored, drawn, or all nodes), or all links of a split have the same rivals: the split's pairs that are no links.
 """
 
 from typing import Any
@@ -15,31 +15,31 @@ HITS = (1, 3, 10, 20, 50, 100)
 
 
 class LinkScores:
-    """Of one split: rows (is it a link?, score, rivals with a higher score, with the same, the first rival's score)."""
+    """Scores of one split, from rows (is a link, score, rivals with a higher score, rivals with the same score, first rival's score)."""
 
     def __init__(self, device: torch.device, own_rivals: bool) -> None:
-        """`own_rivals`: whether links have some, and are not ranked against the pairs of the split."""
+        """`own_rivals`: each link has separate rivals; otherwise links are ranked against the pairs of the split."""
         self._device, self._own_rivals = device, own_rivals
         self._rows: list[Tensor] = []
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds links, and pairs that are none: float64 [m, 4] as `LinkModel` returns it, and 1 or 0 [m]."""
+        """Adds links and pairs that are no links: float64 [m, 4] from `LinkModel`, and 1 or 0 [m]."""
         self._rows.append(torch.cat([target.double()[:, None], prediction.double()], dim=1))
 
     def add(self, other: Any) -> None:
-        """Takes in the part of positions after this one's."""
+        """Adds the rows of later positions."""
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:
-        """{"count", "loss", "mrr", "hits_1" …, "auc"} over all ranks, the same whatever their number; the count alone without links.
+        """{"count", "loss", "mrr", "hits_1" …, "auc"} over all ranks, equal for any number of ranks; only the count without links. A collective call.
 
-        The rank of a link is 1 + rivals with a higher score + half of those with the same. Hits@K is the share of links with a rank of at most K;
-        where the rivals are the split's, of those with a higher score than the K-th best rival. ROC-AUC compares the links with as many rivals,
-        the first of each, or with all those of the split. A collective call.
+        The rank of a link is 1 + rivals with a higher score + half the rivals with the same score. Hits@K is the share of links with a rank of at most
+        K or, with the split's rivals, with a higher score than the K-th best rival. ROC-AUC compares the links with the first rival of each, or with
+        all rivals of the split.
         """
         empty = torch.empty((0, 5), dtype=torch.float64, device=self._device)
         rows = gather_rows(torch.cat([empty, *self._rows])).cpu()
-        rows = rows[_order(rows)]  # sums over floating-point numbers then have one order
+        rows = rows[_order(rows)]  # fixes the order of floating-point sums
         links, pairs = rows[rows[:, 0] == 1], rows[rows[:, 0] == 0]
         if not len(links):
             return {"count": 0.0}
@@ -51,7 +51,7 @@ class LinkScores:
             above = len(rivals) - torch.searchsorted(in_order, score, right=True)
             higher, same = above.double(), (len(rivals) - torch.searchsorted(in_order, score) - above).double()
         rank = 1 + higher + same / 2
-        # OGB: with less than K rivals every link is a hit; a tie with the K-th best is none.
+        # As in OGB: with fewer than K rivals every link is a hit; a tie with the K-th best is not.
         hit = {K: rank <= K if self._own_rivals else (higher + same < K) | torch.tensor(len(rivals) < K) for K in HITS}
         both, truth = torch.cat([score, rivals]), torch.cat([torch.ones_like(score), torch.zeros_like(rivals)])
         return {

@@ -1,4 +1,4 @@
-"""A run's latest figures as Prometheus gauges: Ray exports them on the driver's node, beside its own metrics.
+"""A run's latest figures as Prometheus gauges: Ray exports them on the driver's node, with its own metrics.
 
     ray_graphmill_epoch{run}, ray_graphmill_valid_score{run, score} …
 
@@ -11,7 +11,7 @@ from typing import Any
 from ray.util.metrics import Gauge
 
 _RATES = ("roots", "nodes", "edges")
-_GAUGES: dict[str, tuple[str, str]] = {  # description, and a tag beside the run
+_GAUGES: dict[str, tuple[str, str]] = {  # description, and a tag in addition to the run
     "epoch": ("Epochs done, the part of the one under way included", ""),
     "train_loss": ("Mean training loss of the last epoch", ""),
     "valid_score": ("Scores of the last validation", "score"),
@@ -32,7 +32,7 @@ class LiveMetrics:
         }
 
     def update(self, record: Mapping[str, Any]) -> None:
-        """Takes in what rank 0 reports."""
+        """Updates the gauges from a record of rank 0."""
         kind = record["kind"]
         if kind == "start":
             self._starts += 1

@@ -1,7 +1,7 @@
-"""Names the rank that the others wait for: on which host, in which stage, and how much slower it is there.
+"""Finds the rank that the others wait for: its host, the slow stage, and how much slower it is there.
 
-Ranks step together, so all of them take the same time, and the slow one is the one that waits least for the others. What a rank takes by itself
-is `train_s - peers_s`: computing, and waiting for batches (`wait_s`), which the stages of its sampling threads explain.
+Ranks step together, so all take the same time, and the slow rank is the one that waits least for the others. A rank's own time is
+`train_s - peers_s`: computing, and waiting for batches (`wait_s`), which the stages of its sampling threads explain.
 """
 
 import statistics
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 _WINDOW_S = 20.0  # of training, over which ranks are compared
 _SLOWER = 1.5  # times the others' median
-_SHARE = 0.1  # of the training time that the others wait
-_LINK_SHARE = 0.75  # of the training time that every rank waits for what other hosts send
-_CLEAR_SHARE = 0.25  # of the training time that the others wait for a rank that is named although all wait for a link
+_SHARE = 0.1  # of the training time that the others wait for a rank: from here on it is slow
+_LINK_SHARE = 0.75  # of the training time that every rank waits for data of other hosts: from here on the link is slow
+_CLEAR_SHARE = 0.25  # of the training time that the others wait for a rank: from here on it is named even if the link is slow
 _STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
 
 
 class PeerWait:
-    """Counts the seconds inside its `with` blocks, in which a rank waits for what others send.
+    """Counts the seconds inside its `with` blocks, in which a rank waits for data of other ranks.
 
-    `is_measured`: not where collective calls only queue work for a GPU.
+    `is_measured` is false if collective calls only queue work for a GPU.
     """
 
     def __init__(self, is_measured: bool) -> None:
@@ -42,12 +42,12 @@ class Straggler:
 
     rank: int
     stage: str
-    times: float  # the others' median, in that stage
+    times: float  # its time in that stage, as a multiple of the others' median
     share: float  # of the training time that the others wait for it
 
 
 def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
-    """Of all ranks' seconds by name; None where none is much slower than the others."""
+    """The straggler, from all ranks' seconds by name; None if no rank is much slower than the others."""
     total = max(seconds["train_s"])
     waits = seconds["wait_s"]
     computing = [
@@ -69,7 +69,7 @@ def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
 
 
 def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
-    """What to say where every rank waits most of the time for what others send: rows, or gradients."""
+    """A message if every rank waits most of the time for data of other hosts (rows or gradients); else None."""
     total, stages = max(seconds["train_s"]), {name: sum(seconds.get(name, ())) for name in _STAGES}
     rows = seconds["wait_s"] if max(stages, key=stages.__getitem__) == "fetch_s" else [0.0] * len(seconds["wait_s"])
     share = min(a + b for a, b in zip(rows, seconds["peers_s"], strict=True)) / max(total, 1e-9)
@@ -84,7 +84,7 @@ def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Seque
 
 
 def _times(values: Sequence[float], rank: int) -> float:
-    """How many times the others' median a rank has."""
+    """The rank's value as a multiple of the others' median."""
     return values[rank] / max(_others(values, rank), 1e-3)
 
 
@@ -94,19 +94,19 @@ def _others(values: Sequence[float], rank: int) -> float:
 
 
 class StragglerWatch:
-    """Rank 0's: compares the ranks window by window, and says what changes."""
+    """On rank 0: compares the ranks window by window, and reports changes."""
 
     def __init__(self, hosts: list[str]) -> None:
-        """`hosts`: of each rank, for people."""
+        """`hosts`: each rank's host, for messages."""
         self.hosts = hosts
         self._sums: dict[str, list[float]] = {}
-        self._told: str | None = None  # who was named last
-        self._windows, self._patience = 0, 1  # that say another one than was told, and how many it takes
+        self._told: str | None = None  # the rank or link that was named last
+        self._windows, self._patience = 0, 1  # windows in a row that differ from it, and how many make a message
 
     def update(self, seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
-        """Takes in all ranks' seconds of an epoch, and what they got from other processes; what to tell the user, if anything.
+        """Adds all ranks' seconds of an epoch, and their bytes from other processes; returns a message for the user, or None.
 
-        Each time it tells something, the next change has to last twice as many windows.
+        After each message the next change has to last twice as many windows.
         """
         for name, values in {**seconds, "received_bytes": received_bytes}.items():
             before = self._sums.get(name, [0.0] * len(values))
@@ -125,7 +125,7 @@ class StragglerWatch:
         return what or f"no longer slow: {before_who}"
 
     def _look(self, sums: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
-        """Who is slow, and what to say of it."""
+        """(the slow rank or link, the message); (None, "") if nothing is slow."""
         found = find_straggler(sums)
         link = find_slow_link(sums, sums["received_bytes"]) if len(set(self.hosts)) > 1 else None
         if link is not None and (found is None or found.share < _CLEAR_SHARE):
