@@ -1,1 +1,1 @@
-"""A Ray of ours or a cluster's: session, nodes, placement of workers. Imports: cluster.process, .options."""
+"""Ray, our own or a cluster's: session, nodes, placement of workers. Imports: cluster.process, .options."""

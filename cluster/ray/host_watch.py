@@ -1,10 +1,10 @@
-"""Tells within seconds that a host of the cluster does not answer, and when it is back; ends a run whose cluster has lost its head.
+"""Reports within seconds that a host of the cluster does not answer, and when it is back; ends a run whose cluster has lost its head.
 
-Ray gives a host up after about a minute (`RAY_health_check_failure_threshold` times `RAY_health_check_timeout_ms`), and until then shows
-nothing. Here each host's Ray is knocked at every two seconds. This only looks and tells; what to do about it is Ray's and the trainer's.
+Ray gives up a host after about a minute (`RAY_health_check_failure_threshold` times `RAY_health_check_timeout_ms`), and shows nothing before. The
+watch tries each host's Ray port every two seconds. It only reports; Ray and the trainer act.
 
-The head is different. A process that asks a head that is gone waits without bound or is aborted by Ray: after a minute, or as soon as
-another head answers at the same address. So the run is ended before that happens.
+The head is different. A process that asks a lost head waits without bound, or is aborted by Ray after a minute or as soon as another head answers at
+the same address. So the watch ends the run before that.
 """
 
 import os
@@ -25,14 +25,14 @@ from graphmill.core.errors import ClusterLostError
 
 _PERIOD_S = 2.0
 _KNOCK_S = 2.0  # longest wait for an answer
-_SILENT_S = 4.0  # how long a host has not answered when the user is told
+_SILENT_S = 4.0  # silence after which the user is told
 _HEAD_PERIOD_S = 0.5
-_CLOSED_S = 1.5  # how long nothing has listened at the head's port when the head is lost: less than Ray takes to start
-_RAYS_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # Ray's variable, and what holds where it is not set
+_CLOSED_S = 1.5  # time without a listener at the head's port after which the head is lost: less than Ray takes to start
+_RAYS_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # Ray's variable and its default
 _KEPT_BY = (
     "RAY_REDIS_ADDRESS",
     "RAY_gcs_storage",
-)  # Ray's variables by which a head that starts again knows its cluster
+)  # Ray's variables for a head whose state outlives it
 
 Address = tuple[str, int]
 
@@ -40,19 +40,19 @@ Address = tuple[str, int]
 @dataclass
 class _Seen:
     name: str
-    answered_s: float  # when it answered last
+    answered_s: float  # time of the last answer
     is_told: bool = False
     is_given_up: bool = False
 
 
 class HostStates:
-    """What is known of each host, by its IP address; times are seconds of a clock that never goes back."""
+    """The state of each host, by IP address; times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
     def update(self, now: float, live: Mapping[str, str], answered: Collection[str]) -> list[str]:
-        """What to tell the user. `live`: names of the hosts that Ray counts on; `answered`: those that have answered just now."""
+        """Messages for the user. `live`: names of the hosts that Ray counts on; `answered`: addresses of the hosts that have just answered."""
         told = []
         for address, name in live.items():
             self._seen.setdefault(address, _Seen(name, now))
@@ -74,7 +74,7 @@ class HostStates:
         return told
 
     def lost(self, now: float) -> str:
-        """The hosts that do not answer, for people; empty where all do."""
+        """The hosts that do not answer, for messages; empty if all do."""
         hosts = [
             f"{seen.name} ({address}) has not answered for {now - seen.answered_s:.0f} s"
             for address, seen in self._seen.items()
@@ -84,24 +84,24 @@ class HostStates:
 
 
 class Knock(Enum):
-    """What comes of knocking at a port."""
+    """The result of connecting to a port."""
 
     ANSWERS = "answers"
-    CLOSED = "closed"  # the host is there, and nothing listens
+    CLOSED = "closed"  # the host answers, but nothing listens
     SILENT = "silent"
 
 
 class HeadState:
-    """What is known of the cluster's head; times are seconds of a clock that never goes back."""
+    """The state of the cluster's head; times are seconds of a monotonic clock."""
 
     def __init__(self, now: float, patience_s: float, is_kept: bool) -> None:
-        """`patience_s`: how long a silent head may come back; `is_kept`: one that is closed may, too, since its state outlives it."""
+        """`patience_s`: time in which a silent head may come back; `is_kept`: a closed head may come back too, since its state outlives it."""
         self._answered_s, self._patience_s, self._is_kept = now, patience_s, is_kept
         self._closed_s: float | None = None
         self._is_told = False
 
     def update(self, now: float, knock: Knock) -> tuple[str | None, str | None]:
-        """What to tell the user, and why the head is lost for good, where it is."""
+        """(message for the user, reason why the head is lost for good); None each if there is none."""
         if knock is Knock.ANSWERS:
             told = f"the head answers again, after {now - self._answered_s:.0f} s" if self._is_told else None
             self._answered_s, self._closed_s, self._is_told = now, None, False
@@ -122,10 +122,10 @@ class HeadState:
 
 
 class HostWatch:
-    """A thread that looks at the connected cluster's hosts, this one apart, and at its head."""
+    """Watches the connected cluster's other hosts and its head, in two threads."""
 
     def __init__(self, tell: Callable[[str], None], end_now: Callable[[], None]) -> None:
-        """`end_now` makes the main thread raise KeyboardInterrupt: the head is lost, and `head_lost` says why."""
+        """`end_now` makes the main thread raise KeyboardInterrupt if the head is lost; `head_lost` then says why."""
         self._tell, self._end_now, self._states, self._ended = tell, end_now, HostStates(), threading.Event()
         self._lock = threading.Lock()
         address = ray.get_runtime_context().gcs_address
@@ -141,7 +141,7 @@ class HostWatch:
             return self._states.lost(time.monotonic())
 
     def run_head(self) -> None:
-        """Until `end`, or the head is lost."""
+        """Watches the head until `end`, or until it is lost."""
         patience_s = 2 / 3 * float(os.environ.get(*_RAYS_PATIENCE))
         state = HeadState(time.monotonic(), patience_s, any(map(os.environ.get, _KEPT_BY)))
         while not self._ended.wait(_HEAD_PERIOD_S):
@@ -159,12 +159,12 @@ class HostWatch:
                 return
 
     def run(self) -> None:
-        """Until `end`."""
+        """Watches the other hosts until `end`."""
         here = ray.get_runtime_context().get_node_id()
         while not self._ended.wait(_PERIOD_S):
             if not self._head_answers:
                 continue
-            with suppress(RayError, RuntimeError):  # the cluster's head does not answer, which ends the run elsewhere
+            with suppress(RayError, RuntimeError):  # the head does not answer: `run_head` ends the run
                 nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
                 live = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in nodes}
                 doors = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in nodes]
@@ -182,7 +182,7 @@ class HostWatch:
 def watched_hosts(tell: Callable[[str], None], end_now: Callable[[], None] = interrupt_main) -> Iterator[HostWatch]:
     """Watches during the block; `tell` is called from threads, and must not wait.
 
-    Raises ClusterLostError in place of the KeyboardInterrupt by which `end_now` ends the block where the head is lost.
+    If the head is lost, `end_now` ends the block by KeyboardInterrupt, and ClusterLostError is raised in its place.
     """
     watch = HostWatch(tell, end_now)
     threads = [threading.Thread(target=run, name="graphmill-hosts", daemon=True) for run in (watch.run, watch.run_head)]
@@ -196,7 +196,7 @@ def watched_hosts(tell: Callable[[str], None], end_now: Callable[[], None] = int
         raise
     finally:
         watch.end()
-        if watch.head_lost is None:  # else the other thread may be waiting for it
+        if watch.head_lost is None:  # otherwise the other thread may wait for the head
             for thread in threads:
                 thread.join(timeout=_PERIOD_S + _KNOCK_S)
 
@@ -212,7 +212,7 @@ def _knock_at(door: Address, timeout_s: float) -> Knock:
 
 
 def knock(doors: Collection[Address], timeout_s: float) -> set[Address]:
-    """Those of these TCP ports that take a connection within the time; all are tried at once."""
+    """The TCP ports among `doors` that accept a connection in time; all are tried at once."""
     answered: set[Address] = set()
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:

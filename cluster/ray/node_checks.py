@@ -1,6 +1,6 @@
-"""Asks every node of a Ray cluster what it has: versions that must agree, its clock, its memory, whether it sees a path. Looks for open sockets.
+"""Checks every node of a Ray cluster: versions that must agree, clock, memory, access to a path. Finds open sockets.
 
-One task per node, pinned there, with a deadline for all of them together: a node that does not answer is one of the results.
+One task per node, pinned there, with one deadline for all; a node that does not answer has an error in its report.
 """
 
 import platform
@@ -18,25 +18,25 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphmill.core.errors import GraphmillError
 
-# What must be the same everywhere: weights, batches and messages pass between nodes.
+# Must be equal on all nodes: weights, batches and messages pass between them.
 SHARED_PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What one node said; `error` where it did not."""
+    """One node's answer, or its `error`."""
 
     address: str
     versions: dict[str, str]
     clock_s: float = 0.0  # ahead of the driver's, up to half a round trip
     round_trip_s: float = 0.0
     free_memory_bytes: int = 0
-    path_problem: str | None = None  # why the path cannot be read there
+    path_problem: str | None = None  # the reason why the path cannot be read there
     error: str | None = None
 
 
 def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
-    """A report of every alive node, by address. Needs a Ray session. `path`: a stored graph that each shall see."""
+    """A report of every live node, by address. Needs a Ray session. `path`: a stored graph that each node must see."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     ask = ray.remote(num_cpus=0, max_retries=0)(_describe_node)
     until = time.monotonic() + deadline_s
@@ -46,7 +46,7 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
         )
         for node in nodes
     }
-    # The first call of a node starts its worker process; the clock is read in a second one.
+    # The first call on a node starts its worker process; the second one reads the clock.
     first = {address: task.remote(path) for address, task in asked.items()}
     reports = []
     for address, reference in sorted(first.items()):
@@ -73,7 +73,7 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
 
 
 def local_versions() -> dict[str, str]:
-    """Python and the packages that must be the same on all nodes."""
+    """Versions of Python and the packages that must be equal on all nodes."""
     versions = {"python": platform.python_version()}
     for name in SHARED_PACKAGES:
         try:
@@ -84,7 +84,7 @@ def local_versions() -> dict[str, str]:
 
 
 def open_beyond_loopback(process: psutil.Process) -> list[str]:
-    """The TCP sockets of a process and of all below it on which other machines can connect, as `0.0.0.0:8080 (its process's name)`."""
+    """TCP sockets of a process and its descendants to which other machines can connect, as `0.0.0.0:8080 (process name)`."""
     found = set()
     for each in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):

@@ -1,7 +1,6 @@
-"""Where training runs: how many workers, on which devices, by what was asked for and what the cluster has.
+"""Chooses the number and devices of the workers from the options and the cluster's resources.
 
-`resolve` decides, from numbers alone: a run, its `--plan`, a prediction and a sweep of trials all ask it. How many workers, the first
-that holds:
+`resolve` is the pure decision for a run, its `--plan`, a prediction and a sweep of trials. The first row that fits sets the number of workers:
 
     1. --workers N              N; on GPUs no more than there are, unless --workers.device gpu insists
     2. GPUs                     one worker for each, each with its CPUs
@@ -20,32 +19,32 @@ from graphmill.cluster.ray.session import may_grow
 from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.core.summaries import counted
 
-_SAY_AFTER_S, _SAY_AGAIN_S = 5.0, 60.0  # workers that have failed leave their places within seconds
-_SHARE = 0.25  # of free memory, that a graph may take of one process: its batches and the model come on top
+_SAY_AFTER_S, _SAY_AGAIN_S = 5.0, 60.0  # failed workers free their places within seconds
+_SHARE = 0.25  # of free memory that a graph may take in one process: batches and model need more
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a cluster has in all, in use or not; or this machine, where no cluster is there to be joined."""
+    """All resources of a cluster, in use or not; or of this machine, if there is no cluster to join."""
 
     cpus: int
     gpus: int
     free_bytes: int | None = None
-    """This machine's free memory; None: a cluster, or not looked at."""
+    """This machine's free memory; None: a cluster, or unknown."""
     hosts: int = 1
-    """That have CPUs."""
+    """Hosts with CPUs."""
 
     def __str__(self) -> str:
         return f"{counted(self.cpus, 'CPU')} and {counted(self.gpus, 'GPU')}"
 
 
 def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = None) -> tuple[WorkerOptions, str | None]:
-    """The options with a number of workers, a device and a launcher, and what there is to say of that choice, in one line.
+    """The options with a number of workers, a device and a launcher; and a note on that choice in one line, or None.
 
-    GPUs that are there are used, except where CPUs were asked for. A worker takes its CPUs, and one GPU where it computes on one. Where
-    GPUs, or CPUs beside them, are fewer than the workers asked for, fewer workers train; only `device="gpu"` insists. On CPUs one process
-    trains on data of `data_bytes` that fits it, where no number was asked for. One worker is this process, unless a cluster is there or Ray
-    was asked for. Resolved options stay what they are. Raises ConfigError where the cluster lacks what was asked for.
+    GPUs are used unless CPUs were asked for. A worker takes its CPUs and, if it computes on a GPU, one GPU. With fewer GPUs (or CPUs for them) than
+    workers asked for, fewer workers train; only `device="gpu"` insists. Without GPUs and a number of workers, one process trains if data of
+    `data_bytes` fit it. One worker is this process, unless there is a cluster or Ray was asked for. Resolved options do not change. Raises
+    ConfigError if the cluster lacks what was asked for.
     """
     alone = asked.launcher == "process" or (
         asked.launcher == "auto" and there.free_bytes is not None and asked.min_workers is None
@@ -65,7 +64,7 @@ def _fits(there: Resources, data_bytes: int | None) -> bool:
 
 
 def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> tuple[WorkerOptions, str | None]:
-    """The options with a number of workers and a device, and what differs from the number asked for."""
+    """The options with a number of workers and a device, and a note if the number differs from the one asked for."""
     slots = there.cpus // asked.cpus_per_worker
     if asked.device == "cpu" or (asked.device == "auto" and there.gpus == 0):
         if one_is_enough and asked.num_workers is None:
@@ -75,7 +74,7 @@ def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> t
         _check_cpus(asked, asked.min_workers or most, there)
         note = f"training on {most} workers: one for each host" if most == by_hosts > asked.most else None
         return replace(asked, num_workers=most, device="cpu"), note
-    if asked.launcher == "process":  # one, of the GPUs that there may be
+    if asked.launcher == "process":  # one worker, however many GPUs there are
         asked = replace(asked, num_workers=1)
     usable, needed, is_elastic = min(there.gpus, slots), asked.fewest, asked.min_workers is not None
     if there.gpus < needed and asked.device == "gpu":
@@ -86,7 +85,7 @@ def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> t
     _check_cpus(asked, needed if asked.device == "gpu" else 1, there)
     fewest = min(needed, usable)
     most = asked.num_workers or usable
-    if not is_elastic:  # an elastic run takes more where they join
+    if not is_elastic:  # an elastic run takes more GPUs as nodes join
         most = min(most, usable)
     resolved = replace(asked, num_workers=most, min_workers=fewest if is_elastic else None, device="gpu")
     if fewest == needed:
@@ -111,9 +110,9 @@ def _cpus(asked: WorkerOptions) -> str:
 
 
 def place(asked: WorkerOptions, there: Resources | None = None, data_bytes: int | None = None) -> WorkerOptions:
-    """`resolve` with these resources, or those of the connected cluster; prints what differs from what was asked for.
+    """`resolve` with these resources, or the connected cluster's; prints the note.
 
-    Raises ConfigError where they lack what was asked for; of a cluster, after `cluster_resources` has waited for it.
+    Raises ConfigError if they lack what was asked for; with a cluster, after the wait of `cluster_resources`.
     """
     resolved, note = resolve(asked, cluster_resources(asked) if there is None else there, data_bytes)
     if note is not None:
@@ -122,7 +121,7 @@ def place(asked: WorkerOptions, there: Resources | None = None, data_bytes: int 
 
 
 def cluster_resources(asked: WorkerOptions) -> Resources:
-    """What the connected cluster has. Waits up to `asked.wait_s` for nodes that are joining, where it lacks what was asked for."""
+    """The connected cluster's resources. If they are too few, waits up to `asked.wait_s` for nodes that are joining."""
     deadline = time.monotonic() + asked.wait_s
     is_told = False
     while True:
@@ -141,7 +140,7 @@ def cluster_resources(asked: WorkerOptions) -> Resources:
 
 
 def resources_now() -> Resources:
-    """What the connected cluster has."""
+    """The connected cluster's resources now."""
     import ray
 
     total = ray.cluster_resources()
@@ -150,9 +149,9 @@ def resources_now() -> Resources:
 
 
 def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Callable[[], str]) -> None:
-    """Returns once the connected cluster has room for the fewest workers at once, and says what it waits for until then.
+    """Returns once the connected cluster has room for `workers.fewest` workers at once; meanwhile says what is missing.
 
-    Ray's autoscaler sees the demand. `lost`: the hosts that do not answer, for people. Raises DeadlineError after `workers.wait_s`.
+    Ray's autoscaler sees the demand. `lost`: the hosts that do not answer, for messages. Raises DeadlineError after `workers.wait_s`.
     """
     if not may_grow():
         return
@@ -185,7 +184,7 @@ def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Call
 
 
 def lacking_room(workers: WorkerOptions, total: Resources, free: Resources) -> str:
-    """Why the workers have no room, for people."""
+    """The message why the workers have no room."""
     needed = Resources(workers.cpus_per_worker * workers.fewest, workers.fewest if workers.device == "gpu" else 0)
     wanted = f"{counted(workers.fewest, 'worker')} of {_each(workers)}"
     if total.cpus < needed.cpus or total.gpus < needed.gpus:

@@ -1,7 +1,7 @@
-"""Where the processes of a torch process group meet.
+"""The meeting point of a torch process group.
 
-torch's own store listens on all interfaces, and answers whoever asks. Here the processes of one machine's Ray meet at a file that no other user can
-reach, and those of a cluster at a store that listens on the address of rank 0's node alone.
+torch's own store listens on all interfaces and answers everybody. Here the processes of a local Ray meet at a file that no other user can reach, and
+the processes of a cluster at a store that listens only on the address of rank 0's node.
 """
 
 import socket
@@ -28,9 +28,9 @@ _opened: dict[Point, dist.Store] = {}  # by rank 0, until it meets the others th
 
 
 def meeting_point() -> Point:
-    """Made by the process that will be rank 0."""
+    """A new meeting point, made by the process that will be rank 0."""
     host = get_node_ip_address()
-    if ip_address(host).is_loopback:  # one machine has all nodes of this Ray
+    if ip_address(host).is_loopback:  # all nodes of this Ray are on one machine
         return str(Path(tempfile.mkdtemp(prefix="meet-", dir=ray.get_runtime_context().get_temp_dir()), "store"))
     door = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     point = host, door.getsockname()[1]
@@ -41,18 +41,18 @@ def meeting_point() -> Point:
 
 
 def meet(point: Point, rank: int, num_ranks: int, backend: str) -> None:
-    """Joins the group that meets there; a collective call."""
+    """Joins the process group at this point; a collective call."""
     store: dist.Store
     if isinstance(point, str):
         store = dist.FileStore(point, num_ranks)
     else:
         store = _opened[point] if point in _opened else dist.TCPStore(*point, is_master=False, timeout=_TIMEOUT)
-        _opened.clear()  # every process may have been asked for a point
+        _opened.clear()  # a process that is not rank 0 may have made a point too
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=_TIMEOUT)
 
 
 class MeetingConfig(TorchConfig):
-    """Of Ray Train: its workers meet as above."""
+    """Ray Train's workers meet at our meeting points."""
 
     @property
     def backend_cls(self) -> type[_TorchBackend]:

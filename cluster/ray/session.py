@@ -1,10 +1,10 @@
 """One Ray session per job: connect to the cluster this process belongs to, or start a local Ray and stop it again.
 
-Invariants: a Ray that we did not start is never stopped; of a Ray that we did start, no process outlives the `with` block,
-however the block ends (normally, by an exception, Ctrl-C or SIGTERM). A Ray that we start is out of other users' reach: its files lie in a folder
-that only this user can enter, it has a token of its own, and it listens on the loopback address alone.
+Invariants: a Ray that we did not start is never stopped. No process of a Ray that we started outlives the `with` block, however the block ends
+(normally, by an exception, Ctrl-C or SIGTERM). Other users cannot reach a Ray that we start: its files lie in a folder that only this user can
+enter, it has its own token, and it listens on the loopback address alone.
 
-Ray is imported inside the functions: a job parses its options, and answers `--help`, before it pays for that import.
+Ray is imported inside the functions: a job parses its options, and answers `--help`, without that slow import.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from graphmill.core.errors import ClusterLostError, ConfigError, Terminated
 from graphmill.core.files.private import check_private, check_unreplaceable
 from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
 
-# Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
-# them. What the user has set wins.
+# Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`, and has no other switch for them. The user's own
+# values win.
 RAY_ENVIRONMENT: Mapping[str, str] = {
     # The barrier inside `ray.train.report` has no deadline by default.
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": str(COLLECTIVE_TIMEOUT_S),
-    # Train workers would change into a session folder, where a relative path means something else than in the job.
+    # Otherwise Train workers change into a session folder, where relative paths differ from the job's.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # `uv run` would make Ray start each worker through uv again.
+    # Otherwise Ray starts each worker through uv again under `uv run`.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
-# And these where the Ray is ours.
+# Added for a Ray that we start.
 LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
-    # Ray's GCS remembers the latest 100,000 tasks, at 3 KB each: Ray Train's questions to its workers could let it grow by 300 MB.
+    # Ray's GCS keeps the latest 100,000 tasks by default, 3 KB each: with Ray Train's polls of its workers, up to 300 MB.
     "RAY_task_events_max_num_task_in_gcs": "5000",
-    # A local machine is taken back by SIGTERM, with no announcement to watch for: this saves a process.
+    # A local machine is preempted by SIGTERM, without an announcement to watch for: this saves a process.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 
-# And these whatever the user has set. Without the first, Ray takes a loopback address for the machine's own, in the processes that connect too.
+# Set whatever the user's values are. Without the first, Ray replaces a loopback address with the machine's own, also in connecting processes.
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LOOPBACK_ENVIRONMENT: Mapping[str, str] = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -61,11 +61,11 @@ _LOOPBACK_ENVIRONMENT: Mapping[str, str] = {
 }
 
 _started_here = False
-# Ray gives its processes 30 s to come up. A loaded machine can miss that while their files are still to be read from its disk.
+# Ray gives its processes 30 s to come up. A loaded machine can miss that while it still reads their files from its disk.
 _STARTS = 3
 _TOO_LATE = "timed out during startup"
 _TEMP_PREFIX = "graphmill-"
-_RAYS = "r"  # Ray's own folder, which it opens to all users, within ours
+_RAYS = "r"  # Ray's own folder within ours; Ray opens it to all users
 # The longest name that Ray appends to our folder (process ids have up to seven digits).
 _SOCKET_SUFFIX_BYTES = len(f"/{_RAYS}/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
@@ -85,13 +85,13 @@ class Session:
 
 
 def joins_a_cluster(options: SessionOptions) -> bool:
-    """Whether `ray_session` with these options would use a Ray that runs already."""
+    """Whether `ray_session` with these options would use a running Ray."""
     ray = sys.modules.get("ray")
     return (ray is not None and ray.is_initialized()) or _address(options) is not None
 
 
 def may_grow() -> bool:
-    """Whether nodes may still join the Ray that this process is connected to: one that `ray_session` started has all it will have."""
+    """Whether nodes may still join the connected Ray; not if `ray_session` started it."""
     return not _started_here
 
 
@@ -99,11 +99,11 @@ def may_grow() -> bool:
 def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
     """Connects to Ray, or starts one, for the length of a `with` block.
 
-    A Ray that is connected already in this process is used as it is. Otherwise `options.address`, else RAY_ADDRESS, names a
-    cluster to connect to; where neither is given, a local Ray starts.
+    A Ray that is already connected in this process is used. Otherwise the cluster at `options.address`, or else RAY_ADDRESS, is connected to;
+    without either, a local Ray starts.
 
     Ray installs its own SIGTERM handler, and Ray Train one for SIGINT; here the block sees KeyboardInterrupt and
-    Terminated, and the previous handlers are back afterwards.
+    Terminated, and the previous handlers are restored afterwards.
 
     Raises:
         ConfigError: the address cannot be reached or used, the token does not fit, the port is taken, or another user could read the token
@@ -126,7 +126,7 @@ def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
 
 
 def _address(options: SessionOptions) -> str | None:
-    """The cluster to connect to, or None where a local Ray is to be started."""
+    """The cluster to connect to; None: start a local Ray."""
     address = options.address or os.environ.get("RAY_ADDRESS") or None
     if address is None or address == "local":
         return None
@@ -198,7 +198,7 @@ def _started(options: SessionOptions) -> Iterator[Session]:
                             f"cores and try again ({error})"
                         ) from error
                 finally:
-                    # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
+                    # Also after a Ctrl-C half-way. Later children of this process are not Ray's, and stay.
                     daemons = [child for child in this_process.children() if child not in before]
                 _stop(daemons, options.stop_timeout_s)
             check_private(folder)  # once more: Ray changes modes
@@ -215,7 +215,7 @@ def _describe(context: Any, is_ours: bool) -> Session:
 
 
 def _stop(daemons: list[Any], timeout_s: float) -> None:
-    """Stops a local Ray within `timeout_s` and a second: it is asked first, then what is left of it is killed."""
+    """Stops a local Ray within `timeout_s` and a second: first by a shutdown, then by killing its remaining processes."""
     import psutil
     import ray
 
@@ -224,14 +224,14 @@ def _stop(daemons: list[Any], timeout_s: float) -> None:
     for daemon in daemons:
         with contextlib.suppress(psutil.NoSuchProcess):
             processes += daemon.children(recursive=True)  # the workers are the raylet's children
-    # A shutdown that hangs waits for one of these processes, so that killing them ends it.
+    # A hanging shutdown waits for one of these processes: killing them ends it.
     watchdog = threading.Timer(timeout_s, _kill, args=(processes,))
     watchdog.daemon = True
     watchdog.start()
     try:
         ray.shutdown()
         psutil.wait_procs(processes, timeout=max(0.0, deadline - time.monotonic()))
-    finally:  # also where a second Ctrl-C ends the wait
+    finally:  # also if a second Ctrl-C ends the wait
         watchdog.cancel()
         _kill(processes)
 
@@ -240,7 +240,7 @@ def _kill(processes: list[Any]) -> None:
     import psutil
 
     for process in processes:
-        # psutil compares start times: a process id that was given away again is not touched.
+        # psutil compares start times, so a reused process id is not touched.
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=1.0)
@@ -248,7 +248,7 @@ def _kill(processes: list[Any]) -> None:
 
 @contextlib.contextmanager
 def _private_folder(options: SessionOptions) -> Iterator[Path]:
-    """A folder that only this user can enter, within which Ray's own will lie."""
+    """A folder that only this user can enter, for Ray's folder."""
     longest = _SOCKET_PATH_BYTES - _SOCKET_SUFFIX_BYTES
     if options.temp_dir is not None:
         folder = options.temp_dir.resolve()
@@ -283,13 +283,13 @@ def _private_folder(options: SessionOptions) -> Iterator[Path]:
         with owned(folder):
             yield folder
     finally:
-        # A worker that dies late may still write a log line into a folder that is going away.
+        # A worker that dies late may still write a log line into the folder during its removal.
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _own_token(folder: Path) -> Iterator[None]:
-    """A token for this Ray alone: its processes, and what the block starts, find it by the environment, which is as before afterwards."""
+    """A token for this Ray alone. Its processes, and those that the block starts, find it by the environment, which is restored afterwards."""
     number, name = tempfile.mkstemp(prefix="token-", dir=folder)  # mode 0600
     try:
         with open(number, "w") as stream:
@@ -304,12 +304,12 @@ def _own_token(folder: Path) -> Iterator[None]:
 
 
 def _read_token_anew() -> None:
-    """Ray keeps the mode that it finds when it is imported, and the first token that it reads."""
+    """Makes Ray forget the mode that it found when it was imported, and the first token that it read."""
     from ray import _raylet
 
     raylet: Any = _raylet  # a compiled module
     raylet.Config.initialize("")
-    # A thread of a Ray that ends may still ask for the token, and Ray aborts the process where there is none.
+    # A thread of an ending Ray may still ask for the token, and Ray aborts the process if there is none.
     if (
         os.environ.get("RAY_AUTH_MODE", "").lower() != "token"
         or os.environ.get("RAY_AUTH_TOKEN")
@@ -319,7 +319,7 @@ def _read_token_anew() -> None:
 
 
 def token_file() -> Path | None:
-    """The file with the token of the cluster that this user's sessions and `ray` commands would join; None where there is none."""
+    """The file with the token of the cluster that this user's sessions and `ray` commands would join; None if there is none."""
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return None
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
@@ -328,7 +328,7 @@ def token_file() -> Path | None:
 
 @contextlib.contextmanager
 def _addresses_as_given() -> Iterator[None]:
-    """Inside, Ray leaves a loopback address what it is, as it does on macOS; else it takes the machine's own in its place."""
+    """Inside the block Ray keeps a loopback address, as it does on macOS; otherwise it replaces it with the machine's own."""
     from ray._private import ray_constants
 
     constants: Any = ray_constants
@@ -340,7 +340,7 @@ def _addresses_as_given() -> Iterator[None]:
 
 
 def _check_port_free(host: str, port: int) -> None:
-    """Ray itself moves to another port in silence, or ends with the log of a dead process."""
+    """Raises ConfigError if the port is taken: Ray would silently take another port, or end with the log of a dead process."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -352,7 +352,7 @@ def _check_port_free(host: str, port: int) -> None:
 
 
 def _check_reachable(address: str, timeout_s: float) -> None:
-    """Ray would try for a minute, and its log says only that a node timed out."""
+    """Raises ConfigError if nothing answers: Ray would try for a minute, and its log says only that a node timed out."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise ConfigError(f"address must be host:port, auto or local, got {address!r}")
@@ -367,14 +367,14 @@ def _check_reachable(address: str, timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def _one_line_errors(action: str) -> Iterator[None]:
-    """Turns what Ray raises while it starts into one line; a bug in our own call (TypeError …) stays what it is."""
+    """Turns Ray's errors while it starts into a ConfigError of one line; a bug in our own call (TypeError …) is not caught."""
     from ray.exceptions import AuthenticationError
 
     try:
         yield
     except (OSError, ValueError, RuntimeError, AuthenticationError) as error:  # ConnectionError is an OSError
         reason = _first_line(error)
-        # The reason for "failed to connect" hides in the text of its cause, because Ray tries for 20 s and then gives up.
+        # The reason for "failed to connect" is in the text of its cause, because Ray tries for 20 s and then gives up.
         if isinstance(error, AuthenticationError) or "AuthenticationError" in str(error.__cause__):
             reason = (
                 "the token is missing or not the cluster's; give it by RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "
@@ -382,7 +382,7 @@ def _one_line_errors(action: str) -> Iterator[None]:
             )
         raise ConfigError(f"cannot {action}: {reason}") from error
     except Exception as error:
-        # A node that does not come up in time is a bare Exception of Ray's; a subclass is something else.
+        # Ray raises a bare Exception if a node does not come up in time; a subclass is something else.
         if type(error) is not Exception:
             raise
         raise ConfigError(f"cannot {action}: {_first_line(error)}") from error
@@ -394,14 +394,14 @@ def _first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def environment_defaults(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Sets those variables that are not set; afterwards they are gone again."""
+    """Sets the variables that are not set; removes them afterwards."""
     with _environment({name: value for name, value in defaults.items() if name not in os.environ}):
         yield
 
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Sets these variables, and removes those with None; afterwards they are as before."""
+    """Sets these variables, or removes them (None); restores them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:
@@ -420,10 +420,10 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def _termination() -> Iterator[Callable[[], None]]:
-    """Makes SIGTERM raise Terminated, and puts the handlers of SIGINT and SIGTERM back afterwards.
+    """Makes SIGTERM raise Terminated; restores the handlers of SIGINT and SIGTERM afterwards.
 
-    Yields a function that installs the handler once more: `ray.init` installs one that prints a C++ stack first. Outside
-    the main thread, where Python allows no handlers, all of this does nothing.
+    Yields a function that installs the handler again: `ray.init` installs one that prints a C++ stack first. Outside the main thread, where Python
+    allows no handlers, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -443,10 +443,10 @@ def _termination() -> Iterator[Callable[[], None]]:
     try:
         yield install
     except KeyboardInterrupt:
-        if is_terminated:  # on its way through `ray.get` it has become another
+        if is_terminated:  # `ray.get` may have replaced the exception
             raise Terminated from None
         raise
     finally:
         for signum, handler in before.items():
-            # None stands for a handler that was not installed from Python and cannot be put back from here.
+            # None: a handler that was not installed from Python and cannot be restored from here.
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)

@@ -1,14 +1,14 @@
-"""What `ray job submit --working-dir` has brought to this job: the upload itself is Ray's, so that it is judged where it arrives."""
+"""Warns of a large upload by `ray job submit --working-dir`. Ray uploads the folder itself, so the check is made in the job."""
 
 import sys
 from pathlib import Path
 
-LARGE_BYTES = 10_000_000  # an upload goes through the head's memory, once a job, and to every node
+LARGE_BYTES = 10_000_000  # each job's upload goes through the head's memory and to every node
 _NAMED = 3
 
 
 def warn_of_large_upload(working_dir: str | None) -> None:
-    """Prints what the upload holds, where it is large and this process works in it; `working_dir` is Ray's URI of it."""
+    """Prints a warning if the upload is large and this process works in it; `working_dir` is Ray's URI of the upload."""
     folder = Path.cwd()
     if working_dir and folder.name == working_dir.rpartition("/")[2].partition(".")[0]:
         warning = describe_large_upload(folder)

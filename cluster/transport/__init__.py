@@ -1,1 +1,1 @@
-"""Messages over TCP connections that stay open, behind a token. Imports: samplers, core."""
+"""Messages over persistent TCP connections, authenticated by a token. Imports: samplers, core."""

@@ -1,8 +1,8 @@
-"""TCP connections between processes that share a token: opened once, then messages go to and fro, one at a time.
+"""Persistent TCP connections between processes that share a token; one message travels at a time.
 
-Who connects and who accepts prove to each other that they have the token, by HMAC-SHA256 over random numbers of both; the token itself does not travel. All of that has one
-deadline. Afterwards nothing waits longer than its time: the next bytes move within it, or the wait ends. What follows the proof is neither encrypted nor
-protected against changes, unless the endpoint has TLS (`graphmill.cluster.transport.tls`).
+Both sides prove that they have the token, by HMAC-SHA256 over random numbers of both; the token itself is not sent. The proof has one deadline.
+Afterwards every wait ends if no bytes move within its time. Messages are neither encrypted nor protected against changes, unless the endpoint has
+TLS (`graphmill.cluster.transport.tls`).
 """
 
 import errno
@@ -21,17 +21,17 @@ from graphmill.cluster.transport.tls import tls_context
 from graphmill.cluster.transport.wire import ROOM, Message, pack, unpack
 from graphmill.samplers.access.array_pool import ArrayPool
 
-# A host that vanishes closes no connection: it is given up when it answers no probe either.
+# A host that vanishes does not close its connections: it is given up after unanswered probes.
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4
 _GIVEN_UP_S = _PROBE_AFTER_S + _PROBES * _PROBE_EVERY_S
-_READ_BYTES = 1 << 20  # more at once took twice as long where the memory is fresh
+_READ_BYTES = 1 << 20  # larger reads into fresh memory took twice as long
 _GREETING = b"graphmill 1\n"
 _NONCE_BYTES = _PROOF_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server answers, and what it wants to be shown."""
+    """A server's address, and the token that it expects."""
 
     host: str
     port: int
@@ -43,49 +43,49 @@ class Endpoint:
 
 
 class Connection:
-    """One end. Raises OSError where the connection is lost; TimeoutError without an errno where no bytes move in time."""
+    """One end of a connection. Raises OSError if the connection is lost; TimeoutError without an errno if no bytes move in time."""
 
     def __init__(self, opened: socket.socket, quiet_s: float, room: ArrayPool = ROOM) -> None:
-        """`quiet_s`: longest time in which no bytes move while some should. `room`: of what is received."""
+        """`quiet_s`: longest time without moving bytes during a message. `room`: the pool of received arrays."""
         self._socket, self.quiet_s, self._room = opened, quiet_s, room
-        self.replied_s = -math.inf  # when bytes came last, since a message was sent
+        self.replied_s = -math.inf  # time of the last received bytes since a message was sent
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         _set_where_known(opened, TCP_KEEPIDLE=_PROBE_AFTER_S, TCP_KEEPINTVL=_PROBE_EVERY_S, TCP_KEEPCNT=_PROBES)
 
     def send(self, message: Message, within_s: float) -> None:
-        """`within_s`: until the first bytes have left. Raises what `pack` raises before any has."""
+        """Sends a message. `within_s`: until its first bytes have left. Raises as `pack` before any byte has left."""
         self.replied_s = -math.inf
         self._send(pack(message), within_s)
 
     def receive(self, within_s: float) -> Message:
-        """The other side's next message. `within_s`: until its first bytes are here. Raises what `unpack` raises."""
+        """The other side's next message. `within_s`: until its first bytes arrive. Raises as `unpack`."""
         self._socket.settimeout(within_s)
         return unpack(self._fill, self._room)
 
     def is_readable(self) -> bool:
-        """Whether bytes have come, or the end."""
+        """Whether bytes have arrived, or the connection has ended."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def has_ended(self) -> bool:
-        """Whether the other side has gone. What it sent before stays to be received."""
+        """Whether the other side has closed the connection. Bytes that it sent before can still be received."""
         try:
             return self.is_readable() and not self._socket.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
 
     def shut(self) -> None:
-        """Ends the connection for both sides; whoever waits on it, in any thread, wakes."""
+        """Ends the connection for both sides, and wakes all threads that wait on it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
-            if error.errno not in (errno.ENOTCONN, errno.EBADF):  # it has ended already
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):  # these mean that it has already ended
                 raise
 
     def finish(self, within_s: float) -> None:
-        """Sends no more. What still comes is read and dropped for so long: TCP would drop what was sent, too."""
+        """Ends sending. Reads and drops what still arrives for up to `within_s`: otherwise TCP would drop sent bytes too."""
         self._socket.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + within_s
         while (left_s := deadline - time.monotonic()) > 0:
@@ -119,7 +119,7 @@ class Connection:
                 self._socket.settimeout(self.quiet_s)
 
     def show_token(self, token: bytes, deadline: float) -> None:
-        """As who has connected, by then (`time.monotonic`). Raises ConnectionAbortedError where the other side does not have the token."""
+        """The connecting side's proof, by `deadline` (`time.monotonic`). Raises ConnectionAbortedError if the other side does not have the token."""
         self._secure(deadline)
         theirs, ours = self._read(len(_GREETING) + _NONCE_BYTES, deadline), secrets.token_bytes(_NONCE_BYTES)
         if not theirs.startswith(_GREETING):
@@ -129,7 +129,7 @@ class Connection:
             raise ConnectionAbortedError("what answers is another server")
 
     def check_token(self, token: bytes, deadline: float) -> None:
-        """As who has accepted, by then. Raises ConnectionAbortedError where the other side does not have the token."""
+        """The accepting side's proof, by `deadline`. Raises ConnectionAbortedError if the other side does not have the token."""
         self._secure(deadline)
         ours = _GREETING + secrets.token_bytes(_NONCE_BYTES)
         self._send([memoryview(ours)], _left_s(deadline))
@@ -155,13 +155,14 @@ class Connection:
 
 
 def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:
-    """To a server that has the endpoint's token. `within_s`: until it has shown that. Raises OSError where there is none, ConfigError as `tls_context`."""
+    """A connection to a server that has the endpoint's token. `within_s`: until the proof. Raises OSError if there is no such server, ConfigError as
+    `tls_context`."""
     deadline = time.monotonic() + within_s
     context = tls_context(is_server=False) if endpoint.has_tls else None
     opened = socket.create_connection((endpoint.host, endpoint.port), within_s)
     with ExitStack() as undo:
         undo.callback(opened.close)
-        # What was sent and is not acknowledged; where somebody waits to send more, probes do not tell.
+        # For sent but unacknowledged bytes: keep-alive probes are not sent while they wait.
         _set_where_known(opened, TCP_USER_TIMEOUT=1000 * _GIVEN_UP_S)
         if context is not None:
             opened = context.wrap_socket(opened, do_handshake_on_connect=False, server_hostname=endpoint.host)
@@ -173,7 +174,7 @@ def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:
 
 
 def _left_s(deadline: float) -> float:
-    """Raises TimeoutError where the deadline has passed."""
+    """Seconds until the deadline. Raises TimeoutError if it has passed."""
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("the token was not shown in time")
@@ -185,7 +186,7 @@ def _proof(token: bytes, side: bytes, servers: bytes, clients: bytes) -> bytes:
 
 
 def _set_where_known(opened: socket.socket, **options: int) -> None:
-    """Sets what this operating system has."""
+    """Sets the options that this operating system has."""
     for name, value in options.items():
         if hasattr(socket, name):
             opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

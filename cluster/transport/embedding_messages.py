@@ -1,56 +1,56 @@
-"""The vocabulary between a worker and the owners of an embedding table: frozen requests, and replies of plain numpy arrays.
+"""Messages between a worker and the owners of an embedding table: frozen requests, and replies of plain numpy arrays.
 
-`docs/decisions/0073` has the protocol. Every request is idempotent and may be sent again, late, or twice. Ids are permanent ids of nodes that the asked
-owner owns (`graphmill.cluster.embeddings.rows.owner_of`), distinct and ascending.
+`docs/decisions/0073` has the protocol. Every request is idempotent and may be sent again, late, or twice. Ids are distinct, ascending permanent ids of
+nodes that belong to the asked owner (`graphmill.cluster.embeddings.rows.owner_of`).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-KEEP_BEST, SAVE, PUSH = range(3)  # what a table does at a step, in this order
-FIRST_LIFE = 0  # that no owner has: who sends it does not know whom it asks
+KEEP_BEST, SAVE, PUSH = range(3)  # a table's events at a step, in this order
+FIRST_LIFE = 0  # no owner has this life: the sender does not know the owner's life yet
 
 
 def event_number(step: int, kind: int) -> int:
-    """Of one of the things that a table does at a step: they ascend in the order in which they are done."""
+    """The number of a table's event at a step; numbers ascend in the order of events."""
     return 3 * step + kind
 
 
 @dataclass(frozen=True)
 class BeginTable:
-    """Be the table of an attempt, as it was saved at a step. An owner that has come further in the same attempt stays as it is."""
+    """Load the table as saved at a step, for an attempt. An owner that is further in the same attempt does nothing."""
 
     attempt: int
-    """Ascends from one start of the workers to the next: what an earlier one sends late is refused."""
+    """Ascends from one start of the workers to the next; late requests of earlier attempts are refused."""
     step: int
     folder: str
-    """The checkpoint's; empty: at step 0 all rows are initial ones."""
+    """The checkpoint's folder; empty: step 0, at which all rows are initial."""
 
 
 @dataclass(frozen=True)
 class ReadRows:
-    """Tell rows."""
+    """Return rows."""
 
     attempt: int
     life: int
-    """Of the owner's process, as its replies tell it."""
+    """Identifies the owner's process; its replies carry it."""
     step: int
-    """Steps that the table must have: it is waited for. An asynchronous table tells what it has."""
+    """Steps that the table must have applied: the owner waits for them. An asynchronous table returns its current rows."""
     is_best: bool
-    """Of the best epoch's table."""
+    """Read the best epoch's rows."""
     ids: np.ndarray  # int64 [n]
 
 
 @dataclass(frozen=True)
 class PushRows:
-    """Take a step's gradients of some of its micro-batches: sums over the positions [start[i], stop[i]), which have the next count[i] rows."""
+    """Apply gradients of a part of a step's micro-batches: the next count[i] rows are the sum over the positions [start[i], stop[i])."""
 
     attempt: int
     life: int
     step: int
     after: int
-    """Number of the last `MarkTable` before it, which must be done first."""
+    """Number of the last `MarkTable` before this push, which must be done first."""
     rate: float
     """The step's learning rate."""
     start: tuple[int, ...]
@@ -62,16 +62,16 @@ class PushRows:
 
 @dataclass(frozen=True)
 class MarkTable:
-    """Before a step is applied: keep the weights as the best ones (KEEP_BEST), or write the table to a folder (SAVE)."""
+    """Before a step is applied: keep the current weights as the best ones (KEEP_BEST), or write the table to a folder (SAVE)."""
 
     attempt: int
     life: int
     step: int
     kind: int
     after: int
-    """Number of the last one before it."""
+    """Number of the `MarkTable` before this one."""
     folder: str = ""
-    """Of SAVE. Empty: all owners have written their files already."""
+    """For SAVE; empty: all owners have already written their files."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class TableRows:
 
 @dataclass(frozen=True)
 class TableStatus:
-    """Reply: where an owner stands."""
+    """Reply: an owner's state."""
 
     is_done: bool
-    """Whether it has what it was sent; else its attempt or life is another, or it waits for others' gradients."""
+    """Whether the request is done. If not, the owner's attempt or life differs, or it waits for gradients of other workers."""
     attempt: int
     life: int
     step: int

@@ -1,9 +1,9 @@
-"""Answers requests over TCP, to those who have the server's token (`graphmill.cluster.transport.connection`).
+"""Answers requests over TCP from clients that have the server's token (`graphmill.cluster.transport.connection`).
 
-A connection stays open: on it requests and replies follow each other, as `graphmill.cluster.transport.wire` packs them, in a thread of its own. No more than `work_threads`
-requests are answered at once, the others wait; a request whose asker has gone meanwhile is dropped.
+Each connection stays open and has its own thread; requests and replies, packed by `graphmill.cluster.transport.wire`, follow each other on it. At most
+`work_threads` requests are answered at once, and the others wait. A waiting request is dropped if its client has gone.
 
-Connections that have not shown the token take at most half of the descriptors that the process has left: the oldest of them makes room for a new one.
+Connections that have not proved the token take at most half of the process's free descriptors: the oldest one makes room for a new one.
 """
 
 import os
@@ -23,19 +23,19 @@ from graphmill.cluster.transport.wire import ROOM, Failure, Message
 from graphmill.core.errors import ConfigError, GraphmillError, StageError
 from graphmill.samplers.access.array_pool import ArrayPool
 
-_LOOK_S = 1.0  # between two looks whether a waiting request's asker is still there
-_TOKEN_S = 10.0  # until who has connected has shown the token
-_UNPROVEN = 256  # connections at most that have not shown it, each with a thread
-_QUIET_S = 300.0  # a connection on which nothing moves for so long is closed, and its thread ends
-_FINISH_S = 2.0  # for an asker to read why it is refused
-_STOP_S = 5.0  # until the connections' threads have ended
-_AGAIN_S = 0.02  # where a connection cannot be accepted: too many open files
+_LOOK_S = 1.0  # between two checks that a waiting request's client is still connected
+_TOKEN_S = 10.0  # for a new client to prove the token
+_UNPROVEN = 256  # most connections without proof, each with a thread
+_QUIET_S = 300.0  # a connection without traffic is closed after this time, and its thread ends
+_FINISH_S = 2.0  # for a client to read why it is refused
+_STOP_S = 5.0  # for the connections' threads to end
+_AGAIN_S = 0.02  # pause if a connection cannot be accepted: too many open files
 
 
 class MessageServer:
-    """Serves from the moment it is made, with a token of its own, on `host` at the first free port of `ports` (None: any free one).
+    """Serves from its construction on, with its own token, on `host` at the first free port of `ports` (None: any free port).
 
-    Its threads end no later than the process: nothing has to be stopped. Raises ConfigError where none of the ports is free.
+    Its daemon threads end with the process at the latest. Raises ConfigError if none of the ports is free.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MessageServer:
         *,
         tls: bool = False,
     ) -> None:
-        """`room`: of the requests' arrays. `tls`: around all connections; raises ConfigError as `graphmill.cluster.transport.tls.tls_context`."""
+        """`room`: the pool of the requests' arrays. `tls`: encrypt all connections; raises ConfigError as `graphmill.cluster.transport.tls.tls_context`."""
         self._tls = tls_context(is_server=True) if tls else None
         self._answer, self._working, self._room = answer, threading.Semaphore(work_threads), room
         self._listening = _listen(host, ports)
@@ -58,7 +58,7 @@ class MessageServer:
         self._open: dict[threading.Thread, Connection] = {}
         self._unproven: dict[
             threading.Thread, Connection
-        ] = {}  # of these, who has not shown the token; the oldest first
+        ] = {}  # the open ones that have not proved the token, oldest first
         self._accepting = threading.Thread(target=self._accept, name="graphmill-accept", daemon=True)
         self._accepting.start()
 
@@ -70,11 +70,11 @@ class MessageServer:
 
     @property
     def num_connections(self) -> int:
-        """Open ones, each with a thread."""
+        """The number of open connections."""
         return len(self._open)
 
     def stop(self) -> None:
-        """Ends all connections. Raises StageError where a thread still computes an answer after a few seconds; it ends with that."""
+        """Ends all connections. Raises StageError if a thread still computes an answer after a few seconds; the thread ends after that answer."""
         self._stopping.set()
         _wake(self._listening)
         with self._lock:
@@ -96,11 +96,11 @@ class MessageServer:
                 self._drop_unproven(len(self._unproven) - 1)
                 self._stopping.wait(_AGAIN_S)
                 continue
-            # The system took the lowest number that was free as the wait began: as many descriptors were open below it.
+            # A new descriptor gets the lowest free number: as many descriptors are open below it.
             left = _UNPROVEN if limit == resource.RLIM_INFINITY else limit - accepted.fileno() + len(self._unproven)
             try:
                 self._begin(accepted)
-            except (OSError, RuntimeError):  # who has connected has gone; no thread can be started
+            except (OSError, RuntimeError):  # the client has gone; or no thread can be started
                 accepted.close()
             self._drop_unproven(max(1, min(_UNPROVEN, left // 2)))
         self._listening.close()
@@ -115,7 +115,7 @@ class MessageServer:
             self._open[thread] = self._unproven[thread] = connection
 
     def _drop_unproven(self, most: int) -> None:
-        """Ends the oldest connections that have not shown the token, until so many are left."""
+        """Ends the oldest connections without proof, until at most `most` are left."""
         with self._lock:
             while len(self._unproven) > max(0, most):
                 self._unproven.pop(next(iter(self._unproven))).shut()
@@ -127,9 +127,9 @@ class MessageServer:
                 self._unproven.pop(threading.current_thread(), None)
             while not self._stopping.is_set():
                 self._answer_one(connection)
-        except OSError:  # the asker has gone, or did not show the token
+        except OSError:  # the client has gone, or did not prove the token
             pass
-        except GraphmillError as error:  # no message; nobody knows where the next one begins
+        except GraphmillError as error:  # not a message: the beginning of the next one is unknown
             with suppress(OSError):
                 connection.send(_failure(error), _TOKEN_S)
                 connection.finish(_FINISH_S)
@@ -140,18 +140,18 @@ class MessageServer:
             connection.close()
 
     def _answer_one(self, connection: Connection) -> None:
-        """Receives a request and sends its reply, or a Failure. Raises OSError where the asker has gone, StageError for what is no request."""
+        """Receives a request and sends its reply, or a Failure. Raises OSError if the client has gone, StageError if the bytes are not a request."""
         request = connection.receive(_QUIET_S)
         self._wait_for_turn(connection)
         try:
             reply: Message = self._answer(request)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's to know
+        except Exception as error:  # noqa: BLE001  every error goes to the client
             reply = _failure(error)
         finally:
             self._working.release()
         try:
             connection.send(reply, _QUIET_S)
-        except StageError as error:  # it is above the bound
+        except StageError as error:  # the reply is too large
             connection.send(_failure(error), _QUIET_S)
 
     def _wait_for_turn(self, connection: Connection) -> None:
@@ -183,8 +183,8 @@ def _listen(host: str, ports: tuple[int, ...] | None) -> socket.socket:
 
 
 def _wake(listening: socket.socket) -> None:
-    """Whoever accepts on it."""
+    """Wakes the thread that accepts on this socket."""
     try:
         listening.shutdown(socket.SHUT_RDWR)
-    except OSError:  # as on macOS, where closing it wakes
+    except OSError:  # on macOS: closing the socket wakes the thread
         listening.close()

@@ -1,8 +1,8 @@
-"""The owner of a partition in another process: asks its server over connections that stay open, at the endpoint that the server's actor tells.
+"""The owner of a partition in another process: asks its server over persistent connections, at the endpoint that the server's actor gives.
 
-A request has a connection to itself until its reply is here; then the next request takes it. Requests are idempotent: one whose connection is
-lost is sent again on a new one, to the endpoint that the actor tells then, until its deadline. All bytes of a reply that arrive move the deadline: a
-slow link is no reason to give up, a silent one is.
+A request has a connection to itself until its reply has arrived; then the next request uses it. Requests are idempotent: if its connection is lost, a
+request is sent again on a new one, to the actor's current endpoint, until its deadline. Every arriving byte of a reply moves the deadline: a slow link
+is no reason to give up, a silent one is.
 """
 
 import time
@@ -16,22 +16,22 @@ from graphmill.cluster.transport.wire import Failure, Message
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 from graphmill.samplers.vocabulary.messages import Request
 
-_CONNECT_S = 10.0  # then another try: the endpoint may be another
-_KEPT = 16  # connections that wait for a request; each holds a thread of the server
+_CONNECT_S = 10.0  # then the next try asks for the endpoint again
+_KEPT = 16  # idle connections that are kept; each occupies a thread of the server
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # between two tries
 
 
 class RemoteOwner:
     """Asks one server; safe to use from several threads.
 
-    `find` asks the server's actor for its endpoint, within so many seconds, and raises what is to be said where there is no server. Every
-    request has its reply, or an error that begins with `who`, within `timeout_s` of the last bytes that came since it was waited for.
+    `find(within_s)` asks the server's actor for its endpoint, and raises the error to report if there is no server. Every request gets its reply, or
+    an error that begins with `who`, within `timeout_s` of the last received bytes.
     """
 
     def __init__(self, find: Callable[[float], Endpoint], who: str, timeout_s: float) -> None:
         self._find, self.who, self.timeout_s = find, who, timeout_s
         self._endpoint: Endpoint | None = None
-        self._waiting: list[tuple[Endpoint, Connection]] = []  # append and pop are atomic
+        self._waiting: list[tuple[Endpoint, Connection]] = []  # idle connections; append and pop are atomic
 
     def submit(self, request: Request | TableRequest) -> "_Call":
         call = _Call(self, request)
@@ -39,14 +39,14 @@ class RemoteOwner:
         return call
 
     def endpoint(self, timeout_s: float) -> Endpoint:
-        """Of the server. Raises what `find` raises."""
+        """The server's endpoint. Raises as `find`."""
         endpoint = self._endpoint
         if endpoint is None:
             endpoint = self._endpoint = self._find(timeout_s)
         return endpoint
 
     def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        """One that no request uses. Raises OSError where nobody answers."""
+        """An idle or new connection. Raises OSError if nothing answers."""
         while self._waiting:
             try:
                 known, connection = self._waiting.pop()
@@ -54,28 +54,28 @@ class RemoteOwner:
                 break
             if known == endpoint and not connection.is_readable():
                 return connection
-            connection.close()  # of a server before, or ended by this one
+            connection.close()  # to an earlier server, or ended by this one
         return connect(endpoint, min(timeout_s, _CONNECT_S), self.timeout_s)
 
     def keep(self, endpoint: Endpoint, connection: Connection) -> None:
-        """For the next request: no other message is under way on it."""
+        """Keeps an idle connection for the next request."""
         if len(self._waiting) < _KEPT:
             self._waiting.append((endpoint, connection))
         else:
             connection.close()
 
     def lose(self, endpoint: Endpoint) -> None:
-        """The next call shall ask for the endpoint again."""
+        """Forgets the endpoint: the next call asks for it again."""
         if self._endpoint is endpoint:
             self._endpoint = None
 
 
 class _ServerTraceback(Exception):
-    """Where an error happened, in the server: the cause of the error that is raised here."""
+    """The server's traceback, as the cause of the error that is raised here."""
 
 
 class _Call:
-    """A request on its way, and again, until its deadline."""
+    """A request that is sent, if need be again, until its deadline."""
 
     def __init__(self, owner: RemoteOwner, request: Request | TableRequest) -> None:
         self._owner, self._request = owner, request
@@ -85,7 +85,7 @@ class _Call:
         self._lost = ""
 
     def send(self) -> None:
-        """Sends the request. A lost connection is for `result` to mend."""
+        """Sends the request. `result` sends it again if the connection is lost."""
         owner = self._owner
         try:
             self._endpoint = owner.endpoint(self._left_s())
@@ -104,7 +104,7 @@ class _Call:
             raise StageError(f"{owner.who}: {error}") from error
 
     def result(self) -> Any:
-        """The reply, of the kind that the request has."""
+        """The reply to the request."""
         pause_s, self._until = _FIRST_PAUSE_S, time.monotonic() + self._owner.timeout_s
         while (reply := self._receive()) is None:
             assert self._endpoint is not None
@@ -121,7 +121,7 @@ class _Call:
         return reply
 
     def _receive(self) -> Message | None:
-        """The reply; None where the connection was lost."""
+        """The reply; None if the connection was lost."""
         connection, endpoint = self._connection, self._endpoint
         if connection is None:
             return None
@@ -130,7 +130,7 @@ class _Call:
         except OSError as error:
             self._fail(error)
             return None
-        except StageError as error:  # what else comes on this connection is unknown
+        except StageError as error:  # later bytes on this connection are unknown
             self._connection = None
             connection.close()
             raise StageError(f"{self._owner.who}: {error}") from error
@@ -142,7 +142,7 @@ class _Call:
         return reply
 
     def _fail(self, error: OSError) -> None:
-        """Keeps what says that the connection is lost; raises DeadlineError where no bytes moved in time. The server drops the request."""
+        """Notes that the connection is lost; raises DeadlineError if no bytes moved in time. The server drops the request."""
         assert self._connection is not None
         self._connection.close()
         self._until = max(self._until, self._connection.replied_s + self._owner.timeout_s)
@@ -151,7 +151,7 @@ class _Call:
             raise self._late() from None
 
     def _failure(self, failure: Failure) -> GraphmillError:
-        """The server's error as one of the same class, where it is ours."""
+        """The server's error: of the same class if that is a GraphmillError, else a StageError."""
         kind = getattr(graphmill.core.errors, failure.kind, None)
         if isinstance(kind, type) and issubclass(kind, GraphmillError):
             return kind(f"{self._owner.who}: {failure.text}")

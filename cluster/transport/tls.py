@@ -1,6 +1,6 @@
-"""TLS around the sockets between servers and those who ask them, with the certificates that Ray's own TLS variables name on each host.
+"""TLS between servers and their clients, with the certificates that Ray's own TLS variables name on each host.
 
-Both ends show a certificate that RAY_TLS_CA_CERT has signed, as Ray's processes do; a server's certificate names the address that it answers at.
+Both ends show a certificate signed by RAY_TLS_CA_CERT, as Ray's processes do; a server's certificate names the address at which it answers.
 """
 
 import os
@@ -18,7 +18,7 @@ _ADVICE = "see docs/guides/cluster.md, or leave out --servers.tls"
 
 
 class _Socket(ssl.SSLSocket):
-    """Does what `graphmill.cluster.transport.connection.Connection` asks of a plain socket."""
+    """An SSL socket with the methods of a plain one that `graphmill.cluster.transport.connection.Connection` uses."""
 
     def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:  # type: ignore[override]
         piece = bytearray()
@@ -29,16 +29,16 @@ class _Socket(ssl.SSLSocket):
         return self.send(piece)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """With flags: of the bytes as they travel."""
+        """With flags: reads the encrypted bytes."""
         return socket.socket.recv(self, buflen, flags) if flags else super().recv(buflen)
 
     def shutdown(self, how: int) -> None:
-        """Leaves TLS as it is: another thread may read."""
+        """Shuts only the TCP socket: another thread may read from the TLS layer."""
         socket.socket.shutdown(self, how)
 
 
 def tls_context(*, is_server: bool) -> ssl.SSLContext:
-    """What wraps this side's sockets. Raises ConfigError naming the variable that is not set, or whose file cannot be used."""
+    """The TLS context of this side's sockets. Raises ConfigError naming a variable that is not set or whose file cannot be used."""
     paths = {name: os.environ.get(name, "") for name in _VARIABLES}
     for name, path in paths.items():
         if not Path(path).is_file():
@@ -50,7 +50,7 @@ def tls_context(*, is_server: bool) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     try:
-        context.load_cert_chain(certificate, key, password="")  # else OpenSSL would ask at the terminal
+        context.load_cert_chain(certificate, key, password="")  # without a password OpenSSL would ask at the terminal
         context.load_verify_locations(authority)
     except OSError as error:
         listed = ", ".join(f"{name}={path}" for name, path in paths.items())

@@ -1,8 +1,9 @@
 """Messages between processes as bytes, and back.
 
-A message is its head and its arrays. The head is four bytes, its length, and JSON: the message's name, the types and shapes of its arrays, its
-other fields, and the heads of messages within it, whose arrays follow its own. The arrays follow as they lie in memory, integers in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`). An array is copied only
-where its type changes: it is sent from where it lies, and received where it will lie.
+A message is a head and arrays. The head is its length in four bytes, then JSON: the message's name, the types and shapes of its arrays, its other
+fields, and the heads of inner messages, whose arrays follow the message's own. Arrays follow as they lie in memory, integers in the narrowest type that
+holds them (`graphmill.samplers.access.narrow_ints`). An array is copied only if its type changes: otherwise it is sent from, and received into, its
+final memory.
 """
 
 import json
@@ -20,14 +21,14 @@ from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.narrow_ints import narrow_dtype
 from graphmill.samplers.vocabulary.messages import ForParts, PartReplies, Reply, Request
 
-# What both sides refuse.
+# Both sides refuse more.
 HEAD_BYTES = 1 << 20
 MESSAGE_BYTES = 1 << 34
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Reply: why there is none."""
+    """Reply: the error of a request."""
 
     kind: str
     """Name of the error's class."""
@@ -40,12 +41,12 @@ Message = Request | Reply | TableRequest | TableReply | Failure
 _WITHIN = {ForParts: "requests", PartReplies: "replies"}  # the field that holds messages
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LENGTH_BYTES = 4
-ROOM = ArrayPool(1 << 28)  # of replies: faulting their pages in takes as long as receiving them
+ROOM = ArrayPool(1 << 28)  # for replies: faulting in fresh pages takes as long as receiving them
 _SAME = "is Graphmill the same on all nodes?"
 
 
 def pack(message: Message) -> list[memoryview]:
-    """The bytes of a message, to be sent one after another. Raises StageError where they are more than the bound."""
+    """The bytes of a message, in order. Raises StageError if they exceed the bound."""
     told, arrays = _described(message)
     _check_bytes(type(message).__name__, sum(array.nbytes for array in arrays))
     head = json.dumps(told, default=int).encode()
@@ -54,7 +55,7 @@ def pack(message: Message) -> list[memoryview]:
 
 
 def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
-    """(a message's head as plain values, its arrays as they travel)."""
+    """(a message's head as plain values, its arrays in the types in which they are sent)."""
     arrays, described, others, within = list[np.ndarray](), {}, {}, {}
     for name, value in vars(message).items():
         if isinstance(value, np.ndarray):
@@ -71,7 +72,7 @@ def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
 
 
 def unpack(fill: Callable[[memoryview], None], room: ArrayPool = ROOM) -> Message:
-    """The message that comes next; `fill` fills memory with the next bytes, of arrays from `room`. Raises StageError for bytes that are no message."""
+    """The next message. `fill` fills memory with the next bytes; arrays are taken from `room`. Raises StageError if the bytes are not a message."""
     length = bytearray(_LENGTH_BYTES)
     fill(memoryview(length))
     told = int.from_bytes(length, "little")
@@ -90,21 +91,21 @@ def unpack(fill: Callable[[memoryview], None], room: ArrayPool = ROOM) -> Messag
 
 @dataclass(frozen=True)
 class _Head:
-    """What a message's head says."""
+    """The parsed head of a message."""
 
     name: str
-    arrays: dict[str, tuple[np.dtype, np.dtype, tuple[int, ...]]]  # type, type that it travels in, shape
+    arrays: dict[str, tuple[np.dtype, np.dtype, tuple[int, ...]]]  # type, sent type, shape
     others: dict[str, Any]
     within: "dict[str, tuple[_Head, ...]]"
 
     @property
     def num_bytes(self) -> int:
-        """Of all arrays, also of the messages within."""
+        """Of all arrays, inner messages included."""
         own = sum(math.prod(shape) * sent_as.itemsize for _, sent_as, shape in self.arrays.values())
         return own + sum(one.num_bytes for heads in self.within.values() for one in heads)
 
     def read(self, fill: Callable[[memoryview], None], room: ArrayPool) -> Message:
-        """The message, of the arrays that come next. Raises StageError where the fields are not its kind's."""
+        """The message, from the arrays that come next. Raises StageError if the fields do not fit its kind."""
         values: dict[str, Any] = {
             field: tuple(value) if isinstance(value, list) else value for field, value in self.others.items()
         }
@@ -122,7 +123,7 @@ class _Head:
 
 
 def _head(parsed: Any, *, is_within: bool = False) -> _Head:
-    """Of plain values. Raises StageError where they are no head."""
+    """A head from plain values. Raises StageError if they are not a head."""
     try:
         name, described, others, *more = parsed
         sizes = [size for _, _, shape in described.values() for size in shape]
@@ -163,7 +164,7 @@ def _array(room: ArrayPool, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarr
 
 
 def _number_type(name: str) -> np.dtype:
-    """Raises StageError where the type is not one of numbers."""
+    """Raises StageError if the type is not numeric."""
     if not isinstance(name, str) or not re.fullmatch("<[iu][248]|<f[248]|[|][iu]1", name):
         raise StageError(f"expected arrays of numbers, got {name!r}; {_SAME}")
     return np.dtype(name)
