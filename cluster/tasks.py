@@ -1,4 +1,4 @@
-"""What a model is trained for: how predictions become a loss, which targets count, and what scores a split gets.
+"""Tasks: the loss of predictions, the targets that count, and the scores of a split.
 
 A task is a frozen value that the driver builds (class weights and target statistics included) and every worker receives. Its loss is
 a pair (sum over targets, weight of those targets): the trainer divides the sum over a step's micro-batches by the weight over all of them,
@@ -21,30 +21,33 @@ from graphmill.core.errors import ConfigError, DataError
 from graphmill.samplers.methods.registry import load
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
-_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # classes whose pairs are counted for that; that are scored one by one
-_BY_ANSWER = ("micro_f1", "macro_f1")  # and of every answer
+_MOST_COUNTED, _MOST_SHOWN = (
+    4096,
+    50,
+)  # most classes with counts by pair of classes; most classes with individual scores
+_BY_ANSWER = ("micro_f1", "macro_f1")  # scores that need counts of every answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
 
 
 class StepOutput(NamedTuple):
-    """What a model returns: predictions, and a term that is added to the mean loss."""
+    """A model's output: predictions, and a term that is added to the mean loss."""
 
     prediction: Tensor
     penalty: Tensor | None = None  # scalar, a mean over the batch (Primphormer's η Σ J²)
 
 
 class Scores(Protocol):
-    """Accumulates one split: there is one for each position of a step, and all ranks get the exact result of the whole."""
+    """Accumulates the scores of one split, at one position of a step; all ranks get the exact result of the whole split."""
 
     def update(self, prediction: Tensor, target: Tensor) -> None: ...
 
     def add(self, other: Any) -> None:
-        """Takes in what the same kind of scores has of a later position."""
+        """Adds the scores of a later position, of the same kind."""
         ...
 
     def compute(self) -> dict[str, float]:
-        """Scores by name, "count" and, unless that is 0, "loss" among them; all are finite. A collective call."""
+        """Finite scores by name, among them "count" and, unless that is 0, "loss". A collective call."""
         ...
 
 
@@ -79,12 +82,12 @@ class Task(Protocol):
 
 
 def step_output(value: Any) -> StepOutput:
-    """What a model returned, as predictions and penalty: plain tensors have none."""
+    """A model's output as a StepOutput; a plain tensor has no penalty."""
     return value if isinstance(value, StepOutput) else StepOutput(value)
 
 
 def own_parts(options: Any) -> dict[str, Any]:
-    """What a task is given of its options' `metric` and `loss`, where they may be import paths."""
+    """A task's arguments from its options' `metric` and `loss`, which may be import paths."""
     loss = getattr(options, "loss", None)
     told = {"metric": metric_name(options.metric)}
     told |= {"own_metric": options.metric} if is_own(options.metric) else {}
@@ -93,16 +96,16 @@ def own_parts(options: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnParts:
-    """A loss and a metric of a user's own in the place of a task's, by their import paths: functions of predictions and of targets that are known.
+    """A user's loss and metric by import path, in place of the task's: functions of predictions and known targets.
 
-    Of several targets the metric gets each row with a known one, and NaN for the others.
+    With several targets the metric gets all rows with a known target, and NaN for unknown ones.
     """
 
     own_loss: str = ""
     own_metric: str = ""
 
     def _own(self, path: str, prediction: Tensor, target: Tensor) -> Tensor:
-        """What the function says. Raises ConfigError where it is no number, and in a loss no number for each row either."""
+        """The function's value. Raises ConfigError if it is not a number or, from a loss, a number for each row."""
         function = load(path)
         value = torch.as_tensor((function() if isinstance(function, type) else function)(prediction, target))
         if value.numel() != 1 and not (path == self.own_loss and value.shape == target.shape[:1]):
@@ -131,7 +134,7 @@ class OwnParts:
 
 
 class OwnScores:
-    """A split's scores with that of a user's own function of all its predictions and targets."""
+    """A split's scores, with the score of a user's function of all predictions and targets."""
 
     def __init__(self, scores: Any, task: Any, device: torch.device) -> None:
         self._scores, self._task = scores, task
@@ -167,11 +170,9 @@ class Classification(OwnParts):
     metric: str = "accuracy"  # or "rocauc", for two classes, "weighted_accuracy" or "macro_f1"
     label_smoothing: float = 0.0
     class_weight: tuple[float, ...] | None = None  # of each class; the loss is divided by the weights of the targets
-    batch_weights: bool = (
-        False  # the weight of a class is the share of a micro-batch's targets that are of other classes
-    )
-    one_logit: bool = False  # of two classes: the prediction is the logit of the second
-    class_names: tuple[str, ...] = ()  # in order; empty: numbers name them
+    batch_weights: bool = False  # a class's weight is the share of a micro-batch's targets of other classes
+    one_logit: bool = False  # with two classes: the prediction is the logit of the second
+    class_names: tuple[str, ...] = ()  # in order; empty: classes are named by their numbers
 
     @property
     def higher_is_better(self) -> bool:
@@ -200,7 +201,7 @@ class Classification(OwnParts):
         return _weighted_sum(of_rows.double(), row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits [k, classes], classes [k]) of the targets that are known."""
+        """(logits [k, classes], classes [k]) of the known targets."""
         return class_logits(prediction.float())[target >= 0], target[target >= 0]
 
     @property
@@ -237,14 +238,14 @@ class Classification(OwnParts):
 
 @dataclass(frozen=True)
 class BinaryClassification(OwnParts):
-    """Several yes-or-no questions per graph or root, by binary cross-entropy; target [g, num_tasks] of 0, 1 and NaN (not known)."""
+    """Several yes-or-no questions per graph or root, by binary cross-entropy; target [g, num_tasks] of 0, 1 and NaN (unknown)."""
 
     num_tasks: int = 1
     # or "ap", average precision: both means over the tasks that have both answers; or "micro_f1" or "macro_f1"
     metric: str = "rocauc"
     label_smoothing: float = 0.0
     positive_weight: tuple[float, ...] | None = None  # of each task's positives
-    names: tuple[str, ...] = ()  # of several tasks, each of which is then scored by itself too
+    names: tuple[str, ...] = ()  # of several tasks; named tasks also get individual scores
 
     @property
     def higher_is_better(self) -> bool:
@@ -267,7 +268,7 @@ class BinaryClassification(OwnParts):
         if self.own_loss:
             return self._own_sum(*_known_entries(prediction.float(), target, row_weight))
         known = ~target.isnan()
-        # The target of an unknown answer is replaced before the loss, not after: NaN times 0 is NaN.
+        # Unknown targets are replaced before the loss: NaN times 0 is NaN.
         answer = torch.where(known, target, 0.0) * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
         weight = None if self.positive_weight is None else target.new_tensor(self.positive_weight)
         loss = functional.binary_cross_entropy_with_logits(
@@ -276,7 +277,7 @@ class BinaryClassification(OwnParts):
         return _weighted_sum(torch.where(known, loss, 0.0), row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits, answers), [k] of one question, [k, num_tasks] of several, of the rows with a known answer; unknown ones are NaN."""
+        """(logits, answers) of the rows with a known answer, [k], or [k, num_tasks] with several tasks; unknown answers are NaN."""
         return _known_rows(prediction.float(), _columns(target, self.num_tasks).float())
 
     @property
@@ -284,7 +285,7 @@ class BinaryClassification(OwnParts):
         return torch.empty(0, self.num_tasks), torch.empty(0, self.num_tasks)
 
     def scores(self, device: torch.device) -> Any:
-        # Areas need every answer's score, F1 counts alone.
+        # Areas need every answer's score, F1 only counts.
         kind = AnswerCounts if self.metric in _BY_ANSWER else BinaryScores
         return self._scored(kind(device, self.num_tasks, self.names), device)
 
@@ -293,8 +294,8 @@ class BinaryClassification(OwnParts):
 class PairClassification:
     """Whether pairs of nodes belong together, by binary cross-entropy; target int64 [p, 2] of (0 or 1, the pair's graph).
 
-    The prediction's first column is the logit. In evaluation [p, 3]: of the graph's nodes but the pair's second one, how many have a higher score with
-    the first one, and how many the same.
+    The prediction's first column is the logit. In evaluation [p, 3]: the other columns count the graph's other nodes whose score with the pair's first
+    node is higher than the second node's, and the same.
     """
 
     metric: str = "mrr"
@@ -319,17 +320,17 @@ class PairClassification:
 
 @dataclass(frozen=True)
 class LinkPrediction:
-    """Which pairs of a graph's nodes are joined; target [m], 1 for links and 0 for pairs that are none.
+    """Links between a graph's nodes; target [m], 1 for links and 0 for other pairs.
 
-    The prediction is [m, 1 + k], the logits of a link and its k negatives; in evaluation [m, 4] as `graphmill.cluster.metrics.link_scores` takes it. The loss of a link
-    is, by `kind`: "bce": the mean of the binary cross-entropies of itself and its negatives; "margin": the mean over negatives of
-    max(0, margin - its logit + the negative's); "softmax": the cross-entropy of it among itself and its negatives.
+    The prediction is [m, 1 + k], the logits of a link and its k negatives; in evaluation [m, 4] for `graphmill.cluster.metrics.link_scores`. The loss of
+    a link by `kind`: "bce": the mean of the binary cross-entropies of the link and its negatives; "margin": the mean over negatives of
+    max(0, margin - link's logit + negative's logit); "softmax": the cross-entropy of the link among itself and its negatives.
     """
 
     metric: str = "mrr"  # or "auc", "hits_1" …: `graphmill.cluster.metrics.link_scores`
     kind: LinkLoss = "bce"
     margin: float = 1.0
-    own_rivals: bool = True  # links are ranked against rivals of their own, and not against the split's pairs
+    own_rivals: bool = True  # each link is ranked against its own rivals; False: against the split's pairs
 
     higher_is_better = True
     out_dim = 1
@@ -361,17 +362,17 @@ class LinkPrediction:
 class Regression(OwnParts):
     """Numbers per graph or root; target [g, num_targets], NaN does not count.
 
-    The model predicts (target - mean) / scale; the loss is of those standardised numbers, the scores are in the target's own unit. Several
-    targets that have names are scored one by one, and the metric is the mean of their errors in units of `deviation`, so that each has a say.
+    The model predicts (target - mean) / scale. The loss is of these standardised numbers; scores are in the target's unit. Several named targets get
+    individual scores, and the metric is the mean of their errors in units of `deviation`, so that each target counts equally.
     """
 
     mean: tuple[float, ...] = (0.0,)
-    scale: tuple[float, ...] = (1.0,)  # of the training split, as the mean
+    scale: tuple[float, ...] = (1.0,)  # mean and scale are of the training split
     kind: RegressionLoss | str = "l1"
     huber_delta: float = 1.0  # in standard deviations
     metric: str = "mae"  # or "rmse" or "r2"
     names: tuple[str, ...] = ()  # of several targets
-    deviation: tuple[float, ...] = ()  # of each of them in the training split
+    deviation: tuple[float, ...] = ()  # of each named target in the training split
 
     @property
     def higher_is_better(self) -> bool:
@@ -414,7 +415,7 @@ class Regression(OwnParts):
         return losses if row_weight is None else _weighted_sum(losses, row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(predictions, targets) in the targets' own unit, [k] of one target, [k, num_targets] of several, of the rows with a known target; unknown ones are NaN."""
+        """(predictions, targets) of the rows with a known target, in the targets' unit, [k], or [k, num_targets] with several; unknown targets are NaN."""
         target = _columns(target, self.out_dim).double()
         own_unit = prediction.double() * target.new_tensor(self.scale) + target.new_tensor(self.mean)
         return _known_rows(own_unit, target)
@@ -454,7 +455,7 @@ def _known_rows(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _columns(target: Tensor, width: int) -> Tensor:
-    """[g] or [g, width] → [g, width]. Raises DataError where the widths differ."""
+    """[g] or [g, width] → [g, width]. Raises DataError if the widths differ."""
     target = target.unsqueeze(1) if target.dim() == 1 else target
     if target.shape[1] != width:
         raise DataError(f"targets: expected {width} per graph, got {target.shape[1]}; is this the graphs' own task?")

@@ -69,9 +69,7 @@ def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-_PARTS = (
-    2**36
-)  # a root's loss is added in whole units and these parts of a unit: the rounding is below 1e-11
+_PARTS = 2**36  # a root's loss is added in whole units and these parts of a unit: the rounding is below 1e-11
 
 
 def whole_parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -82,9 +82,7 @@ def held(run: RunStore) -> "Iterator[RunLease | None]":
     descriptor = os.open(run.folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(
-                descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # a lock on the folder adds no file
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a lock on the folder adds no file
         except BlockingIOError:
             raise ConflictError(
                 f"{run.url}: expected a run that nobody trains now, found a process that does; wait for its end, or choose another --run.dir"

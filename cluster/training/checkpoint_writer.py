@@ -1,7 +1,7 @@
-"""When a worker's checkpoints are due, and how they are written: rank 0 copies what training will change, and a thread writes the copy.
+"""Decides when checkpoints are due and writes them: rank 0 copies the state that training will change, and a thread writes the copy.
 
-Whether one is due within an epoch is rank 0's to say, by its clock; it tells the others with the step's sums
-(`CheckpointRequest`). Which steps that happens after changes nothing that is computed.
+Within an epoch rank 0 decides by its clock, and tells the others with the step's sums (`CheckpointRequest`). The steps after which checkpoints are
+saved do not change what is computed.
 """
 
 import threading
@@ -19,12 +19,12 @@ from graphmill.cluster.process.outcome import located
 from graphmill.cluster.training.train_session import Register
 from graphmill.core.errors import StageError
 
-# Longest wait for the checkpoint before this one. The other ranks wait for rank 0 meanwhile, and would give up first.
+# Longest wait for the previous checkpoint: shorter than the wait of the other ranks for rank 0.
 _WRITE_TIMEOUT_S = COLLECTIVE_TIMEOUT_S - 60.0
 
 
 class CheckpointRequest(IntEnum):
-    """What rank 0 asks all ranks to do after a step."""
+    """Rank 0's request to all ranks after a step."""
 
     NONE = 0
     SAVE = 1
@@ -32,7 +32,7 @@ class CheckpointRequest(IntEnum):
 
 
 class CheckpointWriter:
-    """One rank's part; every rank calls `save` after the same steps."""
+    """One rank's part of writing checkpoints; every rank calls `save` after the same steps."""
 
     def __init__(self, checkpoints: Checkpoints, rank: int, minutes: float | None, register: Register) -> None:
         self._checkpoints, self._rank, self._register = checkpoints, rank, register
@@ -43,7 +43,7 @@ class CheckpointWriter:
         self._stall_s = 0.0
 
     def is_due(self) -> bool:
-        """Whether the period is over; not while the last one is being written."""
+        """Whether the period is over and no checkpoint is being written."""
         late = self._period_s is not None and time.monotonic() - self._last >= self._period_s
         return late and self.is_idle
 
@@ -53,12 +53,12 @@ class CheckpointWriter:
         return self._idle.is_set()
 
     def wait(self) -> None:
-        """Until the last checkpoint is written. Raises StageError where it never is."""
+        """Waits until the last checkpoint is written. Raises StageError if it is not written in time."""
         if not self._idle.wait(_WRITE_TIMEOUT_S):
             raise StageError(f"{self._checkpoints.url}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
 
     def take_stall_s(self) -> float:
-        """Seconds that training has stood still for checkpoints since the last call."""
+        """Seconds that training has waited for checkpoints since the last call."""
         stall_s, self._stall_s = self._stall_s, 0.0
         return stall_s
 
@@ -72,12 +72,10 @@ class CheckpointWriter:
         flush: Callable[[], None],
         table: Path | None = None,
     ) -> str:
-        """Reports a checkpoint, and returns its name, which is rank 0's to choose: a collective call, which returns when rank 0 has copied what
-        training changes. `table`: the folder of an embedding table's files.
+        """Registers a checkpoint and returns the name that rank 0 chose: a collective call, which returns when rank 0 has copied the state.
 
-        `flush` puts on the disk what must be there before the checkpoint may be used; the writing thread calls it first.
-
-        What goes wrong in the writing thread ends the run's attempt. Raises StageError where the last one never ends.
+        `flush` writes what must be on the disk before the checkpoint may be used; the writing thread calls it first. `table`: the folder of an
+        embedding table's files. An error in the writing thread ends the attempt. Raises StageError if the previous checkpoint is never written.
         """
         start = time.monotonic()
         name, write = state.name, None
@@ -99,7 +97,7 @@ class CheckpointWriter:
         return name
 
     def _begin(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> Callable[[], None]:
-        """What writes the checkpoint; until it has been called, another is not begun."""
+        """The function that writes the checkpoint; the next checkpoint waits for it."""
         self._idle.clear()
 
         def write() -> None:
@@ -114,5 +112,5 @@ class CheckpointWriter:
 
 
 def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """On the CPU, whatever happens to them there."""
+    """Copies on the CPU."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

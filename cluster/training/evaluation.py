@@ -1,4 +1,4 @@
-"""The forward pass of evaluation, which validation, test and prediction share, and which splits share a pass."""
+"""The forward pass of evaluation, shared by validation, test and prediction; and the splits that share one pass."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,10 +19,10 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 def deal_split(data: OpenData, options: Any, micro_batches: int, workers: int) -> tuple[Sampler, int]:
-    """(the sampler of a split's batches, at how many positions they are scored).
+    """(the sampler of a split's batches, the number of positions that score them).
 
-    Roots are dealt as in training. Every chunk of a graph is a batch and a position of its own, so that none is computed for a part of its
-    roots; so are all links of the full graph. Of the full graph's nodes each worker has a shard.
+    Roots are dealt as in training. Every chunk of a graph, and all links of the full graph, are a separate batch and position, so that none is computed
+    for a part of its roots. Each worker has a shard of the full graph's nodes.
     """
     if isinstance(options, FullGraphOptions):
         return data.sampler(options, workers), workers
@@ -44,12 +44,12 @@ def predictions(
 
 
 def scored_with(split: str, evaluation: Mapping[str, Any]) -> tuple[str, ...]:
-    """The splits that one pass scores with this one: those whose samplers have the same options. `evaluation`: options by split."""
+    """The splits scored in the same pass as this one: their samplers have equal options. `evaluation`: options by split."""
     return tuple(name for name, options in evaluation.items() if options == evaluation[split])
 
 
 def rows_of(split_code: int, data: OpenData, batch: Any) -> Tensor | slice:
-    """Which of a batch's predictions are of this split."""
+    """Index of a batch's predictions of this split."""
     codes = data.split_codes(batch)
     return slice(None) if codes is None else codes == split_code
 

@@ -1,6 +1,6 @@
-"""Fine-tuning: the weights that a run begins with where they are another's, which of its parameters stay as they are, and which learn at other rates.
+"""Fine-tuning: loads the weights of another run or file, freezes parameters, and gives parameters other learning rates.
 
-A pattern (`*`, `?`) is of names of parameters: it matches a whole name, or its end after a dot, as `head.*` does `model.head.weight`.
+A pattern (`*`, `?`) of parameter names matches a whole name, or its end after a dot: `head.*` matches `model.head.weight`.
 """
 
 import json
@@ -21,8 +21,8 @@ from graphmill.core.errors import ConfigError
 
 _FILE = "model.safetensors"
 _MOST_SHOWN = 5
-_HEADS = ("decoder.", "pairs.")  # of links and of pairs; others are what a model calls its `head`
-# A converted checkpoint names the network's own tensors, a run those of the module around it, and one on links has the model as its encoder.
+_HEADS = ("decoder.", "pairs.")  # of links and of pairs; other models have a `head`
+# A converted checkpoint names the network's own tensors, a run those of its wrapper module, and a run on links has the model as its encoder.
 _RENAMINGS: tuple[Callable[[str], str], ...] = (
     lambda name: name,
     lambda name: f"model.{name}",
@@ -35,10 +35,10 @@ _RENAMINGS: tuple[Callable[[str], str], ...] = (
 def load_start(
     model: torch.nn.Module, path: str, *, fresh_head: bool = False, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets the model's parameters and buffers to those of the run, folder or file at this path or URL; with `fresh_head` all but the head's.
+    """Sets the model's parameters and buffers to those of the run, folder or file at this path or URL; with `fresh_head`, except the head's.
 
-    Buffers that are not there, such as the projections of an attention that the other model had not, keep their own values. Raises ConfigError where there are
-    no weights, or others: it names the tensors, and what resolves it. `options`: of this model, for that.
+    Missing buffers, such as the projections of an attention that the other model lacks, keep their values. Raises ConfigError if there are no weights
+    or others: the message names the tensors, and an advice from `options`, this model's.
     """
     loaded, expected = _read(path), model.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
@@ -69,9 +69,12 @@ def load_start(
 
 
 def _head_names(model: torch.nn.Module) -> Iterator[str]:
-    """What the names of a head's tensors begin with."""
+    """The prefixes of the names of a head's tensors."""
     yield from _HEADS
-    for outer in ("", "encoder."):  # of links also the head that makes the states which the decoder compares
+    for outer in (
+        "",
+        "encoder.",
+    ):  # with links also the encoder's head, which makes the states that the decoder compares
         module: Any = getattr(model, "encoder", None) if outer else model
         head = getattr(module, "head", None)
         if head is not None:
@@ -79,7 +82,7 @@ def _head_names(model: torch.nn.Module) -> Iterator[str]:
 
 
 def _advice(path: str, options: Mapping[str, Any], differing: Sequence[str]) -> str:
-    """Which options make the tensors the same, by those that are saved beside the weights."""
+    """The options that make the tensors equal, from the options that are saved with the weights."""
     content = None if path.endswith(".safetensors") else RunStore(path).read(CONFIG)
     saved = json.loads(content) if content else {}
     theirs = flat(saved.get("config") or (saved["model"] if isinstance(saved.get("model"), dict) else {}))
@@ -93,9 +96,9 @@ def _advice(path: str, options: Mapping[str, Any], differing: Sequence[str]) -> 
 
 
 def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> list[torch.nn.Module]:
-    """The parameters that these patterns match take no gradient. Returns the modules that have no others: in evaluation mode they keep their statistics, too.
+    """Freezes the parameters that match these patterns. Returns the modules whose parameters are all frozen: in evaluation mode their statistics stay too.
 
-    Raises ConfigError for a pattern that matches none, and where nothing is left to train.
+    Raises ConfigError for a pattern without a match, and if no parameter is left to train.
     """
     for pattern in patterns:
         for parameter in _matching(model, pattern, "freeze"):
@@ -109,7 +112,7 @@ def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> list[torch.nn.Mod
 def with_rates(
     model: torch.nn.Module, groups: Sequence[dict[str, Any]], options: TrainOptions
 ) -> Sequence[dict[str, Any]]:
-    """The optimizer's groups, those parameters apart whose rate has a factor. Raises ConfigError for a pattern that matches none."""
+    """The optimizer's groups, split by the factors on the parameters' rates. Raises ConfigError for a pattern without a match."""
     if not options.rates:
         return groups
     factor_of: dict[int, float] = {}
@@ -118,7 +121,7 @@ def with_rates(
         for parameter in _matching(model, pattern, "rates"):
             factor_of.setdefault(id(parameter), float(number))
     made = []
-    for factor in dict.fromkeys([1.0, *factor_of.values()]):  # the common rate first: it is the one that is recorded
+    for factor in dict.fromkeys([1.0, *factor_of.values()]):  # the common rate first: it is recorded
         for group in groups:
             own = [parameter for parameter in group["params"] if factor_of.get(id(parameter), 1.0) == factor]
             if own:

@@ -1,4 +1,4 @@
-"""Finds where a NaN or an infinity came from: runs the same batch once more and looks at every layer's output."""
+"""Finds the origin of a NaN or an infinity: runs the same batch again and looks at every layer's output."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ class NonFiniteLossError(GraphmillError, FloatingPointError):
 def find_nonfinite(
     model: nn.Module, forward: Callable[[], Any], batch: Any, rank: int, is_here: bool
 ) -> tuple[str, str]:
-    """(owner, what is not finite there) of the first rank whose own batch `is_here` to blame; a collective call, the same on all ranks."""
-    # On every rank, because a model that spreads one graph over the ranks needs them all in its forward pass.
+    """(owner, finding) of the first rank whose own batch is bad (`is_here`); a collective call, equal on all ranks."""
+    # On every rank: a model that spreads one graph over the ranks needs all of them in its forward pass.
     finding = describe_nonfinite(model, forward, batch)
     reports = gather_objects((f"rank {rank}, batch {batch.index}", finding) if is_here else None)
     return next(filter(None, reports), ("all ranks", "the sum over ranks overflows"))
@@ -28,13 +28,13 @@ def find_nonfinite(
 def describe_nonfinite(model: nn.Module, forward: Callable[[], Any], batch: Any) -> str:
     """The first thing that is not finite: the batch's own numbers, a weight, or a layer's output in `forward`.
 
-    A module is named where it is the first to finish with an output that is not finite, so inner ones come before those around them.
+    Names the first module that returns an output that is not finite, so inner modules come before outer ones.
     """
-    # Before anything else, and always: where ranks share one graph, all of them are in this forward pass.
+    # First and always: if ranks share one graph, all of them are in this forward pass.
     with _first_bad_output(model) as bad_layers, torch.no_grad():
         forward()
     for name, value in vars(batch).items():
-        # Targets may hold NaN on purpose: what is not known.
+        # Unknown targets are NaN.
         if isinstance(value, Tensor) and name not in ("target", "y") and not _finite(value):
             return f"the batch's own {name} holds numbers that are not finite"
     for name, parameter in model.named_parameters():
@@ -46,7 +46,7 @@ def describe_nonfinite(model: nn.Module, forward: Callable[[], Any], batch: Any)
 
 
 def describe_nonfinite_gradients(model: nn.Module) -> str:
-    """The parameter with a gradient that is not finite and that is nearest to the loss, by the order of definition."""
+    """The last parameter, in order of definition, with a gradient that is not finite: the nearest to the loss."""
     bad = [name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad)]
     if not bad:
         return "every gradient is finite, their norm is not"

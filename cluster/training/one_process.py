@@ -1,6 +1,6 @@
-"""This process is the one worker of a run: it needs no cluster, and Ray is not imported.
+"""Trains a run with this process as its only worker, without a cluster; Ray is not imported.
 
-Everything else is as with Ray: an attempt that fails is made again from the latest checkpoint, and a run goes on with either.
+Otherwise equal to training with Ray: a failed attempt is repeated from the latest checkpoint, and either launcher can resume the other's run.
 """
 
 import socket
@@ -24,19 +24,19 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import GraphmillError, StageError
 
-# What the same program on the same numbers would raise again, as a user's own model or callback does.
+# Errors that the same program on the same data would raise again, for example from a user's model or callback.
 _OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 
 
 class CheckpointThread:
-    """Writes the one rank's checkpoints, one after the other."""
+    """Writes the only rank's checkpoints, one after another."""
 
     def __init__(self, checkpoints: Checkpoints, keep_checkpoints: int) -> None:
         self._checkpoints, self._keep = checkpoints, keep_checkpoints
         self._written: Future[None] | None = None
 
     def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
-        """Raises what the thread of the checkpoint before this one has raised."""
+        """Begins to write a checkpoint. Raises the error of the previous checkpoint's thread."""
         assert write is not None
         self.settle()
 
@@ -47,7 +47,7 @@ class CheckpointThread:
         self._written = begin(run, "checkpoint")
 
     def settle(self) -> None:
-        """Waits for the last checkpoint. Raises what its thread has raised, StageError where it is never written."""
+        """Waits for the last checkpoint. Raises its thread's error, or StageError if it is not written in time."""
         written, self._written = self._written, None
         if written is None:
             return
@@ -68,14 +68,14 @@ class ProcessLauncher:
     def watching(
         self, say: Callable[[str], None], end_now: Callable[[], None]
     ) -> AbstractContextManager[Callable[[], str]]:
-        """There is no other host."""
+        """Does nothing: there is no other host."""
         return nullcontext(lambda: "")
 
     def watch(self, record: Record) -> None:
-        """Nobody else is shown anything."""
+        """Does nothing: there are no gauges."""
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        """What the loop returns; for what it raises, the failure that the worker of a cluster would have had."""
+        """The loop's outcome; its errors become the failures that a cluster's worker would have."""
         device = torch.device("cuda", 0) if self.workers.device == "gpu" else torch.device("cpu")
         checkpoints, reporter = checkpoints_of(self._run), Recorder(reports)
         thread = CheckpointThread(checkpoints, self.workers.keep_checkpoints)
@@ -89,7 +89,7 @@ class ProcessLauncher:
         except GraphmillError as error:
             self._log(error)
             return Failed.of(error.with_traceback(None), "rank 0")
-        except Exception as error:  # noqa: BLE001  whatever it is, another attempt may get further, as that of another process
+        except Exception as error:  # noqa: BLE001  as with a worker process, another attempt may get further
             log = self._log(error)
             last = (str(error).strip().splitlines() or [repr(error)])[-1]
             text = f"{type(error).__name__}: {last[:400]}; the traceback is in {log}"

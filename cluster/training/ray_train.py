@@ -1,4 +1,4 @@
-"""Ray Train starts a run's workers, one CPU or GPU each, and gives each its session."""
+"""Starts a run's workers by Ray Train, with their CPUs or GPUs, and gives each a session."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -35,14 +35,13 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import GraphmillError, StageError
 
-_RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
-_RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
+_RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # Ray's list of an earlier driver's checkpoints
+_RESIZE_S = 10.0  # between two looks for nodes that have joined, if the number of workers may change
 
-# After a node is lost, Ray Train first asks for as many workers as before, of nodes that it has not yet seen go, and waits this long
-# (60 s by default) before it takes fewer.
+# After the loss of a node, Ray Train first asks for as many workers as before, and waits this long (60 s by default) before it takes fewer.
 _ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
 _STARTS_PER_LOSS = 3
-_POLLS_PER_S = 500.0  # of single workers: a poll of one costs the controller a few tenths of a millisecond
+_POLLS_PER_S = 500.0  # of single workers: one poll costs the controller a few tenths of a millisecond
 _SHORTEST_POLL_S = 0.1
 
 # Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
@@ -52,7 +51,7 @@ _ray_train: Any = ray.train
 def register(
     checkpoints: Checkpoints, keep_checkpoints: int, epoch: int, name: str, write: Callable[[], None] | None
 ) -> None:
-    """A session's `register`, a collective call, which does not wait for `write`: Ray's thread calls it, and registers the checkpoint when that is done."""
+    """A session's `register`: a collective call that does not wait for `write`. A thread of Ray calls `write`, then registers the checkpoint."""
     options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
     if write is not None:
 
@@ -100,10 +99,10 @@ class RayTrainLauncher:
         renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
         full_disks: Callable[[], str] = lambda: "",
     ) -> None:
-        """`renewed(wait_s, say)`: the data by the hosts that the cluster has now, asked for before each attempt. `full_disks`: of its hosts,
-        for people, asked for after a failure.
+        """`renewed(wait_s, say)`: returns the data for the cluster's current hosts; called before each attempt. `full_disks`: a message on the hosts'
+        full disks; called after a failure.
 
-        Raises ConfigError where the cluster lacks what the options ask for.
+        Raises ConfigError if the cluster lacks what the options ask for.
         """
         self.workers, self._renewed, self._full_disks = place(workers), renewed, full_disks
         self._say: Callable[[str], None] = lambda _: None
@@ -121,16 +120,16 @@ class RayTrainLauncher:
         self._live.update(record)
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure.
+        """One start of the workers, which Ray Train does not repeat: rank 0's outcome, or the failure that Ray reports.
 
-        Waits for room in the cluster, and for hosts that have the data. Raises DeadlineError or FormatError where they do not come.
+        Waits for room in the cluster, and for hosts with the data. Raises DeadlineError or FormatError if they do not come.
         """
-        # In a thread: what waits inside Ray for a head that is gone hears no signal, and in the main thread Ray would replace the handler of
-        # Ctrl-C by one that waits without bound.
+        # In a thread: a wait inside Ray for a lost head hears no signal, and in the main thread Ray would replace the handler of Ctrl-C with one
+        # that waits without bound.
         return begin(lambda: self._attempt(spec, reports), "attempt").result()
 
     def _attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
+        # We find the newest checkpoint in the folder itself: Ray's list of checkpoints is not written atomically.
         self._run.remove([f"{TRAIN}/{name}" for name in _RAYS_LISTS])
         wait_for_room(self.workers, self._say, self._lost)
         if self._renewed is not None:
@@ -148,13 +147,13 @@ class RayTrainLauncher:
             polled = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": f"{poll_interval_s(self.workers.most):g}"}
             with environment_defaults(polled | (_ELASTIC_ENVIRONMENT if is_elastic else {})):
                 return cast(Outcome, trainer.fit().return_value)
-        except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
+        except (RayTrainingFailedError, RayActorError) as error:  # a worker failed, or the controller died
             failed, full = _failure(error, log_failure(self._run, str(error))), self._full_disks()
             return replace(failed, cause=type(failed.cause)(f"{full}; {failed.cause}")) if full else failed
 
 
 def poll_interval_s(workers: int) -> float:
-    """How often Ray Train's controller asks its workers how they are: as often as their number allows.
+    """Seconds between the polls of Ray Train's controller, as short as the number of workers allows.
 
     `ray.train.report`, which ends a checkpoint, waits for the next poll. Ray's own interval is 2 s.
     """
@@ -163,7 +162,7 @@ def poll_interval_s(workers: int) -> float:
 
 def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunStore) -> Any:
     storage: dict[str, Any] = {"storage_path": run.absolute}
-    if not run.is_local:  # through fsspec, as all else: its options and credentials hold
+    if not run.is_local:  # through fsspec, with its options and credentials
         through = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(run.filesystem))
         storage = {"storage_path": run.path, "storage_filesystem": through}
     is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"
@@ -184,18 +183,18 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunStore) -> A
             **storage,
             failure_config=_ray_train.FailureConfig(
                 max_failures=0,
-                # A start with nodes that are gone is the controller's failure, and one lost node may cost several.
+                # A start on lost nodes counts as the controller's failure, and one lost node may cause several.
                 controller_failure_limit=_STARTS_PER_LOSS,
                 max_preemption_failures=0,
             ),
-            checkpoint_config=_ray_train.CheckpointConfig(),  # rank 0 removes old ones itself
+            checkpoint_config=_ray_train.CheckpointConfig(),  # rank 0 removes old checkpoints itself
             logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
         ),
     )
 
 
 def _failure(error: Exception, log: Path) -> Failed:
-    """What to say of Ray's error: what a worker raised on purpose where one did, else the first failure by name."""
+    """The failure in Ray's error: the error that a worker raised on purpose, if any, else the first failure by rank."""
     failures = dict(getattr(error, "worker_failures", {}) or {})
     for rank, failure in sorted(failures.items()):
         if isinstance(failure, GraphmillError):

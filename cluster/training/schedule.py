@@ -1,6 +1,6 @@
-"""Optimizer and learning rates, ours or by their import paths, and a user's callbacks.
+"""Optimizer, learning rates and callbacks, ours or the user's by import path.
 
-Our rates are a pure function of the step, so that a resumed run needs no state of them. A scheduler's state, and a callback's that has some, is text in the
+Our rates are a pure function of the step, so a resumed run needs no state for them. The state of a user's scheduler and callbacks is text in the
 checkpoint.
 """
 
@@ -28,7 +28,7 @@ def rate_factor(
 ) -> float:
     """Factor on the peak rate at `step`: linear warm-up from 1 / warmup_steps, then the schedule down to `floor`.
 
-    "poly" is (1 - progress)^power, of which "linear" is power 1.
+    "poly" is (1 - progress)^power; "linear" is power 1.
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps
@@ -43,7 +43,7 @@ def rate_factor(
 
 
 def build_optimizer(model: torch.nn.Module, options: TrainOptions, *, foreach: bool) -> torch.optim.Optimizer:
-    """The optimizer that the options name. Raises ConfigError where an import path names none, or one that takes other settings."""
+    """The optimizer of these options. Raises ConfigError if an import path names no optimizer, or one that does not take these settings."""
     groups, rate = with_rates(model, _param_groups(model, options), options), options.learning_rate
     if not is_own(options.optimizer):
         algorithm = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
@@ -69,7 +69,8 @@ def _called(path: str, option: str, *given: Any, **settings: Any) -> Any:
 
 
 def _param_groups(model: torch.nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
-    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without. But for AdamW without `decay_all`, all decay."""
+    """The model's `param_groups`, or two groups: matrices with weight decay; biases, norms and scalars without, except with `decay_all` or another
+    optimizer than AdamW."""
     own = getattr(model, "param_groups", None)
     is_all = options.optimizer != "adamw" or options.decay_all
     everywhere = {"weight_decay": options.weight_decay} if is_all else {}
@@ -87,10 +88,10 @@ class Rates:
     """The learning rates of an optimizer's groups, step after step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, options: TrainOptions, *, higher_is_better: bool) -> None:
-        """Raises ConfigError where an import path names no scheduler, or one that takes other settings, or whose state is no plain values."""
+        """Raises ConfigError if an import path names no scheduler, or one that does not take these settings, or whose state is not plain values."""
         self._optimizer, self._options = optimizer, options
         self._peaks = [group["lr"] for group in optimizer.param_groups]
-        self.factor = 1.0  # of the step under way, on the first peak rate
+        self.factor = 1.0  # of the current step, on the first peak rate
         self.scheduler: Any = None
         if is_own(options.schedule):
             made, settings = load(options.schedule), dict(options.schedule_options)
@@ -126,7 +127,7 @@ class Rates:
         self.factor = factor * rates[0] / peaks[0] if own else factor
 
     def advance(self, each: str, score: float | None = None) -> None:
-        """Lets a scheduler go on, where it does so after each "step" or "epoch". One that takes a score waits for the next validation."""
+        """Advances a user's scheduler if it advances after each `each`: "step" or "epoch". A scheduler that takes a score waits for the next validation."""
         if self.scheduler is None or self._options.schedule_each != each:
             return
         for group, rate in zip(self._optimizer.param_groups, self.scheduler.get_last_lr(), strict=True):
@@ -138,7 +139,7 @@ class Rates:
 
 
 class Callbacks:
-    """A user's objects that hear how training goes. Rank 0 has them; where one says stop, all ranks end after the epoch."""
+    """A user's callbacks, on rank 0. If one returns stop, all ranks end after the epoch."""
 
     def __init__(self, paths: Sequence[str], rank: int) -> None:
         self.paths = paths
@@ -173,13 +174,13 @@ class Callbacks:
 
 
 def saved_text(rates: Rates, callbacks: Callbacks) -> str:
-    """The state of a scheduler and of callbacks, where there is any."""
+    """The state of a user's scheduler and callbacks, as JSON; empty if there is none."""
     parts = callbacks.with_state | ({} if rates.scheduler is None else {"schedule": rates.scheduler})
     return json.dumps({name: json.loads(_as_text(part, name)) for name, part in parts.items()}) if parts else ""
 
 
 def load_text(text: str, rates: Rates, callbacks: Callbacks) -> None:
-    """Gives scheduler and callbacks the state that a checkpoint's text says, as far as it has some. Raises FormatError for another text."""
+    """Loads the states that a checkpoint's text has. Raises FormatError if the text is damaged."""
     parts = callbacks.with_state | ({} if rates.scheduler is None else {"schedule": rates.scheduler})
     try:
         states: Mapping[str, Any] = json.loads(text) if text else {}

@@ -1,9 +1,9 @@
-"""What one worker does: epochs of steps, validation, checkpoints, and the exact test of the best weights.
+"""One worker's training: epochs of steps, validation, checkpoints, and the exact test of the best weights.
 
-A step is V micro-batches, dealt to the ranks by position. Its loss is the mean over the targets of all of them, however unevenly they hold
-them. Whatever is added over positions is added in one fixed order (`graphmill.cluster.reduction.gradient_tree`), and dropout is seeded by (seed, epoch, step,
-position). So any number of ranks trains the same weights, and a run that is resumed after any step repeats the uninterrupted one exactly. A
-number that is not finite stops all ranks at once, and says where it came from.
+A step is V micro-batches, dealt to the ranks by position. Its loss is the mean over the targets of all micro-batches, however unevenly they are spread.
+All sums over positions have one fixed order (`graphmill.cluster.reduction.gradient_tree`), and dropout is seeded by (seed, epoch, step, position). So any
+number of ranks trains the same weights, and a run resumed after any step repeats the uninterrupted one exactly. A number that is not finite stops all
+ranks at once, with a message on its origin.
 """
 
 import math
@@ -64,20 +64,22 @@ if TYPE_CHECKING:
     from graphmill.cluster.embeddings.embeddings import Embeddings
 
 RANK_SECONDS = ("train_s", "wait_s", "peers_s", "cpu_s", "train_cpu_s", "eval_s", *STAGE_SECONDS)
-_STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
-_DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
+_STEP_REPORT_S = 0.25  # least time between two reports of a step's progress
+_DROPOUT = 0x64726F70  # "drop": separates these seeds from the samplers'
 
 
 @flushed_subnormals()
 def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
     """One rank's whole training. Every rank returns the same kind of outcome."""
     rank, device = session.rank, session.device
-    # What every rank meets at the same place, and would meet again, is returned, not raised, so that nobody tries it over.
+    # Errors that all ranks meet at the same place, and would meet again, are returned and not raised, so that no attempt repeats them.
     with ExitStack() as ending:
         try:
             with located("start of the workers", f"rank {rank}"):
                 writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
-                if device.type == "cuda":  # it sees its neighbors' too, and collective calls go by the current one
+                if (
+                    device.type == "cuda"
+                ):  # other ranks' GPUs are visible too, and collective calls use the current device
                     torch.cuda.set_device(device)
                 worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
                 ending.callback(worker.close)
@@ -119,7 +121,7 @@ def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 class EpochClock:
-    """What an epoch has cost this rank, by the names of its record; what it had cost before an interruption included."""
+    """The times of an epoch on this rank, by the names of its record, including the part before an interruption."""
 
     def __init__(self, loader: Loader, peers: PeerWait, earlier: Mapping[str, float]) -> None:
         self._stats, self._peers, self._earlier = loader.stats, peers, earlier
@@ -141,7 +143,7 @@ class EpochClock:
 
 
 class Worker:
-    """One rank's run."""
+    """One rank of a run."""
 
     def __init__(
         self,
@@ -174,22 +176,22 @@ class Worker:
         self.rates = Rates(self.optimizer, spec.options, higher_is_better=self.task.higher_is_better)
         self.callbacks = Callbacks(spec.options.callbacks, rank)
         self.next_epoch, self.best_epoch = 0, -1
-        self.part: EpochProgress | None = None  # of the next epoch, where a checkpoint was saved within it
+        self.part: EpochProgress | None = None  # of the next epoch, if a checkpoint was saved within it
         self.best_score: float | None = None
         self.valid_score: float | None = None  # of the last validation
         self.since_best = 0  # validations since the best one
         self.best = _copy_state(self.model)
-        # What the pass that chose the best weights says of splits: scores, or what they are computed of.
+        # By split: scores of the pass that chose the best weights, computed or still to compute.
         self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
         self.received_bytes = 0.0  # by this rank from other processes, up to the last epoch
-        self.reported_epoch = -1  # of traffic and ranks
+        self.reported_epoch = -1  # the last epoch whose traffic and ranks were reported
         self.peers = PeerWait(is_measured=device.type == "cpu")
         self.stragglers = StragglerWatch(gather_objects(host))
-        self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: of each rank, since they were last reported
+        self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: of each rank, since the last report
 
     def _places(self) -> tuple[int, ...]:
-        """Of the ranks in the order of positions: by locality groups that of the nodes that they read themselves. A collective call then."""
+        """The ranks' places in the order of positions; with locality groups, the order of the nodes that they read themselves (a collective call)."""
         if getattr(self.spec.sampler, "root_order", "") != "groups":
             return ()
         middles = gather_objects(self.data.near_middle())
@@ -197,13 +199,13 @@ class Worker:
         return tuple(in_order.index(rank) for rank in range(len(middles)))
 
     def close(self) -> None:
-        """Ends what runs beside the training."""
+        """Ends the embeddings' thread."""
         if self.embeddings is not None:
             self.embeddings.close()
 
     @property
     def scored(self) -> torch.nn.Module:
-        """The model whose weights are evaluated and kept."""
+        """The model that is evaluated and kept: the average, if there is one."""
         return self.model if self.average is None else self.average.module
 
     def run(self) -> Finished | Stopped:
@@ -217,7 +219,7 @@ class Worker:
                 steps, warmup = train.num_steps * options.epochs, options.num_warmup_steps(train.num_steps)
                 self.reporter.push({"kind": "planned", "steps": steps, "warmup_steps": warmup})
             for epoch in range(self.next_epoch, options.epochs):
-                if self.is_out_of_patience or self.callbacks.stopped_by:  # also resumed where it had run out
+                if self.is_out_of_patience or self.callbacks.stopped_by:  # also right after a resume
                     break
                 record, request = self.train_epoch(train, epoch)
                 if record is None:
@@ -227,7 +229,7 @@ class Worker:
                 if is_due:
                     record |= self._validate(valid, epoch)
                 self.rates.advance("epoch", self.valid_score if is_due else None)
-                if self._is_stopped(epoch, record) and not is_due:  # what is kept has a score
+                if self._is_stopped(epoch, record) and not is_due:  # the kept weights need a score
                     record |= self._validate(valid, epoch)
                 last = last or self.is_out_of_patience or bool(self.callbacks.stopped_by)
                 self.next_epoch, self.part = epoch + 1, None
@@ -250,7 +252,7 @@ class Worker:
         return Finished(scores)
 
     def _is_stopped(self, epoch: int, record: Mapping[str, float]) -> bool:
-        """Whether a callback ends the run after this epoch: a collective call where there are any."""
+        """Whether a callback ends the run after this epoch: a collective call if there are callbacks."""
         if not self.callbacks.paths:
             return False
         self.callbacks.tell("on_epoch_end", epoch, dict(record))
@@ -259,14 +261,14 @@ class Worker:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """Whether training ends before its last epoch: the same on all ranks."""
+        """Whether training ends early; the same on all ranks."""
         patience = self.options.patience
         return patience is not None and self.since_best >= patience
 
     def report_traffic(self, epoch: int | None) -> None:
-        """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted.
+        """Reports all ranks' traffic with each partition since the last report, prefetched batches included: a collective call if traffic is counted.
 
-        `epoch`: the last of those that it was asked for; None: for the final scores.
+        `epoch`: the last epoch that it covers; None: the final scores.
         """
         counts = self.data.traffic()
         if counts is None:
@@ -283,7 +285,7 @@ class Worker:
             self.reporter.push({"kind": "traffic", "epoch": epoch, **what, **columns})
 
     def _watch_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
-        """Looks where each rank's time went in an epoch, and says which one the others wait for: a collective call of several ranks."""
+        """Adds the ranks' times of an epoch, and reports the rank that the others wait for: a collective call if there are several ranks."""
         if self.world_size == 1:
             return
         counts = self.data.traffic()
@@ -304,7 +306,7 @@ class Worker:
             self.reporter.push({"kind": "slow", "epoch": epoch, "what": what})
 
     def _report_ranks(self, epoch: int) -> None:
-        """Where each rank's time went since it was last reported."""
+        """Reports each rank's times since the last report."""
         if self.rank_seconds:
             columns = {name: [round(s, 3) for s in seconds] for name, seconds in self.rank_seconds.items()}
             covered = {"epoch": epoch, "epochs": epoch - self.reported_epoch}
@@ -312,7 +314,7 @@ class Worker:
             self.rank_seconds = {}
 
     def _report_memory(self) -> None:
-        """The most memory that each rank has taken: a collective call."""
+        """Reports each rank's peak memory: a collective call."""
         peaks = gather_objects(peak_bytes(self.device))
         if self.rank == 0:
             self.reporter.push({"kind": "memory", "peak_bytes": peaks})
@@ -321,7 +323,7 @@ class Worker:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
 
     def loader(self, sampler_options: Any, *, is_sharing: bool = False) -> Loader:
-        """This rank's training batches; with rows that the host's ranks share, a collective call."""
+        """This rank's training batches; a collective call if the host's ranks share rows."""
         sampler, num_positions = self.data.sampler(sampler_options, self.seat.num_positions), self.seat.num_positions
         shared = list[SharedRows]()
         if is_sharing and isinstance(sampler, DrawingSampler):
@@ -335,11 +337,11 @@ class Worker:
         return self._loader(sampler, num_positions, self.spec.loader, self.seat.place, shared)
 
     def split_loader(self, sampler_options: Any) -> Loader:
-        """This rank's batches of a split to be scored; ranks beyond the positions have the last one's, too, and do not count."""
+        """This rank's batches of a split to score. Ranks beyond the positions repeat the last position's batches, and do not count."""
         dealt = deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size)
         return self._loader(
             *dealt, replace(self.spec.loader, cache_bytes=0, shared_bytes=0), self.rank
-        )  # the room is for training
+        )  # caches are for training
 
     def _loader(
         self,
@@ -366,7 +368,7 @@ class Worker:
         return autocast(self.device, self.options.precision)
 
     def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
-        """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
+        """Trains one epoch; returns its mean loss and throughput over all ranks, or None if it is stopped before its end."""
         self.model.train()
         for module in self.frozen:
             module.eval()
@@ -425,14 +427,13 @@ class Worker:
     ) -> tuple[Tensor, CheckpointRequest]:
         """One optimizer step; returns the summed loss and the targets' weight of each own batch, float64 [k, 2], and rank 0's request.
 
-        What the ranks tell one another besides gradients travels while they compute: the weights during the first forward pass, the losses
-        during the last backward pass.
+        The ranks exchange weights during the first forward pass, and losses during the last backward pass.
         """
         own, num_positions = self.seat.positions, self.seat.num_positions
         row_weights = [root_weights(batch) for batch in batches]
         if self.embeddings is not None:
             batches = self.embeddings.for_step(batches)
-        # A row that every rank fills in at its own places: their sum has every position's number, as it is.
+        # Every rank fills in its own positions, so the sum over ranks has every position's number unchanged.
         weights = torch.zeros(num_positions + 1, dtype=torch.float64, device=self.device)
         weights[own.start : own.stop] = torch.stack(
             [step_weight(self.task, target, rows) for target, rows in zip(targets, row_weights, strict=True)]
@@ -464,7 +465,7 @@ class Worker:
         if not all(map(math.isfinite, told)):
             raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
         self.buffers.end(told[num_positions:])
-        if total > 0:  # else no labelled target at any position: nothing to learn, and no decay either
+        if total > 0:  # otherwise no position has a labelled target: no update, and no decay
             self._update(epoch, step, batches)
         if self.embeddings is not None:
             self.embeddings.push(self.rates.factor, learns=total > 0)
@@ -472,7 +473,7 @@ class Worker:
         return sums, CheckpointRequest(int(request))
 
     def _request(self) -> CheckpointRequest:
-        """Rank 0's; the others have none."""
+        """Rank 0's request; NONE on other ranks."""
         if self.rank != 0:
             return CheckpointRequest.NONE
         if self.reporter.stop_asked():
@@ -484,7 +485,7 @@ class Worker:
     def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> None:
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if not math.isfinite(norm):  # the reduced gradients are the same on all ranks: all stop here
+        if not math.isfinite(norm):  # the reduced gradients are equal on all ranks: all stop here
             numbers = ", ".join(str(batch.index) for batch in batches)
             raise self._not_finite("the gradient", describe_nonfinite_gradients(self.model)).at(
                 f"epoch {epoch}, step {step}", f"rank {self.rank}, batches {numbers}"
@@ -496,7 +497,7 @@ class Worker:
     def _nonfinite_loss(
         self, epoch: int, step: int, batches: Sequence[Any], losses: Sequence[float]
     ) -> NonFiniteLossError:
-        """The same error for all ranks, where the loss of any position is not finite; a collective call."""
+        """The same error on all ranks, if the loss of any position is not finite; a collective call."""
         bad = [i for i, loss in enumerate(losses) if not math.isfinite(loss)]
         i = bad[0] if bad else 0
 
@@ -518,7 +519,7 @@ class Worker:
         start = time.perf_counter()
         found: dict[str, Any] = self._evaluate(self.scored, loader, "valid")
         scores = found["valid"] = found["valid"].compute()
-        # Rank 0's score decides on all ranks, whatever a task of a user's own reduces.
+        # Rank 0's score decides on all ranks, even if a user's task does not reduce over ranks.
         own = scores.get(self.task.metric, math.nan) if self.rank == 0 else 0.0
         score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
         self.valid_score = score if math.isfinite(score) else None
@@ -541,19 +542,19 @@ class Worker:
         return {**named, **self._kept_epoch(), **waited, "eval_s": time.perf_counter() - start}
 
     def _keep_weights(self) -> None:
-        """As the best ones; every rank says it."""
+        """Keeps the current weights as the best ones; every rank calls it."""
         self.best = _copy_state(self.scored)
         if self.embeddings is not None:
             self.embeddings.keep_best()
 
     def _kept_epoch(self) -> dict[str, int]:
-        """The epoch whose weights are kept, named by how it was chosen."""
+        """The epoch whose weights are kept, under a name that says how it was chosen."""
         if not self.spec.keep_best:
             return {"last_epoch": self.best_epoch}
         return {"best_epoch_by_estimate" if self.spec.is_estimate else "best_epoch": self.best_epoch}
 
     def _early_stop(self) -> dict[str, dict[str, Any]]:
-        """Where and why training ended before its last epoch; empty where it did not."""
+        """The epoch and the reason of an early end; empty if there was none."""
         if self.next_epoch >= self.options.epochs:
             return {}
         if why := self.callbacks.stopped_by:
@@ -568,9 +569,9 @@ class Worker:
     def _evaluate(
         self, model: torch.nn.Module, loader: Loader | BatchCache, split: str, *, best: bool = False
     ) -> dict[str, Scores]:
-        """Scores of this split and of those that the same batches score, each target counted once. `best`: by the best epoch's embeddings.
+        """Scores of this split and of the splits that share its batches, each target counted once. `best`: with the best epoch's embeddings.
 
-        Raises NonFiniteLossError where a prediction is not finite.
+        Raises NonFiniteLossError if a prediction is not finite.
         """
         names = scored_with(split, self.spec.evaluation)
         own = [{name: self.task.scores(self.device) for name in names} for _ in loader.positions]
@@ -600,7 +601,7 @@ class Worker:
         return own[0]
 
     def _final_scores(self) -> dict[str, Any]:
-        """Scores of all splits with the kept weights: of those that were scored as these were chosen, what was found then."""
+        """Scores of all splits with the kept weights. Splits that were scored when these weights were chosen are not scored again."""
         self.model.load_state_dict(self.best)
         by_split = self.best_scores
         for split, sampler_options in self.spec.evaluation.items():
@@ -623,10 +624,10 @@ class Worker:
         }
 
     def checkpoint(self) -> None:
-        """Saves and reports a checkpoint, where there is a writer; every rank takes part, rank 0 writes."""
+        """Saves and reports a checkpoint, if there is a writer; every rank takes part, rank 0 writes."""
         if self.writer is None:
             return
-        self.data.check()  # nothing that was learnt from damaged files is kept
+        self.data.check()  # nothing learnt from damaged files is kept
         state = TrainState(
             next_epoch=self.next_epoch,
             best_epoch=self.best_epoch,
@@ -649,10 +650,10 @@ class Worker:
         self.callbacks.tell("on_checkpoint", self.next_epoch, name)
 
     def restore(self, checkpoints: Checkpoints) -> None:
-        """Continues from the newest whole checkpoint, where there is one; tells the driver which epoch comes next.
+        """Continues from the newest valid checkpoint, if there is one; reports the next epoch to the driver.
 
-        Rank 0 chooses, and tells the others: a collective call. Raises ConfigError on all ranks where the checkpoint is of another run;
-        FormatError where none is whole.
+        Rank 0 chooses for all ranks: a collective call. Raises ConfigError on all ranks if the checkpoint is of another run; FormatError if no
+        checkpoint is valid.
         """
         damaged: list[str] = []
         with ExitStack() as held:
@@ -687,7 +688,7 @@ class Worker:
         step = 0
         if folder is not None:
             step = load_state(folder).table_step
-        if self.rank == 0:  # what an attempt before this one has left
+        if self.rank == 0:  # remove what an earlier attempt has left
             for left in checkpoints.store.folder.glob(".table-[0-9]*-[0-9]*"):
                 shutil.rmtree(left, ignore_errors=True)
         from graphmill.cluster.embeddings.client import SavedAt
@@ -695,7 +696,7 @@ class Worker:
         self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
 
     def _begin_with(self, path: str) -> None:
-        """Rank 0 reads the weights, and they become everybody's: a collective call. Raises ConfigError on all ranks."""
+        """Rank 0 reads the weights for all ranks: a collective call. Raises ConfigError on all ranks."""
         refusal: ConfigError | None = None
         if self.rank == 0:
             try:
@@ -711,7 +712,7 @@ class Worker:
             self.average = build_average(self.model, self.options.ema_decay)
 
     def _check_position(self, state: TrainState) -> None:
-        """Raises ConfigError where a position within an epoch is of other batches, or of other steps of them."""
+        """Raises ConfigError if the position within an epoch belongs to other batches or steps."""
         if state.part is None:
             return
         with self.loader(self.spec.sampler) as loader:
@@ -738,7 +739,7 @@ def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
 
 
 def _choose(held: ExitStack, checkpoints: Checkpoints, damaged: list[str]) -> tuple[str, Path] | tuple[None, None]:
-    """The checkpoint to continue from, and its folder as long as `held`; None where there is none. Raises FormatError where none is whole."""
+    """The checkpoint to continue from, and its folder, which `held` keeps; (None, None) if there is none. Raises FormatError if none is valid."""
     newest = held.enter_context(checkpoints.newest(damaged))
     if newest is None and damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
@@ -746,7 +747,7 @@ def _choose(held: ExitStack, checkpoints: Checkpoints, damaged: list[str]) -> tu
 
 
 def _take_first_ranks(model: torch.nn.Module) -> None:
-    """Rank 0's weights and buffers become everybody's: another kind of CPU may initialise them otherwise in the last digit."""
+    """Copies rank 0's weights and buffers to all ranks: another kind of CPU may initialise them differently in the last digit."""
     if dist.is_initialized() and dist.get_world_size() > 1:
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), 0)

@@ -1,9 +1,9 @@
-"""What the training loop knows of where it runs: a small session, which either of two provides.
+"""The interface between the training loop and its launcher: a small session for each rank, from one of two launchers.
 
-    cluster/training/ray_train.py      Ray Train, to each of its workers
-    cluster/training/one_process.py    this process itself, which is then the one worker; Ray is not even imported
+    cluster/training/ray_train.py      Ray Train, for each of its workers
+    cluster/training/one_process.py    this process, which is the only worker; Ray is not imported
 
-The loop is the same, and so are its numbers and the files that it leaves.
+The loop, its numbers and its files are the same with both.
 """
 
 from collections.abc import Callable
@@ -24,38 +24,38 @@ Register = Callable[[int, str, Callable[[], None] | None], None]
 
 @dataclass(frozen=True)
 class TrainSession:
-    """One rank's."""
+    """One rank's session."""
 
     rank: int
     world_size: int
     device: torch.device
-    host: str  # that it runs on, for people
+    host: str  # for messages
     checkpoints: Checkpoints
     reporter: Recorder
     register: Register
-    """A checkpoint of this name is among them, by which training goes on at this epoch: every rank says it. The function is rank 0's and writes the
-    checkpoint; it is called in a thread. What it raises ends the attempt."""
+    """register(next epoch, name, write) adds a checkpoint; every rank calls it. Only rank 0 has a `write` function: it writes the checkpoint, in a
+    thread, and its error ends the attempt."""
 
 
 class Launcher(Protocol):
-    """Starts a run's workers, as often as the driver asks."""
+    """Starts a run's workers, for each attempt."""
 
     @property
     def workers(self) -> WorkerOptions:
-        """Resolved."""
+        """The resolved options."""
         ...
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        """One start of the workers, which ends as they do."""
+        """One start of the workers, until they end."""
         ...
 
     def watching(
         self, say: Callable[[str], None], end_now: Callable[[], None]
     ) -> AbstractContextManager[Callable[[], str]]:
-        """Inside the block `say` is told of hosts that do not answer, and what an attempt waits for; yields what names the hosts that are
-        lost, for people, and is empty where none is. Raises ClusterLostError, by `end_now`, where the cluster's head is lost."""
+        """Inside the block calls `say` with hosts that do not answer, and with what an attempt waits for. Yields a function that returns the lost
+        hosts, for messages; empty if there are none. Raises ClusterLostError, by `end_now`, if the cluster's head is lost."""
         ...
 
     def watch(self, record: Record) -> None:
-        """Is shown what rank 0 records."""
+        """Receives each record of rank 0."""
         ...

@@ -1,4 +1,4 @@
-"""What a training run is: options that the driver checks and every worker receives unchanged."""
+"""The specification of a training run: checked by the driver, received unchanged by every worker."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class TrainSpec:
     build_model: Callable[[], torch.nn.Module]  # takes a batch, returns predictions or a StepOutput
     task: Task
     model_config: Mapping[str, Any]
-    identity: Mapping[str, Any]  # what a run may not change between its parts: data, split, metric, seed
-    sampler: Any  # its options, as are those of `evaluation`
-    evaluation: Mapping[str, Any]  # "train", "valid", "test": how each split is scored
+    identity: Mapping[str, Any]  # must stay the same when the run is resumed: data, split, metric, seed
+    sampler: Any  # the training sampler's options
+    evaluation: Mapping[str, Any]  # options of the samplers that score "train", "valid" and "test"
     options: TrainOptions
     loader: LoaderOptions
-    is_estimate: bool = False  # scores leave a part of the graph out, and are recorded under names that say so
-    keep_best: bool = True  # of the weights the best validated; else the last epoch's
-    table: "TableSpec | None" = None  # of trainable rows of nodes
+    is_estimate: bool = False  # scores leave out a part of the graph, and their names say so
+    keep_best: bool = True  # keep the weights with the best validation score; False: those of the last epoch
+    table: "TableSpec | None" = None  # of trainable embeddings of nodes

@@ -1,10 +1,10 @@
-"""An exponential moving average of a model's weights: what is evaluated and kept, while the raw weights go on training.
+"""An exponential moving average of a model's weights, which is evaluated and kept while the raw weights train on.
 
 After optimizer step t (from 0): average ← average + (1 - decay_t)(weights - average), decay_t = min(decay, (1 + t) / (10 + t)), so that
-the first weights, which are random, are soon forgotten. decay_t is a function of the step alone, so a resumed run needs only the average.
+the first weights, which are random, are soon forgotten. decay_t depends on the step alone, so a resumed run needs only the average.
 
-Running statistics of normalisations are averaged as weights are: those of the newest weights do not fit the averaged ones (docs/decisions/0080-average-running-statistics.md).
-Other buffers, such as a Performer's random features, are the newest.
+Running statistics of normalisations are averaged too: the newest ones do not fit averaged weights (docs/decisions/0080-average-running-statistics.md).
+Other buffers, such as a Performer's random features, are copied from the newest model.
 """
 
 import torch
@@ -32,8 +32,8 @@ def _running_statistics(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def update_average(average: AveragedModel, model: nn.Module, step: int) -> None:
-    """Takes in the weights after optimizer step `step`."""
-    average.n_averaged.fill_(step + 1)  # the first step is averaged too: at 0 it would be copied
+    """Adds the weights after optimizer step `step` to the average."""
+    average.n_averaged.fill_(step + 1)  # at 0 the weights would be copied: the first step is averaged too
     statistics = _running_statistics(average.module)
     means = [buffer.clone() for buffer in statistics]
     average.update_parameters(model)  # copies all buffers
