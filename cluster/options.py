@@ -20,22 +20,22 @@ Schedule = Literal["constant", "cosine", "linear", "poly"]
 Optimizer = Literal["adamw", "adam"]
 Precision = Literal["auto", "float32", "bfloat16"]
 CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")  # methods of a user's own objects
-Setting = int | float | bool | str  # of an optimizer or a scheduler, by its name
+Setting = int | float | bool | str  # value of an optimizer's or scheduler's setting
 
 
 def is_own(word: str | None) -> bool:
-    """Whether a word is an import path, package.module:Name, of a user's own or of torch's."""
+    """Whether a word is an import path, package.module:Name, to a user's object or torch's."""
     return word is not None and ":" in word
 
 
 def metric_name(metric: str) -> str:
-    """A score's name; of a function by its import path the function's, without the number of an object of Python."""
+    """A score's name; for an import path, the function's name without the number that a Python object from memory has."""
     name = metric.rpartition(":")[2]
     return re.sub(r"_[0-9a-f]{8}$", "", name) if is_own(metric) else name
 
 
 def _known_or_own(options: Any, **kinds: Any) -> dict[str, tuple[bool, str]]:
-    """Rows of `check_options`: words of a Literal, or import paths."""
+    """Rows for `check_options`: each field is a word of its Literal, or an import path."""
     rows = {}
     for name, kind in kinds.items():
         known, value = get_args(kind), getattr(options, name)
@@ -46,70 +46,70 @@ def _known_or_own(options: Any, **kinds: Any) -> dict[str, tuple[bool, str]]:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a model is fitted."""
+    """The fit of a model."""
 
     FORMER: ClassVar = {"accumulate": "micro_batches, the batches of a step over all workers (workers × accumulate)"}
     epochs: Count = 100
     """Passes over the training split."""
     steps: Count | None = None
-    """At least so many optimizer steps, in whole epochs, in place of epochs."""
+    """Train at least this many optimizer steps, in whole epochs, instead of a number of epochs."""
     learning_rate: Positive = 0.001
     """The peak rate, after the warm-up."""
     min_learning_rate: float = 0.0
-    """Where the schedule ends."""
+    """The rate at the end of the schedule."""
     optimizer: Optimizer | str = "adamw"
-    """adamw: decays matrices, beside the gradient; adam: the decay is a squared penalty in the gradient, of all weights, as in most GCNs. Or an import path,
-    torch.optim:SGD: it is called with groups of parameters, lr and optimizer_options."""
+    """adamw: decays matrices, separately from the gradient; adam: the decay is a squared penalty on all weights in the gradient, as in most GCNs. Or an
+    import path, torch.optim:SGD, which is called with groups of parameters, lr and optimizer_options."""
     optimizer_options: Mapping[str, Setting] = field(default_factory=dict)
-    """Of an optimizer by its import path: momentum=0.9 nesterov=yes."""
+    """Settings of an optimizer by import path: momentum=0.9 nesterov=yes."""
     weight_decay: Amount = 0.0
-    """Strength of the decay; the optimizer says of what."""
+    """Strength of the weight decay; the optimizer decides which weights decay."""
     decay_all: bool = False
-    """Of adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT; adam decays all in any case."""
+    """With adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT; adam always decays all."""
     schedule: Schedule | str = "constant"
-    """How the rate falls from its peak to min_learning_rate over the run; constant: not at all. Or an import path, torch.optim.lr_scheduler:StepLR: it is
-    called with the optimizer and schedule_options; the warm-up is a factor on its rates."""
+    """The curve of the rate from its peak to min_learning_rate over the run; constant: it stays at the peak. Or an import path,
+    torch.optim.lr_scheduler:StepLR, which is called with the optimizer and schedule_options; the warm-up is a factor on its rates."""
     schedule_options: Mapping[str, Setting] = field(default_factory=dict)
-    """Of a scheduler by its import path: step_size=30 gamma=0.1."""
+    """Settings of a scheduler by import path: step_size=30 gamma=0.1."""
     schedule_each: Literal["epoch", "step"] = "epoch"
-    """When a scheduler by its import path goes on: after each epoch, or after each optimizer step, as OneCycleLR."""
+    """A scheduler by import path advances after each epoch, or after each optimizer step (OneCycleLR)."""
     power: Positive = 1.0
-    """Of the "poly" schedule."""
+    """The exponent of the "poly" schedule."""
     warmup_epochs: Size = 0
     """Epochs in which the rate rises to its peak."""
     warmup_steps: Size | None = None
-    """Optimizer steps, in place of epochs."""
+    """Optimizer steps in which the rate rises to its peak, instead of warmup_epochs."""
     micro_batches: Count | None = None
-    """Batches of one optimizer step, dealt to the workers. They decide the results, the workers do not. none: as many as the run's first
-    workers."""
+    """Batches of one optimizer step, dealt to the workers. Results depend on this number, not on the number of workers. none: the number of
+    the run's first workers."""
     clip_norm: Positive | None = None
-    """Gradients of a larger norm, over all weights, are scaled down to it; none: they stay."""
+    """Gradients with a larger norm, over all weights, are scaled down to it; none: no clipping."""
     ema_decay: float | None = None
-    """Of the averaged weights, which are then what is evaluated and kept."""
+    """Decay of the moving average of the weights, which is then evaluated and kept; none: no average."""
     eval_every: Count = 1
     """Epochs between validations; the last epoch is always validated."""
     callbacks: tuple[str, ...] = ()
-    """Import paths of objects, or of classes, with some of on_epoch_end(epoch, record), on_validation(epoch, scores) and on_checkpoint(epoch, name), or of
-    functions of (epoch, record); a return of True or "stop" ends the run after the epoch."""
+    """Import paths of objects or classes with on_epoch_end(epoch, record), on_validation(epoch, scores) or on_checkpoint(epoch, name), or of functions of
+    (epoch, record). Returning True or "stop" ends the run after the epoch."""
     patience: Count | None = None
-    """Validations in a row without a better score after which training ends early; none: never."""
+    """Validations in a row without a better score after which training ends early; none: it does not."""
     checkpoint_every: Count = 10
     """Epochs between checkpoints; the last epoch always ends with one."""
     checkpoint_minutes: Amount | None = None
-    """The longest time without one, within an epoch too; None: no bound."""
+    """Longest time between checkpoints, also within an epoch; None: no bound."""
     precision: Precision = "float32"
     """auto: bfloat16 on GPUs, float32 on CPUs."""
     seed: int = 0
-    """Of the first weights, the batches and dropout: the same seed gives the same run."""
+    """Seed of the initial weights, the batches and dropout: the same seed gives the same run."""
     start_from: str | None = None
-    """Fine-tuning: a finished run, a folder of jobs/convert_checkpoint.py, or a `.safetensors` file, whose weights the run begins with. The model's options must
-    make the same parameters; none: begin at random."""
+    """Fine-tuning: a finished run, a folder of jobs/convert_checkpoint.py, or a `.safetensors` file with the initial weights. The model's options must
+    give the same parameters; none: random initial weights."""
     fresh_head: bool = False
-    """With start_from: the head, or the decoder of links, begins at random, so that the other run may have had another task."""
+    """With start_from: the head, or the decoder of links, begins at random, so the other run may have had another task."""
     freeze: tuple[str, ...] = ()
-    """Parameters that stay as they are: patterns of their names, or of the ends of their names after a dot (`layers.0.*`). Running statistics go on."""
+    """Parameters that are not trained: patterns of their names, or of the ends of their names after a dot (`layers.0.*`). Running statistics still change."""
     rates: tuple[str, ...] = ()
-    """Factors on the learning rate, as PATTERN=FACTOR (`head.*=10`): patterns as of freeze, the first that matches a parameter holds."""
+    """Factors on the learning rate, as PATTERN=FACTOR (`head.*=10`), with patterns as in freeze; the first matching pattern counts."""
 
     def __post_init__(self) -> None:
         rate, least_rate = self.learning_rate, self.min_learning_rate
@@ -145,40 +145,39 @@ class TrainOptions:
         )
 
     def num_warmup_steps(self, steps_per_epoch: int) -> int:
-        """Optimizer steps until the rate is at its peak."""
+        """Optimizer steps until the rate reaches its peak."""
         return self.warmup_epochs * steps_per_epoch if self.warmup_steps is None else self.warmup_steps
 
 
-_CPU_WORKERS = 2  # where nobody says how many
+_CPU_WORKERS = 2  # default number of workers on CPUs
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Where training runs, and how it ends."""
+    """The workers of a run, and how it ends."""
 
     num_workers: int | None = None
-    """None: one for each GPU that may be used; else one where this process is enough (see launcher), else one for each host with CPUs, two at least."""
+    """None: one per usable GPU; without GPUs one if this process is enough (see launcher), otherwise one per host with CPUs, at least two."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """"cpu", "gpu", or "auto": GPUs where there is any."""
+    """"cpu", "gpu", or "auto": GPUs if there are any."""
     failures_per_hour: Size = 3
-    """Survived by starting all workers again from the latest checkpoint."""
+    """Failures after which all workers start again from the latest checkpoint; more within an hour end the run."""
     keep_checkpoints: Count = 2
-    """How many of the newest checkpoints a run keeps."""
+    """Number of newest checkpoints that a run keeps."""
     grace_s: Positive = 20.0
-    """After SIGTERM: time to save a checkpoint and end."""
+    """Time after SIGTERM to save a checkpoint and end."""
     min_workers: int | None = None
-    """elastic: go on with as few as this, and take more, up to num_workers, as nodes join."""
+    """elastic: go on with as few workers as this, and take more, up to num_workers, as nodes join."""
     cpus_per_worker: Count = 1
-    """CPUs that Ray reserves for each worker, and threads that torch computes with there."""
+    """CPUs that Ray reserves for each worker, and torch's threads there."""
     spread: bool = False
-    """Put workers on different nodes where they fit; else on as few as hold them."""
+    """Put workers on different nodes if possible; otherwise on as few nodes as possible."""
     label_selector: tuple[str, ...] = ()
     """Labels of the nodes that workers may run on, as KEY=VALUE; a VALUE as Ray takes it: `H100`, `!H100`, `in(H100,H200)`."""
     wait_s: Amount = 300.0
     """Longest wait for room in a cluster that is busy, grows, or has lost a node."""
     launcher: Literal["auto", "process", "ray"] = "auto"
-    """process: this process is the one worker, without Ray; ray: Ray starts the workers; auto: process for one worker where no cluster is
-    there to be joined."""
+    """process: this process is the only worker, without Ray; ray: Ray starts the workers; auto: process for one worker if there is no cluster to join."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and self.num_workers < 1:
@@ -208,46 +207,46 @@ class WorkerOptions:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What Ray reserves for each worker."""
+        """The resources that Ray reserves for each worker."""
         return {"CPU": self.cpus_per_worker, **({"GPU": 1} if self.device == "gpu" else {})}
 
     @property
     def fewest(self) -> int:
-        """How many workers there are at least, as far as is known."""
+        """Lower bound on the number of workers."""
         return self.min_workers or self.num_workers or 1
 
     @property
     def most(self) -> int:
-        """How many workers there are at most, where nothing but CPUs is known of."""
+        """Upper bound on the number of workers, if no GPUs are known."""
         return self.num_workers or max(_CPU_WORKERS, self.fewest)
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How partitions are served."""
+    """The servers of partitions."""
 
     work_threads: Count = 2
-    """Requests answered at once by one server."""
+    """Requests that one server answers at once."""
     ports: tuple[int, ...] | None = None
-    """First and last port that servers may answer at, for a firewall between the nodes; a server takes the first free one. None: any free port."""
+    """First and last port of the servers, for a firewall between the nodes; a server takes the first free one. None: any free port."""
     tls: bool = False
-    """Encrypt the traffic between servers and workers and protect it against changes: mutual TLS with the certificates that RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY
-    and RAY_TLS_CA_CERT name on each host."""
+    """Encrypt and authenticate the traffic between servers and workers: mutual TLS with the certificates that RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and
+    RAY_TLS_CA_CERT name on each host."""
     timeout_s: Positive = 120.0
-    """Longest wait for the next bytes of a reply, restarts included: a minute's pause is survived, and a link as slow as it may be."""
+    """Longest wait for the next bytes of a reply, restarts included: a pause of a minute and a slow link are survived."""
     start_timeout_s: Positive = 120.0
-    """Longest wait for a server to start; the time that its checksums take on a slow disk comes on top."""
+    """Longest wait for a server to start; time for its checksums on a slow disk is added."""
     verify: bool = True
     """Check all checksums when a server starts."""
     local_reads: bool = True
-    """Read partitions in process where their files lie on this node."""
+    """Read partitions in process if their files lie on this node."""
     disk_cache_dir: Path | None = None
-    """On each host: where partitions of a graph on an object store are kept for all its processes and for later runs. None: in the server's memory."""
+    """Folder on each host for partitions of a graph on an object store, shared by all processes and later runs. None: the server's memory."""
     disk_cache_bytes: Count = 100_000_000_000
-    """Of that folder, for all graphs; those that were used longest ago make room."""
+    """Size of disk_cache_dir, for all graphs; the least recently used ones make room."""
     range_reads: bool = False
-    """Leave the features of a graph on an object store there, and read the rows that batches need as byte ranges; the rest is held as ever. For graphs whose
-    features neither memory nor disk holds: whole copies are faster where they fit. Rows by plan (--loader.cache_bytes) are read once while they are kept."""
+    """Leave the features of a graph on an object store there, and read only the rows that batches need, as byte ranges; the rest is copied. For graphs whose
+    features fit neither memory nor disk: otherwise whole copies are faster. Rows by plan (--loader.cache_bytes) are read once while they are kept."""
 
     def __post_init__(self) -> None:
         ports = self.ports
@@ -279,24 +278,24 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class EmbeddingOptions:
-    """A trainable row for each node, beside its features or in their place."""
+    """A trainable row for each node, in addition to its features or instead of them."""
 
     width: Size = 0
-    """Numbers of a row; 0: no table."""
+    """Numbers per row; 0: no table."""
     node_types: tuple[str, ...] = ()
-    """Of a typed graph: the types whose nodes have rows; none named: all of them."""
+    """In a typed graph: the types whose nodes have rows; none named: all types."""
     optimizer: Literal["adagrad", "adam"] = "adagrad"
-    """Of the rows that a step touches; the others stay as they are."""
+    """Optimizer of the rows that a step touches; other rows do not change."""
     learning_rate: Positive = 0.05
-    """Of the rows; the schedule and the warm-up of --fit hold for it, too."""
+    """Learning rate of the rows; the schedule and warm-up of --fit apply to it too."""
     mode: Literal["exact", "async"] = "exact"
-    """exact: a step reads the rows that all steps before it have made, and a run is the same for any number of workers and owners, and whichever die; async: gradients
-    are applied as they come."""
+    """exact: a step reads the rows after all earlier steps, so a run is the same for any number of workers and owners, even if some die; async: gradients are
+    applied on arrival."""
     owners: Count | None = None
-    """Processes of a cluster that hold the rows, in even shares. None: one for each host."""
+    """Processes of a cluster that hold the rows, in even shares. None: one per host."""
     log_bytes: Count = 1 << 28
-    """Of gradients that rank 0 keeps for owners that die: a checkpoint is saved where it has sent half as many since the last one, and what is older than the one before
-    is let go then. The other workers keep what they have sent in the same steps, which is not counted."""
+    """Size of the log of gradients that rank 0 keeps for owners that die. After half of it a checkpoint is saved, and the log before the previous checkpoint is
+    dropped. The other workers log the same steps, which is not counted."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -311,16 +310,16 @@ MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How to reach Ray. The defaults start a small local Ray, unless the process runs inside a Ray job."""
+    """Access to Ray. The defaults start a small local Ray, unless the process runs inside a Ray job."""
 
     GIVEN: ClassVar = ("num_cpus", "num_gpus", "temp_dir")
     address: str | None = None
-    """A running cluster's `host:port`, or `auto` for the one on this machine, or `local` to start our own in any case.
-    Without it, RAY_ADDRESS decides, which Ray sets inside `ray job submit`."""
+    """A running cluster's `host:port`, or `auto` for the cluster on this machine, or `local` to always start our own.
+    The default is RAY_ADDRESS, which Ray sets inside `ray job submit`."""
     num_cpus: Count | None = None
-    """Logical CPUs of a local Ray: what its scheduler may hand out. The default is the number of cores."""
+    """Logical CPUs that the scheduler of a local Ray may assign. The default is the number of cores."""
     num_gpus: Size | None = None
-    """GPUs of a local Ray; the default is those that Ray finds."""
+    """GPUs of a local Ray; by default the GPUs that Ray finds."""
     object_store_gb: float = 1.0
     """Shared memory that a local Ray may use for objects."""
     dashboard: bool = False
@@ -328,11 +327,11 @@ class SessionOptions:
     dashboard_port: int | None = None
     """The dashboard's port; the default is a free one from 8265 on."""
     temp_dir: Path | None = None
-    """Where a local Ray keeps its sockets and logs; kept afterwards. A folder of mode 0700, or a new one. The default is a new one that is removed."""
+    """Folder for a local Ray's sockets and logs, kept afterwards: of mode 0700, or new. The default is a new folder that is removed."""
     start_timeout_s: Positive = 30.0
-    """How long to try to reach a given address."""
+    """Longest wait to reach a given address."""
     stop_timeout_s: Positive = 10.0
-    """How long a local Ray may take to stop before its processes are killed."""
+    """Longest wait for a local Ray to stop before its processes are killed."""
 
     def __post_init__(self) -> None:
         port, address = self.dashboard_port, self.address
@@ -358,7 +357,7 @@ BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
 
 
 def _check_answers(options: Any, metrics: Any) -> None:
-    """Raises ConfigError for a loss or metric that is none, and for a loss by its import path that would leave weights of answers out."""
+    """Raises ConfigError for an unknown loss or metric, and for a loss by import path together with weights of answers, which it would ignore."""
     weighed = options.label_smoothing or options.class_weights != "none" or getattr(options, "weights", ())
     fine = options.loss is None or (is_own(options.loss) and not weighed)
     expected = "none, or package.module:Name without label_smoothing, class_weights and weights, which are of the cross-entropy"
@@ -367,7 +366,7 @@ def _check_answers(options: Any, metrics: Any) -> None:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """Of tasks whose targets are answers: one of several classes, yes or no."""
+    """Tasks whose targets are answers: one of several classes, or yes or no."""
 
     METRICS: ClassVar[Any] = ClassMetric
     label_smoothing: Share = 0.0
@@ -375,7 +374,7 @@ class AnswerOptions:
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: answers count equally in the loss, however many nodes or graphs have them."""
     loss: str | None = None
-    """Import path of a function (prediction, target) that gives the mean, or a number for each target, or of such a class of torch.nn; none: cross-entropy."""
+    """Import path of a function (prediction, target) that returns the mean or a number for each target, or of such a class of torch.nn; none: cross-entropy."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -384,12 +383,12 @@ class AnswerOptions:
 
 @dataclass(frozen=True)
 class NodeAnswerOptions(AnswerOptions):
-    """Of the nodes of one graph."""
+    """Answers about the nodes of one graph."""
 
     weights: tuple[float, ...] = ()
-    """What a class counts in the loss, or where nodes have several labels a label's positives: a number for each, in place of class_weights."""
+    """Weight of each class in the loss, or, if nodes have several labels, of each label's positives; instead of class_weights."""
     node_type: str | None = None
-    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
+    """In a typed graph: the predicted type of nodes; none: the only type with labels and splits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -405,16 +404,16 @@ class NodeClassificationOptions(NodeAnswerOptions):
     """Nodes of one graph, each of one class."""
 
     metric: ClassMetric | str = "accuracy"
-    """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
+    """Score that selects the best epoch and is compared with the baselines. weighted_accuracy: the mean recall over classes."""
 
 
 @dataclass(frozen=True)
 class NodeBinaryOptions(NodeAnswerOptions):
-    """Nodes of one graph, each with several labels: yes or no each; unknown ones do not count."""
+    """Nodes of one graph, each with several yes-or-no labels; unknown labels do not count."""
 
     METRICS: ClassVar[Any] = BinaryMetric
     metric: BinaryMetric | str = "micro_f1"
-    """What selects the best epoch and is compared with the baselines. F1 over all labels together (micro), or its mean over the labels."""
+    """Score that selects the best epoch and is compared with the baselines. F1 over all labels together (micro), or its mean over labels (macro)."""
 
 
 @dataclass(frozen=True)
@@ -424,14 +423,14 @@ class NodesOptions:
     label_smoothing: Share = 0.0
     """Share of the target that is spread over all answers."""
     metric: ClassMetric | str = "accuracy"
-    """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
+    """Score that selects the best epoch and is compared with the baselines. weighted_accuracy: the mean recall over classes."""
     class_weights: Literal["none", "balanced", "batch"] = "none"
-    """balanced: classes count equally in the loss, however many nodes have them; batch: a node counts by the share of its batch's nodes that are
-    of other classes (PATTERN's and CLUSTER's code)."""
+    """balanced: classes count equally in the loss, however many nodes have them; batch: a node's weight is the share of its batch's nodes of other
+    classes (PATTERN's and CLUSTER's code)."""
     one_logit: bool = False
-    """Of two classes: the model has one output, the logit of the second."""
+    """With two classes: the model has one output, the logit of the second."""
     loss: str | None = None
-    """As of the other tasks: an import path; none: cross-entropy."""
+    """Import path, as in the other tasks; none: cross-entropy."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -440,10 +439,10 @@ class NodesOptions:
 
 @dataclass(frozen=True)
 class PairsOptions:
-    """Pairs of nodes within many graphs, which belong together or not: a dot product of the two nodes' states each."""
+    """Pairs of nodes within many graphs, which belong together or not; the score is the dot product of the two nodes' states."""
 
     metric: Literal["mrr"] = "mrr"
-    """What selects the best epoch and is compared with the baselines: the mean reciprocal rank of a true pair's second node among all nodes of the
+    """Score that selects the best epoch and is compared with the baselines: the mean reciprocal rank of a true pair's second node among all nodes of the
     graph but itself, by their scores with the first; first over the pairs of a graph, then over graphs."""
 
 
@@ -453,17 +452,17 @@ NumberLoss = Literal["l1", "mse", "huber"]
 
 @dataclass(frozen=True)
 class NumberOptions:
-    """Of tasks whose targets are real numbers; unknown ones are NaN."""
+    """Tasks whose targets are real numbers; unknown ones are NaN."""
 
     metric: NumberMetric | str = "mae"
-    """What selects the best epoch and is compared with the baselines; of several targets the mean of their errors, each in units of its deviation in the
-    training split, or of their R²."""
+    """Score that selects the best epoch and is compared with the baselines; with several targets the mean of their R², or of their errors, each in units of
+    its deviation in the training split."""
     loss: NumberLoss | str = "l1"
-    """Of what the model predicts; or an import path, as of the other tasks."""
+    """Loss of the standardised predictions; or an import path, as in the other tasks."""
     huber_delta: Positive = 1.0
-    """Of the huber loss, in standard deviations."""
+    """Delta of the huber loss, in standard deviations."""
     standardise: bool = True
-    """The model predicts targets less their mean, over their standard deviation in the training split; no: the targets as they are, as the papers' code."""
+    """The model predicts (target - mean) / standard deviation, both of the training split; no: the targets themselves, as the papers' code."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -475,7 +474,7 @@ class RegressionOptions(NumberOptions):
     """Numbers of graphs."""
 
     target: str | None = None
-    """Which of the set's targets, by name; none: all of them."""
+    """Name of the set's target to predict; none: all targets."""
 
 
 @dataclass(frozen=True)
@@ -483,7 +482,7 @@ class NodeRegressionOptions(NumberOptions):
     """Nodes of one graph, each with one or several real numbers."""
 
     node_type: str | None = None
-    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
+    """In a typed graph: the predicted type of nodes; none: the only type with labels and splits."""
 
 
 @dataclass(frozen=True)
@@ -492,9 +491,9 @@ class BinaryOptions(AnswerOptions):
 
     METRICS: ClassVar[Any] = BinaryMetric
     target: str | None = None
-    """Which of the set's targets, by name; none: all of them."""
+    """Name of the set's target to predict; none: all targets."""
     metric: BinaryMetric | str = "rocauc"
-    """What selects the best epoch and is compared with the baselines."""
+    """Score that selects the best epoch and is compared with the baselines."""
 
 
 @dataclass(frozen=True)
@@ -502,29 +501,29 @@ class ClassesOptions(AnswerOptions):
     """Graphs, each of one class."""
 
     target: str | None = None
-    """Which of the set's targets holds the classes, where there are several."""
+    """Name of the set's target that holds the classes, if there are several targets."""
     metric: ClassMetric | str = "accuracy"
-    """What selects the best epoch and is compared with the baselines."""
+    """Score that selects the best epoch and is compared with the baselines."""
 
 
 @dataclass(frozen=True)
 class MoleculeIngestOptions:
-    """How a source becomes shards."""
+    """The ingestion of molecules into shards."""
 
     workers: Count = 1
-    """1: in this process, without Ray. More: Ray tasks of one CPU; a cluster that has the CPUs may run up to twice as many."""
+    """1: this process, without Ray. More: Ray tasks of one CPU each; a cluster with enough CPUs may run up to twice as many."""
     chunk_rows: Count = 2000
-    """Rows that one task featurises, and that an interruption costs."""
+    """Rows that one task featurises; an interruption loses at most this many."""
     shard_rows: int = 200_000
     """Rows of the source in one shard; joined in memory, about 0.3 KB each."""
     overwrite: bool = False
     """Publish a new snapshot of the set at the url; the old ones stay."""
     retries: Size = 3
-    """How often a chunk is given to another worker when its worker dies."""
+    """How often a chunk is given to another worker after its worker died."""
     deadline_s: Positive = 600.0
     """Longest wait for the next finished chunk."""
     scratch: str | None = None
-    """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
+    """Local directory for the shards before they are published; None: the set's folder, or the system's temporary folder if the url is remote."""
     split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
