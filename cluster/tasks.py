@@ -21,10 +21,7 @@ from graphmill.core.errors import ConfigError, DataError
 from graphmill.samplers.methods.registry import load
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
-_MOST_COUNTED, _MOST_SHOWN = (
-    4096,
-    50,
-)  # most classes with counts by pair of classes; most classes with individual scores
+_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # most classes with counts by pair of classes; with individual scores
 _BY_ANSWER = ("micro_f1", "macro_f1")  # scores that need counts of every answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]

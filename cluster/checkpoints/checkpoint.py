@@ -318,37 +318,23 @@ def set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     """Loads the optimizer's state written by `write_files`. Raises FormatError if it does not fit this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not isinstance(optimizer, torch.optim.Adam):
-        _load_own(path, optimizer, len(parameters))
-        return
-    shapes = {
-        f"{index}.{name}": () if name == "step" else tuple(parameter.shape)
-        for index, parameter in enumerate(parameters)
-        for name in _MOMENTS
-    }
+    by_index = {str(index): parameter for index, parameter in enumerate(parameters)}
+    is_adam = isinstance(optimizer, torch.optim.Adam)  # another optimizer has tensors of any name and shape
+    kinds = ", ".join(_MOMENTS) if is_adam else "a state"
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in _load_file(path).items():
-        if key not in shapes:
-            raise FormatError(f"{path}: expected {', '.join(_MOMENTS)} of {len(parameters)} parameters, found {key!r}")
-        if tuple(value.shape) != shapes[key]:
-            raise FormatError(f"{path}: expected {key!r} of shape {shapes[key]}, found {tuple(value.shape)}")
-        position, _, name = key.partition(".")
-        state.setdefault(int(position), {})[name] = value
-    for index, moments in state.items():
+        index, _, name = key.partition(".")
+        parameter = by_index.get(index)
+        if parameter is None or (is_adam and name not in _MOMENTS):
+            raise FormatError(f"{path}: expected {kinds} of {len(parameters)} parameters, found {key!r}")
+        shape = () if name == "step" else tuple(parameter.shape)
+        if is_adam and tuple(value.shape) != shape:
+            raise FormatError(f"{path}: expected {key!r} of shape {shape}, found {tuple(value.shape)}")
+        state.setdefault(int(index), {})[name] = value
+    for number, moments in state.items() if is_adam else ():
         lacking = [name for name in _MOMENTS if name not in moments]
         if lacking:
-            raise FormatError(f"{path}: expected {index}.{lacking[0]} beside the other moments, found none")
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _load_own(path: Path, optimizer: torch.optim.Optimizer, num_parameters: int) -> None:
-    """Loads the state of an optimizer by import path: tensors of any name and shape, by parameter index."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in _load_file(path).items():
-        position, _, name = key.partition(".")
-        if not position.isdecimal() or int(position) >= num_parameters:
-            raise FormatError(f"{path}: expected a state of {num_parameters} parameters, found {key!r}")
-        state.setdefault(int(position), {})[name] = value
+            raise FormatError(f"{path}: expected {number}.{lacking[0]} beside the other moments, found none")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

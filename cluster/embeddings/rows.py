@@ -99,9 +99,8 @@ class RowIndex:
     """Finds the place of an id's row: a sorted array of most ids and a small one of the newest, so that adding ids moves few."""
 
     def __init__(self) -> None:
-        self._parts = [
-            (np.empty(0, np.int64), np.empty(0, np.int32))
-        ] * 2  # (ids, their places): of most ids, and of the newest
+        # (ids, their places): of most ids, and of the newest.
+        self._parts = [(np.empty(0, np.int64), np.empty(0, np.int32))] * 2
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """int64 [n]: places, -1 for unknown ids."""

@@ -25,9 +25,7 @@ from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.samplers.access.array_pool import ArrayPool
 
-_MAPPED_BYTES = (
-    1 << 17
-)  # freed arrays of gradients and rows from this size on go back to the system; smaller ones are reused
+_MAPPED_BYTES = 1 << 17  # freed arrays from this size on go back to the system; smaller ones are reused
 _AT_ONCE = 1 << 12  # requests: waiting ones must not hold up the gradients that they wait for
 
 

@@ -143,9 +143,8 @@ class AnswerCounts:
 
     def __init__(self, device: torch.device, num_tasks: int, names: Sequence[str] = ()) -> None:
         self._names = names
-        self._sums = torch.zeros(
-            4, dtype=torch.int64, device=device
-        )  # known answers, right ones, losses: units and parts
+        # Known answers, right ones, losses: units and parts.
+        self._sums = torch.zeros(4, dtype=torch.int64, device=device)
         # By task: true yes, predicted yes, both.
         self._by_task = torch.zeros(3, num_tasks, dtype=torch.int64, device=device)
 
@@ -192,9 +191,8 @@ class PairScores:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(
-            6, dtype=torch.int64, device=device
-        )  # pairs, losses (two), graphs, reciprocal ranks (two)
+        # Pairs, losses (two), graphs, reciprocal ranks (two).
+        self._sums = torch.zeros(6, dtype=torch.int64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Adds all pairs of graphs: predictions [p, 3], targets int64 [p, 2] (`PairClassification`)."""

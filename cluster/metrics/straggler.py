@@ -13,9 +13,7 @@ _WINDOW_S = 20.0  # of training, over which ranks are compared
 _SLOWER = 1.5  # times the others' median
 _SHARE = 0.1  # of the training time that the others wait for a rank: from here on it is slow
 _LINK_SHARE = 0.75  # of the training time that every rank waits for data of other hosts: from here on the link is slow
-_CLEAR_SHARE = (
-    0.25  # of the training time that the others wait for a rank: from here on it is named even if the link is slow
-)
+_CLEAR_SHARE = 0.25  # the same: from here on the rank is named even if the link is slow
 _STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
 
 

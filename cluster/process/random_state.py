@@ -12,9 +12,7 @@ import torch
 
 from graphmill.core.errors import ConflictError
 
-_HELD = (
-    threading.RLock()
-)  # reentrant: a training's callback may predict, and the block then restores the training's state
+_HELD = threading.RLock()  # reentrant: a training's callback may predict, and restores the training's state
 
 
 @contextmanager

@@ -29,10 +29,7 @@ _SILENT_S = 4.0  # silence after which the user is told
 _HEAD_PERIOD_S = 0.5
 _CLOSED_S = 1.5  # time without a listener at the head's port after which the head is lost: less than Ray takes to start
 _RAYS_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # Ray's variable and its default
-_KEPT_BY = (
-    "RAY_REDIS_ADDRESS",
-    "RAY_gcs_storage",
-)  # Ray's variables for a head whose state outlives it
+_KEPT_BY = ("RAY_REDIS_ADDRESS", "RAY_gcs_storage")  # Ray's variables for a head whose state outlives it
 
 Address = tuple[str, int]
 

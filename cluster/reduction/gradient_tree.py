@@ -93,9 +93,7 @@ class GradientTree:
         self._bucket_of = {parameter: number for number, bucket in enumerate(self._buckets) for parameter in bucket}
         self._free: list[_Gradients] = []
         self._nodes: list[Node[_Gradients]] = []  # of this step; the current backward pass fills the last one
-        self._missing: list[
-            set[nn.Parameter]
-        ] = []  # by bucket, parameters that the current backward pass has not reached
+        self._missing: list[set[nn.Parameter]] = []  # by bucket, parameters without a gradient yet
         self._sums: list[TreeSum] = []
         self._next = self._seat.positions.start
         for parameter in self._bucket_of:

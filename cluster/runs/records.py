@@ -188,9 +188,8 @@ class RecordReader:
 
     def fresh(self) -> Iterator[Record]:
         """The records since the last call, in order; of steps only the latest."""
-        step = self._records.run.read(
-            self._records.path("step")
-        )  # read before the records: if they end its epoch, the step is old
+        # Read before the records: if they end its epoch, the step is old.
+        step = self._records.run.read(self._records.path("step"))
         yield from self.records()
         if step and step != self._step:
             with suppress(ValueError):  # it is being written

@@ -39,9 +39,7 @@ class Holder:
 
     host: str
     pid: int
-    process: (
-        str  # distinguishes processes of the same pid: the machine's start, the process namespace, the process's start
-    )
+    process: str  # distinguishes processes of the same pid: boot id, pid namespace, start time
     token: str  # distinguishes leases of the same process
     renewals: int = 0
     ended: bool = False

@@ -71,10 +71,7 @@ def load_start(
 def _head_names(model: torch.nn.Module) -> Iterator[str]:
     """The prefixes of the names of a head's tensors."""
     yield from _HEADS
-    for outer in (
-        "",
-        "encoder.",
-    ):  # with links also the encoder's head, which makes the states that the decoder compares
+    for outer in ("", "encoder."):  # with links also the head of the encoder
         module: Any = getattr(model, "encoder", None) if outer else model
         head = getattr(module, "head", None)
         if head is not None:

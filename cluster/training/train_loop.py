@@ -77,9 +77,7 @@ def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
         try:
             with located("start of the workers", f"rank {rank}"):
                 writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
-                if (
-                    device.type == "cuda"
-                ):  # other ranks' GPUs are visible too, and collective calls use the current device
+                if device.type == "cuda":  # collective calls use the current device, not the rank's
                     torch.cuda.set_device(device)
                 worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
                 ending.callback(worker.close)
@@ -107,9 +105,8 @@ def step_loss(
     task: Task, output: StepOutput, target: Tensor, weight: Tensor, row_weight: Tensor | None = None
 ) -> Tensor:
     """The sum that a batch adds to the step's loss: its targets' losses, and the penalty times the targets' weight."""
-    loss = (
-        task.loss(output.prediction, target) if row_weight is None else task.loss(output.prediction, target, row_weight)
-    )
+    given = () if row_weight is None else (row_weight,)
+    loss = task.loss(output.prediction, target, *given)
     return loss if output.penalty is None else loss + output.penalty.float() * weight.float()
 
 
@@ -277,12 +274,10 @@ class Worker:
         total = all_reduce_sum(torch.from_numpy(done).to(self.device))
         if self.rank == 0:
             columns = dict(zip(COLUMNS, total.T.tolist(), strict=True))
-            what = (
-                {"of": "final scores"}
-                if epoch is None
-                else {"of": "epochs", "epochs": max(1, epoch - self.reported_epoch)}
-            )
-            self.reporter.push({"kind": "traffic", "epoch": epoch, **what, **columns})
+            covered: dict[str, Any] = {"of": "final scores"}
+            if epoch is not None:
+                covered = {"of": "epochs", "epochs": max(1, epoch - self.reported_epoch)}
+            self.reporter.push({"kind": "traffic", "epoch": epoch, **covered, **columns})
 
     def _watch_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
         """Adds the ranks' times of an epoch, and reports the rank that the others wait for: a collective call if there are several ranks."""
@@ -339,9 +334,8 @@ class Worker:
     def split_loader(self, sampler_options: Any) -> Loader:
         """This rank's batches of a split to score. Ranks beyond the positions repeat the last position's batches, and do not count."""
         dealt = deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size)
-        return self._loader(
-            *dealt, replace(self.spec.loader, cache_bytes=0, shared_bytes=0), self.rank
-        )  # caches are for training
+        uncached = replace(self.spec.loader, cache_bytes=0, shared_bytes=0)  # caches are for training
+        return self._loader(*dealt, uncached, self.rank)
 
     def _loader(
         self,

@@ -56,9 +56,7 @@ class MessageServer:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, Connection] = {}
-        self._unproven: dict[
-            threading.Thread, Connection
-        ] = {}  # the open ones that have not proved the token, oldest first
+        self._unproven: dict[threading.Thread, Connection] = {}  # open ones without proof, oldest first
         self._accepting = threading.Thread(target=self._accept, name="graphmill-accept", daemon=True)
         self._accepting.start()
 

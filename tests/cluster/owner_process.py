@@ -6,6 +6,7 @@ The process (`python -m tests.cluster.owner_process WORDS`) prints where it answ
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -49,9 +50,12 @@ def owner_process(config: TableConfig, number: int, num_owners: int) -> Iterator
     words = json.dumps([asdict(config), number, num_owners])
     command = [sys.executable, "-m", "tests.cluster.owner_process", words]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        watchdog = threading.Timer(600, process.kill)  # ends a read of its output too
+        watchdog.start()
         try:
             yield OwnerProcess(process)
         finally:
+            watchdog.cancel()
             process.kill()
 
 

@@ -92,33 +92,10 @@ def test_a_large_upload_is_named_where_it_arrives(succeeded: subprocess.Complete
 @pytest.mark.long
 def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, checkout: Path, tmp_path: Path) -> None:
     # The job's own folder on the cluster goes away with the job: what is to stay is named by absolute paths.
-    ended = submit(
-        ray_head,
-        checkout,
-        *(
-            "python",
-            "jobs/products_geco.py",
-            "--data.nodes",
-            "3000",
-            "--fit.epochs",
-            "20",
-            "--model.width",
-            "64",
-            "--model.num_layers",
-            "2",
-        ),
-        *(
-            "--sampler.num_chunks",
-            "2",
-            "--fit.learning_rate",
-            "0.01",
-            "--fit.schedule",
-            "constant",
-            "--model.dropout",
-            "0",
-        ),
-        *("--data.folder", str(tmp_path / "data"), "--run.dir", str(tmp_path / "run")),
-    )
+    command = "python jobs/products_geco.py --data.nodes 3000 --fit.epochs 20 --model.width 64 --model.num_layers 2"
+    command += " --sampler.num_chunks 2 --fit.learning_rate 0.01 --fit.schedule constant --model.dropout 0"
+    folders = ("--data.folder", str(tmp_path / "data"), "--run.dir", str(tmp_path / "run"))
+    ended = submit(ray_head, checkout, *command.split(), *folders)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "succeeded" in ended.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -5,13 +5,14 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFEST = REPOSITORY / "docs" / "kuberay-rayjob.yaml"
@@ -204,15 +205,13 @@ def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
     }
     script = subprocess.Popen(["bash", "graphmill.sbatch", "--run.dir", "/shared/a run"], cwd=folder, env=environment)
     try:
-        for _ in range(300):
-            if "job submit" in ((folder / "log").read_text() if (folder / "log").exists() else ""):
-                break
-            time.sleep(0.1)
+        log = folder / "log"
+        wait_until(lambda: log.exists() and "job submit" in log.read_text())
         script.send_signal(signal.SIGTERM) if end == "signal" else (folder / "finished").touch()
         status = script.wait(timeout=60)
     finally:
         script.kill()
-    return status, (folder / "log").read_text().splitlines()
+    return status, log.read_text().splitlines()
 
 
 @pytest.mark.parametrize(("end", "status"), [("itself", 0), ("signal", 7)])

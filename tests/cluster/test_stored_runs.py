@@ -355,6 +355,13 @@ def test_records_arrive_once_in_order_and_outlive_the_driver(store, soon):
     assert AttemptRecords.left(store) == []
 
 
+def test_a_folder_is_looked_at_more_often_than_a_store(store):
+    """A look at a store is a request, which costs; progress of a local run is shown at once."""
+    records = AttemptRecords.create(store)
+    assert (max(records.look_s, records.period_s) <= 0.2) == store.is_local
+    assert (min(records.look_s, records.period_s) >= 1.0) == (not store.is_local)
+
+
 def test_a_request_to_stop_is_heard_and_outlives_its_file(store, soon):
     records = AttemptRecords.create(store)
     recorder = Recorder(records)
@@ -445,13 +452,15 @@ def test_a_killed_writer_leaves_whole_records_only(local):
     command = [sys.executable, "-c", WRITER, records.run.url, records.name]
     writer = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[2])
     reader, seen = RecordReader(records), []
-    deadline = time.monotonic() + 60
-    while len(seen) < 200:
-        assert time.monotonic() < deadline
-        seen += [record["epoch"] for record in reader.fresh()]
+
+    def read() -> int:
+        seen.extend(record["epoch"] for record in reader.fresh())
+        return len(seen)
+
+    wait_until(lambda: read() >= 200)
     writer.kill()
     writer.wait(timeout=30)
-    seen += [record["epoch"] for record in reader.fresh()]
+    read()
     assert seen == list(range(len(seen)))
 
 
@@ -515,7 +524,7 @@ def test_a_driver_that_is_gone_is_followed(remote, capsys):
 
 
 def test_of_two_that_begin_at_once_one_trains(remote):
-    entered, refused, start = [], [], threading.Barrier(2)
+    entered, refused, start = [], [], threading.Barrier(2, timeout=60)
     done = threading.Event()
 
     def begin() -> None:
@@ -533,6 +542,7 @@ def test_of_two_that_begin_at_once_one_trains(remote):
         thread.start()
     for thread in threads:
         thread.join(60)
+        assert not thread.is_alive()
     assert (len(entered), len(refused)) == (1, 1)
 
 
@@ -633,8 +643,7 @@ def test_a_run_trains_into_the_store_as_into_a_folder(remote, tmp_path):
 
     assert losses(stored) == losses(local)
     assert len(losses(stored)) == 3
-    for name in ("model.safetensors",):
-        assert stored.read(f"best/{name}") == local.read(f"best/{name}")
+    assert stored.read("best/model.safetensors") == local.read("best/model.safetensors")
     assert not Path(stored.folder).exists()
     for place in (stored, local):
         assert AttemptRecords.left(place) == []

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from graphmill.cluster.metrics.graph_scores import BinaryScores, RegressionScores, average_precision
+from graphmill.cluster.metrics.graph_scores import RegressionScores
 from graphmill.cluster.tasks import (
     BinaryClassification,
     Classification,
@@ -117,31 +117,6 @@ def test_one_target_has_the_bits_that_it_had():
     found = scores.compute()
     assert found.pop("r2") == pytest.approx(1 - squared / float(((target - target.mean()).double() ** 2).sum()))
     assert list(found.items()) == list(expected.items())
-
-
-def test_average_precision_with_ties():
-    # By hand: thresholds 3, 2 (a tie of one positive and one negative), 1.
-    score, positive = torch.tensor([3.0, 2.0, 2.0, 1.0]), torch.tensor([True, True, False, True])
-    assert average_precision(score, positive) == pytest.approx(1 / 3 * 1 + 1 / 3 * 2 / 3 + 1 / 3 * 3 / 4)
-    assert math.isnan(average_precision(score, torch.zeros(4, dtype=torch.bool)))
-
-
-def test_binary_scores_equal_ogbs_evaluator():
-    ogb = pytest.importorskip("ogb.graphproppred")
-    rng = np.random.default_rng(0)
-    logits, target = rng.normal(size=(200, 3)), rng.integers(0, 2, (200, 3)).astype(float)
-    target[rng.random((200, 3)) < 0.2] = np.nan
-    target[:, 2] = np.where(np.isnan(target[:, 2]), np.nan, 1.0)  # a task with one answer only is left out
-    scores = BinaryScores(CPU, 3)
-    for rows in (slice(0, 90), slice(90, 200)):
-        scores.update(torch.tensor(logits[rows]), torch.tensor(target[rows]))
-    found = scores.compute()
-    for name, data in (("rocauc", "ogbg-molhiv"), ("ap", "ogbg-molpcba")):
-        evaluator = ogb.Evaluator(data)
-        evaluator.num_tasks = 3
-        expected = evaluator.eval({"y_true": target, "y_pred": logits})[name]
-        assert found[name] == pytest.approx(expected, abs=1e-12)
-    assert found["count"] == np.count_nonzero(~np.isnan(target))
 
 
 def test_a_penalty_counts_as_often_as_the_targets():

@@ -77,6 +77,7 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
         thread.start()
     for thread in threads:
         thread.join(120)
+        assert not thread.is_alive()
     assert not errors, errors
     return seen
 

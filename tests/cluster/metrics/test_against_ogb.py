@@ -1,7 +1,6 @@
 """Our scores of random predictions are those of OGB's evaluators and of scikit-learn: with ties, holes, tasks of one answer, over several parts."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from graphmill.cluster.metrics.class_scores import SplitScores
-from graphmill.cluster.metrics.graph_scores import AnswerCounts, BinaryScores, RegressionScores
+from graphmill.cluster.metrics.graph_scores import BinaryScores, RegressionScores
 from graphmill.storage.molecules.ogb_import import import_ogb
 
 pytest.importorskip("ogb")
@@ -38,7 +37,7 @@ def _in_parts(make, prediction, target):
 
 @given(SEEDS, COUNTS, st.integers(1, 4), st.sampled_from([0.0, 0.3]), st.booleans())
 def test_answers(random, count, num_tasks, unknown, ties):
-    """ROC-AUC and average precision: means over the tasks with both answers; F1 as scikit-learn has it."""
+    """ROC-AUC and average precision: means over the tasks with both answers."""
     logit = random.normal(size=(count, num_tasks))
     logit = np.round(logit) if ties else logit
     target = random.integers(0, 2, (count, num_tasks)).astype(np.float64)
@@ -57,13 +56,7 @@ def test_answers(random, count, num_tasks, unknown, ties):
     else:
         assert not {"rocauc", "ap"} & ours.keys()
     assert ours["accuracy"] == pytest.approx(sklearn.accuracy_score(target[known], logit[known] > 0), rel=1e-12)
-    if known.all():
-        counts = _in_parts(lambda: AnswerCounts(CPU, num_tasks), logit, target)
-        for average in ("micro", "macro"):
-            theirs = sklearn.f1_score(target.astype(int), (logit > 0).astype(int), average=average, zero_division=0) if num_tasks > 1 else (
-                sklearn.f1_score(target[:, 0].astype(int), (logit[:, 0] > 0).astype(int), zero_division=0)
-            )  # fmt: skip
-            assert counts[f"{average}_f1"] == pytest.approx(theirs, rel=1e-12)
+    assert ours["count"] == known.sum()
 
 
 @given(SEEDS, COUNTS, st.integers(2, 5), st.booleans())
@@ -80,12 +73,6 @@ def test_classes(random, count, num_classes, ties):
     ):
         theirs = _evaluator(kind, name, 1).eval({"y_true": label[:, None], "y_pred": said[:, None]})
         assert ours["accuracy"] == pytest.approx(theirs["acc"], rel=1e-12), name
-    assert ours["macro_f1"] == pytest.approx(sklearn.f1_score(label, said, average="macro"), rel=1e-12)
-    if set(label.tolist()) == set(range(num_classes)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            balanced = sklearn.balanced_accuracy_score(label, said)
-        assert ours["weighted_accuracy"] == pytest.approx(balanced, rel=1e-12)
     if num_classes == 2 and 0 < label.sum() < count:
         score = logits[:, 1].astype(np.float64) - logits[:, 0]
         theirs = _evaluator("graphproppred", "ogbg-molhiv", 1).eval(
@@ -109,15 +96,3 @@ def test_numbers(random, count, mean, scale, unknown):
     assert ours["rmse"] == pytest.approx(theirs["rmse"], rel=1e-9)
     assert ours["count"] == known.sum()
     assert not math.isnan(ours["loss"])
-
-
-@given(SEEDS, COUNTS)
-def test_several_numbers(random, count):
-    """Each target's own error is scikit-learn's; their mean is in deviations of the targets."""
-    prediction, target = random.normal(size=(count, 3)), random.normal(size=(count, 3)) * [1, 10, 1e6]
-    deviation = (1.0, 10.0, 1e6)
-    names = ("a", "b", "c")
-    ours = _in_parts(lambda: RegressionScores(CPU, [0.0] * 3, deviation, names, deviation), prediction, target)
-    theirs = sklearn.mean_absolute_error(target, prediction * deviation, multioutput="raw_values")
-    assert [ours[f"mae_{name}"] for name in names] == pytest.approx(theirs, rel=1e-9)
-    assert ours["mae"] == pytest.approx(np.mean(theirs / deviation), rel=1e-9)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -319,7 +320,7 @@ INTERRUPTED = """
                 time.sleep(600)
             pids = [child.pid for child in psutil.Process().children(recursive=True)]
             print("READY", *pids, flush=True)
-            ray.get(sleep.remote())
+            ray.get(sleep.remote(), timeout=600)
     except KeyboardInterrupt as end:
         print("INTERRUPTED", flush=True)
         raise SystemExit(143 if isinstance(end, Terminated) else 130)
@@ -330,6 +331,8 @@ INTERRUPTED = """
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) -> None:
     job = start(INTERRUPTED)
+    watchdog = threading.Timer(300, job.kill)
+    watchdog.start()
     try:
         assert job.stdout is not None
         word, *pids = job.stdout.readline().split() or ["nothing"]
@@ -341,6 +344,7 @@ def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) 
             job.send_signal(signum)
         _, errors = job.communicate(timeout=60)
     finally:
+        watchdog.cancel()
         job.kill()
         job.wait(timeout=10)
     assert job.returncode == status, errors

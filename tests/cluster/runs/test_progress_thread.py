@@ -6,6 +6,7 @@ import time
 import pytest
 
 from graphmill.cluster.runs.progress_thread import progress_thread
+from tests.waiting import wait_until
 
 
 def epoch(number: int) -> dict:
@@ -33,10 +34,7 @@ def test_nobody_waits_for_one_who_does_not_look(monkeypatch):
             tell({"kind": "step", "step": number})
             tell(epoch(number))
     looks.set()
-    deadline = time.monotonic() + 30
-    while len(seen) < 1000 or seen[-1] != epoch(999):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(seen) >= 1000 and seen[-1] == epoch(999), 30)
     assert [record for record in seen if record["kind"] == "epoch"] == [epoch(number) for number in range(1000)]
     assert len(seen) < 1200  # steps that nobody looks at are not kept
 

@@ -38,31 +38,21 @@ def test_tensorboard_has_groups_and_the_options(tmp_path):
     assert options["fit.schedule"].string_value == "cosine"
 
 
-def test_a_restart_from_an_earlier_epoch_replaces_the_later_ones(tmp_path):
+@pytest.mark.parametrize(
+    ("starts", "left"),
+    [
+        ([(0, 1, 2, 3), (2,)], 3),
+        ([(0, 1), (0,)], 1),  # before any checkpoint
+        ([(epoch, epoch + 1) for epoch in range(12)], 13),
+    ],
+)
+def test_a_restart_from_an_earlier_epoch_replaces_the_later_ones(tmp_path, starts, left):
     run = RunDirectory.create(tmp_path / "run", {"a": 1})
-    run.start(0)
-    record(run, 0, 1, 2, 3)
-    run.start(2)
-    record(run, 2)
-    assert recorded(run) == [0, 1, 2]
-    assert events(run) == [0, 1, 2]
-
-
-def test_a_run_that_started_many_times_is_shown_in_its_order(tmp_path):
-    run = RunDirectory.create(tmp_path / "run", {})
-    for epoch in range(12):
-        run.start(epoch)
-        record(run, epoch, epoch + 1)
-    assert events(run) == list(range(13))
-
-
-def test_a_restart_before_any_checkpoint_begins_anew(tmp_path):
-    run = RunDirectory.create(tmp_path / "run", {})
-    run.start(0)
-    record(run, 0, 1)
-    run.start(0)
-    record(run, 0)
-    assert recorded(run) == [0]
+    for epochs in starts:
+        run.start(epochs[0])
+        record(run, *epochs)
+    assert recorded(run) == list(range(left))
+    assert events(run) == list(range(left))
 
 
 def test_resuming_keeps_what_came_before_and_drops_half_a_line(tmp_path):

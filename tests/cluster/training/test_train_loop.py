@@ -296,15 +296,16 @@ def latest_of(folder: Path) -> Path:
     return max(folder.iterdir())
 
 
-def test_a_position_within_an_epoch_is_of_its_batches(reports):
-    run_alone(spec(**AVERAGED), reports, stop_at=1)
+@pytest.mark.parametrize("other", [{"batch_size": 5}, {"micro_batches": 3}])
+def test_a_position_within_an_epoch_is_of_its_batches(reports, other):
+    run_alone(spec(**AVERAGED), reports / "a", stop_at=1)
     with pytest.raises(
         ConfigError, match="resume with the options and the number of micro-batches a step that saved it"
     ):
-        run_alone(spec(batch_size=5, **AVERAGED), reports / "again", latest_of(reports))
+        run_alone(spec(**AVERAGED | other), reports / "again", latest_of(reports / "a"))
     # Between two epochs it may change.
     run_alone(spec(**AVERAGED), reports / "b", stop_at=3)
-    run_alone(spec(batch_size=5, **AVERAGED), reports / "c", latest_of(reports / "b"))
+    run_alone(spec(**AVERAGED | other), reports / "c", latest_of(reports / "b"))
 
 
 def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
@@ -322,14 +323,6 @@ def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
     (older / "state.json").write_text("{")
     with pytest.raises(FormatError, match="no older checkpoint is whole"):
         run_alone(spec(**AVERAGED), reports)
-
-
-def test_steps_of_another_number_of_batches_are_refused_within_an_epoch(reports):
-    run_alone(spec(**AVERAGED), reports / "first", stop_at=1)
-    with pytest.raises(
-        ConfigError, match=r"resume with the options and the number of micro-batches a step that saved it"
-    ):
-        run_alone(spec(**AVERAGED | {"micro_batches": 3}), reports / "again", latest_of(reports / "first"))
 
 
 def test_a_checkpoint_is_written_after_what_was_reported_before_it_is_on_the_disk(reports):
@@ -543,32 +536,29 @@ class BadGradient(Pooled):
         return StepOutput(out + (self.first.weight * 0.0).square().sum().sqrt())  # d√x/dx at 0
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_and_names_the_parameter(reports):
-    with pytest.raises(
-        NonFiniteLossError, match=r"epoch 0, step 0, rank 0, batches 0: the gradient is not finite.*first\.weight"
-    ):
-        run_alone(spec(4, BadGradient), reports)
-
-
 class BadEvaluation(Pooled):
     def forward(self, batch: TorchGraphBatch) -> StepOutput:
         out = super().forward(batch).prediction
         return StepOutput(out if self.training else self.second(torch.full((len(out), 8), float("inf"))))
 
 
-def test_a_prediction_that_is_not_finite_stops_the_run(reports):
-    with pytest.raises(
-        NonFiniteLossError,
-        match=r"evaluation of valid, rank 0, batch 0: a prediction is not finite; first bad layer: second .Linear.",
-    ):
-        run_alone(spec(4, BadEvaluation), reports)
-
-
-def test_bad_features_are_named(reports):
+@pytest.mark.parametrize(
+    ("model", "feature", "message"),
+    [
+        (BadGradient, 0.0, r"epoch 0, step 0, rank 0, batches 0: the gradient is not finite.*first\.weight"),
+        (
+            BadEvaluation,
+            0.0,
+            r"evaluation of valid, rank 0, batch 0: a prediction is not finite; first bad layer: second .Linear.",
+        ),
+        (Pooled, np.nan, "the batch's own node_feature holds numbers that are not finite"),
+    ],
+)
+def test_a_number_that_is_not_finite_stops_the_run_and_its_origin_is_named(reports, model, feature, message):
     store = rings()
-    store.node_feature[5, 0] = np.nan
-    with pytest.raises(NonFiniteLossError, match="the batch's own node_feature holds numbers that are not finite"):
-        run_alone(spec(4, store=store), reports)
+    store.node_feature[5, 0] = feature
+    with pytest.raises(NonFiniteLossError, match=message):
+        run_alone(spec(4, model, store), reports)
 
 
 def test_graphs_are_classified_too(reports):
@@ -632,8 +622,3 @@ def test_options_that_cannot_work_are_named(options):
     (name,) = options
     with pytest.raises(ConfigError, match=f"^{name}: expected .*; set {name}$"):
         TrainOptions(**options)
-
-
-def test_the_store_of_the_tests_is_what_it_says():
-    assert isinstance(Rings.__dict__.get("num_nodes", cached_property(len)), cached_property)
-    assert rings().num_nodes.min() >= 3

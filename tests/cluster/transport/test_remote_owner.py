@@ -496,10 +496,12 @@ def test_a_request_whose_asker_has_gone_is_not_answered(seen: str, monkeypatch: 
     with serving(answer, work_threads=1) as server:
         busy = ask(server.endpoint).submit(FetchRows(NODE))
         wait_until(lambda: answered)
-        while len(received) < 2:  # on a busy machine the asker may be gone before it was heard
+        for _ in range(200):  # on a busy machine the client may be gone before it was heard
             given_up = ask(server.endpoint, 0.3).submit(FetchRows(NODE))
             with pytest.raises(DeadlineError):
                 given_up.result()
+            if len(received) > 1:
+                break
         if seen == "when its turn comes":
             first.set()
         assert dropped.wait(30)  # else the server looks every second
