@@ -1,5 +1,6 @@
 """V micro-batches a step train the same weights with 1, 2, 3 and 4 workers, through stops, resumes and changes of their number."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import StepOutput
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.models.operators.favor import FavorAttention
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.samplers.methods.graph_batches import TorchGraphBatch
@@ -51,22 +53,21 @@ def a_spec(**options: Any) -> Any:
     return spec(3, Mixed, **settings | options)
 
 
-def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> dict[str, Any]:
+def train_part(
+    spec: TrainSpec, rank: int, num_workers: int, folder: Path, stop_after: int | None
+) -> tuple[Worker, Records, Any]:
     """One rank's part of a run, from the newest checkpoint in `folder` on; `stop_after`: steps until the driver asks it to save and end."""
-    reporter = Records()
-    worker = Worker(
-        a_spec(),
-        reporter,
-        rank,
-        num_workers,
-        CPU,
-        CheckpointWriter(Checkpoints(RunStore.of(folder)), rank, None, write_at_once),
-    )
+    reporter, checkpoints = Records(), Checkpoints(RunStore.of(folder))
+    worker = Worker(spec, reporter, rank, num_workers, CPU, CheckpointWriter(checkpoints, rank, None, write_at_once))
     if stop_after is not None and rank == 0:
         requests = [CheckpointRequest.NONE] * (stop_after - 1) + [CheckpointRequest.SAVE_AND_STOP] * 100
         worker._request = iter(requests).__next__  # type: ignore[method-assign]
-    worker.restore(Checkpoints(RunStore.of(folder)))
-    outcome = worker.run()
+    worker.restore(checkpoints)
+    return worker, reporter, worker.run()
+
+
+def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> dict[str, Any]:
+    worker, reporter, outcome = train_part(a_spec(), rank, num_workers, folder, stop_after)
     assert worker.average is not None
     moments = {f"moment {i} {k}": v for i, s in worker.optimizer.state_dict()["state"].items() for k, v in s.items()}
     return {
@@ -76,16 +77,20 @@ def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> 
     }
 
 
-def run_rank(rank: int, folder: str, runs: dict[str, tuple[tuple[int, int | None], ...]]) -> None:
-    torch.set_num_threads(1)  # in all processes: how many threads there are decides the last digits
+def run_rank(
+    rank: int, folder: str, runs: dict[str, tuple[tuple, ...]], train_rank: Callable[..., dict[str, Any]]
+) -> None:
+    """The rank's part of all runs. A run's parts are (workers, arguments of `train_rank` …); the run "alone" has no process group."""
+    torch.set_num_threads(1)  # in all processes: the number of threads changes the last digits
     for name, parts in runs.items():
-        for number, (num_workers, stop_after) in enumerate(parts):
+        for number, (num_workers, *arguments) in enumerate(parts):
             if rank >= num_workers:
                 continue
             if name != "alone":
                 meeting = f"file://{folder}/meet-{name}-{number}"
                 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=num_workers)
-            torch.save(train(rank, num_workers, Path(folder) / name, stop_after), f"{folder}/{name}-{number}-{rank}.pt")
+            result = train_rank(rank, num_workers, Path(folder) / name, *arguments)
+            torch.save(result, f"{folder}/{name}-{number}-{rank}.pt")
             if name != "alone":
                 dist.destroy_process_group()
 
@@ -101,7 +106,7 @@ def folder(tmp_path_factory) -> Path:
     """What four processes have left that were the workers of all runs, as many of them as each needs."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {"alone": ((1, None),), **{f"with-{count}": ((count, None),) for count in (1, 2, 3, 4)}, "moved": MOVED}
-    run_ranks(run_rank, (str(folder), runs), 4)
+    run_ranks(run_rank, (str(folder), runs, train), 4)
     return folder
 
 

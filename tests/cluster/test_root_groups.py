@@ -11,23 +11,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
 from graphmill.cluster.data.training_data import OpenNodes
 from graphmill.cluster.options import TrainOptions
-from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification
-from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from graphmill.cluster.training.train_loop import Worker
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.samplers.batches.minibatch import TorchBatch
 from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions
 from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
-from tests.cluster.training.test_train_loop import CPU, Records
+from tests.cluster.test_any_number_of_workers import found, run_rank, train_part
 from tests.far_owner import FarOwner, far_router
 from tests.forked_ranks import run_ranks
-from tests.recording_reporter import write_at_once
 
 PARTITIONS, CLASSES = 4, 5
 # (workers, steps until they are asked to stop, rows kept); the second part ends within an epoch.
@@ -97,35 +92,14 @@ def a_spec(url: str, cache_bytes: int) -> TrainSpec:
 
 
 def train(rank: int, num_workers: int, folder: Path, stop_after: int | None, cache_bytes: int) -> dict[str, Any]:
-    reporter = Records()
-    writer = CheckpointWriter(Checkpoints(RunStore.of(folder)), rank, None, write_at_once)
-    worker = Worker(a_spec(str(folder.parent / "graph"), cache_bytes), reporter, rank, num_workers, CPU, writer)
-    if stop_after is not None and rank == 0:
-        requests = [CheckpointRequest.NONE] * (stop_after - 1) + [CheckpointRequest.SAVE_AND_STOP] * 100
-        worker._request = iter(requests).__next__  # type: ignore[method-assign]
-    worker.restore(Checkpoints(RunStore.of(folder)))
-    worker.run()
+    spec = a_spec(str(folder.parent / "graph"), cache_bytes)
+    worker, reporter, _ = train_part(spec, rank, num_workers, folder, stop_after)
     return {
         "records": reporter.epochs,
         "weights": {name: tensor.clone() for name, tensor in worker.model.state_dict().items()},
         "positions": list(worker.seat.positions),
         "asked": sum(owner.rows_asked for owner in worker.data.far),
     }
-
-
-def run_rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    for name, parts in RUNS.items():
-        for number, (num_workers, stop_after, cache_bytes) in enumerate(parts):
-            if rank >= num_workers:
-                continue
-            if num_workers > 1:
-                meeting = f"file://{folder}/meet-{name}-{number}"
-                dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=num_workers)
-            found = train(rank, num_workers, Path(folder) / name, stop_after, cache_bytes)
-            torch.save(found, f"{folder}/{name}-{number}-{rank}.pt")
-            if num_workers > 1:
-                dist.destroy_process_group()
 
 
 def write_graph(folder: Path) -> None:
@@ -139,12 +113,8 @@ def write_graph(folder: Path) -> None:
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("groups")
     write_graph(folder)
-    run_ranks(run_rank, (str(folder),), 4)
+    run_ranks(run_rank, (str(folder), RUNS, train), 4)
     return folder
-
-
-def found(folder: Path, name: str, number: int, rank: int) -> dict[str, Any]:
-    return torch.load(folder / f"{name}-{number}-{rank}.pt", weights_only=True)
 
 
 @pytest.mark.slow

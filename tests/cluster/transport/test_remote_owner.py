@@ -301,7 +301,7 @@ def test_without_the_token_nothing_is_answered(graph: StoredGraph) -> None:
 
 def test_the_token_does_not_travel_and_proofs_are_good_once() -> None:
     with serving(rows_of) as server:
-        proxy = Cutting(server.endpoint.port, seed=0, cuts=False)
+        proxy = Proxy(server.endpoint.port)
         endpoint = replace(server.endpoint, port=proxy.port)
         assert isinstance(ask(endpoint).submit(FetchRows(NODE)).result(), NodeRows)
         sent, told = proxy.seen
@@ -619,41 +619,63 @@ def test_a_server_with_open_connections_ends_with_its_process(signal_: signal.Si
     assert server.process.exitcode is not None
 
 
-class Cutting:
-    """Forwards connections to a port, and cuts each after some bytes in either direction."""
+class Proxy:
+    """Forwards connections to a port."""
 
-    def __init__(self, port: int, seed: int, *, cuts: bool = True) -> None:
-        self._port, self._random, self._is_cutting = port, random.Random(seed), cuts
-        self.cuts = 0
-        self.seen = bytearray(), bytearray()  # what went to the port, and what came from it
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.seen = bytearray(), bytearray()  # bytes to the port, and from it
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
+        """Changes the data that follow the bytes `seen` on their way; returns whether the connection ends after them."""
+        return False
+
+    def bytes_of_connection(self) -> int:
+        return 0
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._listening.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
-                left = [self._random.randrange(20, 3_000_000) if self._is_cutting else 1 << 40]
+                near, far = self._listening.accept()[0], socket.create_connection(("127.0.0.1", self._port))
+                left = [self.bytes_of_connection()]
                 for *pair, seen in ((near, far, self.seen[0]), (far, near, self.seen[1])):
                     threading.Thread(target=self._forward, args=(*pair, left, seen), daemon=True).start()
 
     def _forward(self, source: socket.socket, target: socket.socket, left: list[int], seen: bytearray) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                seen += data
-                target.sendall(data[: max(0, left[0])])
-                left[0] -= len(data)
-                if left[0] < 0:
-                    self.cuts += 1
-                    break
+            ends = False
+            while not ends and (data := bytearray(source.recv(65536))):
+                received = bytes(data)
+                ends = self.passed(data, seen, left)
+                seen += received
+                target.sendall(data)
         for one in (source, target):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._listening.close()
+
+
+class Cutting(Proxy):
+    """Cuts each connection after a number of bytes in either direction."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        self._random, self.cuts = random.Random(seed), 0
+        super().__init__(port)
+
+    def bytes_of_connection(self) -> int:
+        return self._random.randrange(20, 3_000_000)
+
+    def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
+        length = len(data)
+        del data[max(0, left[0]) :]
+        left[0] -= length
+        self.cuts += left[0] < 0
+        return left[0] < 0
 
 
 def test_lost_calls_cost_no_answer() -> None:

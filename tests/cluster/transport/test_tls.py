@@ -1,9 +1,6 @@
 """Servers with TLS: the same answers, to those whose certificates fit; what is changed on its way is noticed, and nothing else starts."""
 
-import contextlib
-import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from graphmill.cluster.options import ServerOptions
 from graphmill.cluster.serving.partition_server import PartitionServer
 from graphmill.cluster.transport.connection import Endpoint, connect
 from graphmill.cluster.transport.message_server import MessageServer
-from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.cluster.transport.tls import tls_context
 from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.samplers.vocabulary.messages import FetchRows, NodeRows
@@ -24,6 +20,7 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.replicas.file_stamps import unseen_stamps
 from tests.certificates import certificates
+from tests.cluster.transport.test_remote_owner import Proxy, ask
 from tests.listed_graph import random_listed_graph
 from tests.waiting import wait_until
 
@@ -51,14 +48,8 @@ def rows_of(request: FetchRows) -> NodeRows:
     return NodeRows(request.node, -request.node[:, None], None, None)
 
 
-@contextlib.contextmanager
-def serving() -> Iterator[MessageServer]:
-    with MessageServer(rows_of, "127.0.0.1", None, 2, tls=True) as server:
-        yield server
-
-
-def ask(endpoint: Endpoint, timeout_s: float = 60.0) -> RemoteOwner:
-    return RemoteOwner(lambda _: endpoint, "partition server 1", timeout_s)
+def serving() -> MessageServer:
+    return MessageServer(rows_of, "127.0.0.1", None, 2, tls=True)
 
 
 def test_messages_of_all_sizes_arrive_and_connections_stay_open(fitting) -> None:
@@ -81,37 +72,13 @@ def test_a_server_that_stops_ends_its_connections(fitting) -> None:
         line.receive(30.0)
 
 
-class Changing:
-    """Forwards connections to a port, and changes a bit in the middle of what it sends."""
+class Changing(Proxy):
+    """Changes a bit in the middle of the server's bytes."""
 
-    def __init__(self, port: int) -> None:
-        self._port, self.seen = port, bytearray()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, far = self._listening.accept()[0], socket.create_connection(("127.0.0.1", self._port))
-                threading.Thread(target=self._forward, args=(near, far, False), daemon=True).start()
-                threading.Thread(target=self._forward, args=(far, near, True), daemon=True).start()
-
-    def _forward(self, source: socket.socket, target: socket.socket, changes: bool) -> None:
-        passed = 0
-        with contextlib.suppress(OSError):
-            while data := bytearray(source.recv(65536)):
-                self.seen += data
-                if changes and passed <= 65_000 < passed + len(data):
-                    data[65_000 - passed] ^= 1
-                passed += len(data)
-                target.sendall(data)
-        for one in (source, target):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listening.close()
+    def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
+        if seen is self.seen[1] and len(seen) <= 65_000 < len(seen) + len(data):
+            data[65_000 - len(seen)] ^= 1
+        return False
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -125,7 +92,7 @@ def test_with_tls_alone_traffic_is_secret_and_a_changed_byte_is_noticed(fitting,
                 line.receive(30.0)
         else:
             assert (line.receive(30.0).original_id != NODE).sum() == 1  # one wrong row, and no word
-        assert (b"FetchRows" in between.seen) != tls
+        assert (b"FetchRows" in between.seen[0]) != tls
         between.close()
 
 
