@@ -1,6 +1,6 @@
-"""An owner of an embedding table in a process of its own, without Ray, that tells its memory.
+"""An owner of an embedding table in a separate process, without Ray, that reports its memory.
 
-The process (`python -m tests.cluster.owner_process WORDS`) prints where it answers, then a line for each line that it reads.
+The process (`python -m tests.cluster.owner_process WORDS`) prints its endpoint, then a line for each line that it reads.
 """
 
 import json
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class OwnerProcess:
-    """Seen from the test."""
+    """The test's side."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -29,11 +29,11 @@ class OwnerProcess:
         self._endpoint = Endpoint(host, port, bytes.fromhex(token))
 
     def open(self) -> RemoteOwner:
-        """For one worker, with connections of its own."""
+        """The owner for one worker, with separate connections."""
         return RemoteOwner(lambda _: self._endpoint, "the owner", 60.0)
 
     def peak_bytes(self) -> int:
-        """By how much the resident memory of the process had grown at its height, since it began to answer."""
+        """Growth of the process's resident memory, at its peak, since it began to answer."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()

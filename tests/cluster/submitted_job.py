@@ -1,4 +1,4 @@
-"""Submitted by tests/cluster/test_job_submit.py: prints where it runs and what was uploaded; `--fail` ends it with an error."""
+"""Submitted by tests/cluster/test_job_submit.py: prints its folders and the uploaded files; `--fail` ends it with an error."""
 
 import json
 import os

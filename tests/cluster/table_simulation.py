@@ -1,7 +1,7 @@
-"""A table's workers and owners in one thread, with messages that are lost, repeated and late, and owners that die: one seed, one course of things.
+"""Simulates a table's workers and owners in one thread, with lost, repeated and late messages and dying owners, as a function of a seed.
 
-Workers are generators that yield where they would wait. Every message passes through a network that may deliver it again at once (its reply was lost), keep a
-copy and deliver it later, and kill the owner before or after.
+Workers are generators that yield instead of waiting. The network may deliver a message again at once (its reply was lost), keep a copy and deliver it
+later, and kill the owner before or after.
 """
 
 import random
@@ -20,12 +20,12 @@ from graphmill.cluster.reduction.position_tree import Seat, fold, leaf
 from graphmill.cluster.transport.embedding_messages import KEEP_BEST, SAVE, BeginTable, TableReply, TableRequest
 from graphmill.core.errors import StageError
 
-_STALLED = 5000  # moves after which nobody has come further
+_STALLED = 5000  # moves without progress that count as a deadlock
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a run does: a function of its seed alone."""
+    """The events of a run, as a function of its seed."""
 
     config: TableConfig
     num_steps: int
@@ -75,18 +75,18 @@ class _Delivered:
 
 
 class Network:
-    """Between all workers and one owner."""
+    """The network between all workers and one owner."""
 
     def __init__(self, course: Course, number: int, num_owners: int, luck: random.Random, faults: float) -> None:
         self._course, self._place, self._luck, self._faults = course, (number, num_owners), luck, faults
         self._late: list[TableRequest] = []
         self.deaths, self._lives = -1, 0
         self._spared_to = 0
-        self.kept = 0  # how often an owner took a later checkpoint of the same attempt, and kept gradients that it had been sent
+        self.kept = 0  # times that an owner loaded a later checkpoint of the same attempt and kept received gradients
         self.kill()
 
     def strike(self) -> None:
-        """Kills the owner. After every second death or so it is left alone until it has come further: another death would mend what the one before has lost."""
+        """Kills the owner. After about every second death it is spared until it makes progress: another death would hide the loss of the one before."""
         step = self._owner._step
         if step >= self._spared_to:
             self.kill()
@@ -120,7 +120,7 @@ class Network:
 
     def _deliver_late(self) -> None:
         late = self._late.pop(self._luck.randrange(len(self._late)))
-        with suppress(StageError):  # of an attempt or a step that is over: nobody waits for the reply
+        with suppress(StageError):  # its attempt or step is over, and nobody waits for the reply
             self._handle(late)
 
     def _handle(self, request: TableRequest) -> TableReply:
@@ -131,7 +131,7 @@ class Network:
 
 
 class Simulation:
-    """A run of several attempts; `faults`: how probable each fault is at each message."""
+    """A run of several attempts; `faults`: probability of each fault at each message."""
 
     def __init__(self, course: Course, folder: Path, num_owners: int, luck: random.Random, faults: float) -> None:
         self._course, self._folder, self._luck, self._faults = course, folder, luck, faults
@@ -139,10 +139,10 @@ class Simulation:
         self._published = SavedAt(0, "")
         self.reads: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by step, the tables as workers saw them
         self.attempts = 0
-        self._moved: list[Path] = []  # folders of files that are in checkpoints
+        self._moved: list[Path] = []  # folders whose files were moved into checkpoints
 
     def run(self, num_ranks: Sequence[int]) -> None:
-        """Attempts with so many workers each; the last one goes to the end, the others stop after a few moves."""
+        """Attempts with `num_ranks[i]` workers each; the last runs to the end, the others stop after some moves."""
         for attempt, ranks in enumerate(num_ranks):
             is_last = attempt + 1 == len(num_ranks)
             self._attempt(ranks, None if is_last else self._luck.randrange(1, 400))
@@ -180,7 +180,7 @@ class Simulation:
             yield from self._look_at(client)
             if step == course.num_steps:
                 return
-            # A step's sums over all ranks: nobody goes on before all are here.
+            # A step's sums over all ranks: every worker waits for all.
             yield from self._meet(rank)
             nodes = seat.fold([leaf(p, course.gradient(step, p)) for p in seat.positions], add_rows)
             yield from _finished(client.pushing(rate(step), nodes))
@@ -191,7 +191,7 @@ class Simulation:
         yield from _finished(client.marking(SAVE, str(staged)))
         client.written()
         yield from self._meet(rank)
-        # Now some workers' logs go back to one checkpoint, and the others' to the one before it: what an owner that dies meanwhile is told by both.
+        # Now some workers' logs go back to one checkpoint and others' to the one before it: an owner that dies meanwhile gets both.
         for _ in range(self._luck.randrange(10)):
             yield
         client.saved(str(published))

@@ -31,7 +31,7 @@ MOVED = (
 
 
 class Mixed(nn.Module):
-    """Dropout, BatchNorm, attention whose random features are drawn anew, and a weight that only some batches use."""
+    """Dropout, BatchNorm, attention with redrawn random features, and a weight that only some batches use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """What four processes have left that were the workers of all runs, as many of them as each needs."""
+    """The files of four processes, which were the workers of all runs, as many as each run needs."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {"alone": ((1, None),), **{f"with-{count}": ((count, None),) for count in (1, 2, 3, 4)}, "moved": MOVED}
     run_ranks(run_rank, (str(folder), runs, train), 4)

@@ -54,7 +54,7 @@ CONFIG = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exac
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_updates_are_those_of_torch(optimizer, dtype):
-    """Adagrad on sparse gradients, SparseAdam; the reference in float64 within float32's rounding, in float32 within a few last digits."""
+    """Adagrad on sparse gradients, and SparseAdam, against references in float64 and float32."""
     config = replace(CONFIG, optimizer=optimizer, num_nodes=40, width=8)
     shard, ids = TableShard(config), np.arange(40)
     weight = torch.nn.Parameter(torch.tensor(shard.read(ids, best=False), dtype=dtype))
@@ -156,7 +156,7 @@ runs = st.tuples(
 
 @given(runs)
 def test_whatever_happens_to_messages_and_owners_the_table_is_the_serial_one(tmp_path_factory, run):
-    """Bit for bit, after every step, as every worker sees it: rows, and the best epoch's."""
+    """Equal to the bit after every step, for every worker: rows, and the best epoch's rows."""
     num_owners, num_ranks, optimizer, faults, seed = run
     course = Course(replace(CONFIG, optimizer=optimizer), 8, seed)
     simulation = Simulation(course, tmp_path_factory.mktemp("run"), num_owners, random.Random(seed), faults)
@@ -177,7 +177,7 @@ def test_the_simulation_strikes(tmp_path):
 
 
 def test_the_simulation_has_workers_that_go_back_to_different_checkpoints(tmp_path):
-    """The owner takes the later one, and keeps what it was sent of later steps: nobody sends it again."""
+    """The owner loads the later one and keeps the gradients of later steps: they are not sent again."""
     kept = 0
     for seed in range(12):
         simulation = Simulation(Course(CONFIG, 8, seed), tmp_path / str(seed), 2, random.Random(seed), 0.2)
@@ -203,7 +203,7 @@ def test_an_asynchronous_table_takes_gradients_as_they_come():
 
 
 def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path):
-    """A worker that goes back to an earlier checkpoint has sent them to the new owner; it does not send them again."""
+    """They came from a worker that went back to an earlier checkpoint, which does not send them again."""
     asynchronous, ids = replace(CONFIG, is_exact=False), np.arange(2)
     ones = np.ones((2, 3), np.float32)
     shard = TableShard(CONFIG)
@@ -220,7 +220,7 @@ def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path)
 
 
 def test_a_step_and_a_load_in_blocks_of_rows_are_those_of_the_whole(tmp_path):
-    """Bit for bit: rows so wide that a block has two of them."""
+    """Equal to the bit, with rows so wide that a block has two of them."""
     wide, rng = replace(CONFIG, width=BLOCK_NUMBERS // 2), np.random.default_rng(4)
     owner, whole = TableOwner(wide, life=1), TableShard(wide)
     owner.answer(BeginTable(1, 0, ""))

@@ -44,7 +44,7 @@ def submit(
 
 @pytest.fixture(scope="module")
 def ray_head() -> Iterator[RayHead]:
-    """A head of its own, for jobs are submitted to a dashboard."""
+    """A separate head with a dashboard, to which jobs are submitted."""
     with start_ray_head(num_cpus=4, dashboard=True) as head:
         yield head
 
@@ -91,7 +91,7 @@ def test_a_large_upload_is_named_where_it_arrives(succeeded: subprocess.Complete
 
 @pytest.mark.long
 def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, checkout: Path, tmp_path: Path) -> None:
-    # The job's own folder on the cluster goes away with the job: what is to stay is named by absolute paths.
+    # The job's folder on the cluster is removed with the job: outputs have absolute paths.
     command = "python jobs/products_geco.py --data.nodes 3000 --fit.epochs 20 --model.width 64 --model.num_layers 2"
     command += " --sampler.num_chunks 2 --fit.learning_rate 0.01 --fit.schedule constant --model.dropout 0"
     folders = ("--data.folder", str(tmp_path / "data"), "--run.dir", str(tmp_path / "run"))

@@ -29,7 +29,7 @@ CLOSED = 'umask 077; export RAY_TMPDIR=/tmp/graphmill-$(id -un); install -d -m 7
 
 
 def cloud_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The commented blocks at the end of ray_config.yaml, each laid over the file itself as its comment says."""
+    """The commented blocks at the end of ray_config.yaml, each merged into the file as its comment says."""
     text = (REPOSITORY / "ray_config.yaml").read_text()
     for block in text.split("\n# --- ")[1:]:
         lines = block.splitlines()
@@ -126,7 +126,7 @@ def slurm_script() -> str:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """The words of each command that is to be typed."""
+    """The words of each command that a user types."""
     if page == GUIDE:
         text = "".join(script for script in guide_scripts() if "#SBATCH" not in script)
     else:
@@ -170,7 +170,7 @@ def test_rays_commands_in_the_documents_have_these_options() -> None:
         parse_as_ray_does(["ray", "start", "--headd"])
 
 
-# Stand-ins: what the script runs is written down; `srun` starts it, a job runs until it is stopped, the nodes are there at once.
+# Stand-ins for the script's programs log their calls: `srun` starts its command, a job runs until it is stopped, nodes join at once.
 STAND_INS = {
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
     "hostname": "echo 10.0.0.1 10.1.0.1",

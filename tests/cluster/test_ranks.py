@@ -1,4 +1,4 @@
-"""Ranks that hold different counts of roots: loss, gradient and scores are those of one process, on real gloo processes."""
+"""Ranks with different numbers of roots: loss, gradient and scores equal one process's, with real gloo processes."""
 
 import pytest
 import torch

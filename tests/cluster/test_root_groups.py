@@ -1,4 +1,4 @@
-"""Roots by locality groups in training: each rank takes the positions of what it reads itself, and the weights stay the same to the bit."""
+"""Roots by locality groups in training: each rank takes the positions of the nodes that it reads itself, and the weights are equal to the bit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Mean(nn.Module):
 
 
 class OfOneHost(OpenNodes):
-    """Keeps the owners elsewhere, which count."""
+    """Keeps the owners on other hosts, which count requests."""
 
     far: list[FarOwner]
 

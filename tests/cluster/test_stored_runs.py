@@ -1,4 +1,4 @@
-"""A run's directory, in a folder and on object stores: whole checkpoints or none, records once and in order, one driver at a time, nobody else's files."""
+"""A run's directory, in a folder and on object stores: whole checkpoints or none, records once and in order, one driver at a time, no files of others."""
 
 import json
 import os
@@ -42,7 +42,7 @@ STORES = ["memory", "s3", pytest.param("gs", marks=pytest.mark.long)]
 
 @pytest.fixture(autouse=True)
 def _temporary_folder(tmp_path, monkeypatch):
-    """What a driver leaves behind for its user goes with the test."""
+    """Removes the files that drivers leave for their user."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
@@ -60,7 +60,7 @@ def gs() -> Iterator[str]:
 
 
 def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
-    """Of a run that is not there yet."""
+    """The URL of a new run."""
     if kind == "local":
         return str(folder / "runs" / "mine")
     parent = "memory://runs" if kind == "memory" else request.getfixturevalue(kind)
@@ -89,12 +89,12 @@ def checkpoints(store) -> Checkpoints:
 
 @pytest.fixture
 def soon(monkeypatch) -> None:
-    """Rank 0 looks often, whatever the store is."""
+    """Rank 0 looks often, on any store."""
     monkeypatch.setattr(AttemptRecords, "period_s", 0.05)
 
 
 def name_of(checkpoints: Checkpoints, damaged: list[str], latest: tuple[int, int] | None = None) -> str | None:
-    """Of the newest one. No folder is left behind, whether it was whole or not."""
+    """The name of the newest valid checkpoint. Checks that no folder is left behind."""
     with checkpoints.newest(damaged, latest) as found:
         assert found is None or found[1].name == found[0]
     assert scratch_folders() == []
@@ -123,7 +123,7 @@ def raise_away(*_: Any, **__: Any) -> None:
 
 
 def last_fails(patch: pytest.MonkeyPatch, store: RunStore) -> None:
-    """What makes a checkpoint's files one, or the best weights', fails, and nothing can be tidied up: as a kill would."""
+    """The last write of a checkpoint or of the best weights fails, and nothing can be tidied up, as after a kill."""
 
     def fail(*_: Any) -> None:
         raise OSError("the connection is gone")
@@ -141,7 +141,7 @@ def last_fails(patch: pytest.MonkeyPatch, store: RunStore) -> None:
 
 
 def refuse_writes(patch: pytest.MonkeyPatch, store: RunStore) -> RunStore:
-    """The store, which takes nothing any more; it says so soon."""
+    """The store, with a short deadline, refuses all writes."""
     if store.is_local:
         store.write("attempts", b"a file in the folder's place")
         return store
@@ -244,7 +244,7 @@ def test_sweeping_leaves_the_newest_whole_ones(store, checkpoints):
     put("epoch-000002-step-00000005", "epoch-000002-step-00000005+1")
     checkpoints.sweep(1)
     assert checkpoints.names() == ["epoch-000002-step-00000005+1"]
-    # A damaged one does not count: what a run would go on from stays. An older damaged one is of no use.
+    # A damaged checkpoint does not count: the one that a run would continue from stays. Older damaged ones go.
     put("epoch-000003", "epoch-000004", "epoch-000001")
     for name in ("epoch-000004", "epoch-000001"):
         store.write(f"train/{name}/state.json", b"x")
@@ -268,7 +268,7 @@ def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_next(remote):
 
 
 def test_of_a_checkpoint_whose_last_answer_is_lost_nothing_stays(remote, monkeypatch):
-    """Else it would count as the newest of those that are kept, though it has no weights."""
+    """Otherwise it would count as the newest kept checkpoint without having weights."""
     checkpoints = checkpoints_of(remote)
     checkpoints.save("epoch-000001", snapshot(1))
     put = RunStore.put
@@ -473,7 +473,7 @@ def test_what_the_store_refuses_reaches_who_reports(store, soon, monkeypatch):
 
 
 def test_whoever_waits_hears_of_the_refusal_at_once(store, monkeypatch):
-    """However long the thread takes to end after it."""
+    """Even if the thread takes long to end."""
 
     def slowly_ending(work, name: str) -> Future:
         def run() -> None:

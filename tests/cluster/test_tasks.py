@@ -1,4 +1,4 @@
-"""Losses and scores of every task against plain references, with what is unknown left out."""
+"""Losses and scores of every task against plain references, with unknown targets left out."""
 
 import math
 

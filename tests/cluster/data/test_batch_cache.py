@@ -1,4 +1,4 @@
-"""Evaluation batches that are kept: the loader's own, read once, where there is room for all of them."""
+"""Cached evaluation batches equal the loader's, and are read once if all of them fit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Owners of embeddings behind real connections: workers in threads, and owners that end at any moment and come again with nothing."""
+"""Owners of embeddings behind real connections: workers in threads, and owners that end at any moment and restart empty."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ class Served:
 
 
 def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: Callable[[int], None]) -> list[Any]:
-    """The tables before each step as both workers see them; `on_step` is called by the first one, before it reads."""
+    """The tables before each step, by worker; the first worker calls `on_step` before it reads."""
     attempt, seen = next_attempt(open_owners()), [[], []]
     errors: list[Exception] = []
     barrier = threading.Barrier(NUM_RANKS, timeout=60)
@@ -63,7 +63,7 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
                 if rank == 0:
                     on_step(step)
                 seen[rank].append(tuple(client.read(course.all_ids, best=best) for best in (False, True)))
-                barrier.wait()  # as a collective call: one may wait here for the other, which waits for an owner
+                barrier.wait()  # like a collective call: a worker may wait here for one that waits for an owner
                 nodes = seat.fold([leaf(p, course.gradient(step, p)) for p in seat.positions], add_rows)
                 client.push(rate(step), nodes)
         except Exception as error:  # noqa: BLE001  whatever it is, the test shows it

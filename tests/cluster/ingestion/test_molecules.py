@@ -212,7 +212,7 @@ def _patch_task(monkeypatch, featurise):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch):
-    """One Ray for all of them: a worker that dies once is replaced, one that always dies is given up, a hang meets its deadline."""
+    """On one Ray: a worker that dies once is replaced, a worker that always dies is given up, a hang meets its deadline."""
     featurise, marks = molecule_ingest.featurise_piece, str(tmp_path / "marks")
     os.mkdir(marks)
 
@@ -255,7 +255,7 @@ def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch
             ingest_molecules(table, str(tmp_path / featurise_piece.__name__), _options(workers=2, retries=retries))
         assert "\n" not in str(caught.value)
     assert len(os.listdir(marks)) == 2
-    # What was on its way at the error was let end: its worker may be another ingestion's next, and its piece serves the next call.
+    # Running tasks end after the error: their workers may belong to another ingestion next, and the next call uses their pieces.
     assert {int(piece.name.split("-")[1]) for piece in (tmp_path / "raises").glob("pieces/*/chunk-*")} >= {0, 2, 3}
     _patch_task(monkeypatch, hangs)
     with pytest.raises(DeadlineError, match=r"expected a finished chunk within 3 s, got none of \d from line"):

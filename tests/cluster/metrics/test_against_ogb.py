@@ -1,4 +1,4 @@
-"""Our scores of random predictions are those of OGB's evaluators and of scikit-learn: with ties, holes, tasks of one answer, over several parts."""
+"""Our scores of random predictions equal OGB's evaluators and scikit-learn: with ties, holes, tasks of one answer, over several parts."""
 
 import math
 
@@ -26,7 +26,7 @@ def _evaluator(kind, name, num_tasks):
 
 
 def _in_parts(make, prediction, target):
-    """The scores of rows that came in batches, and to two positions of a step."""
+    """The scores of rows in several batches, at two positions of a step."""
     first, second = make(), make()
     third = len(prediction) // 3
     for scores, rows in ((first, slice(0, third)), (second, slice(third, 2 * third)), (second, slice(2 * third, None))):
@@ -83,7 +83,7 @@ def test_classes(random, count, num_classes, ties):
 
 @given(SEEDS, COUNTS, st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.sampled_from([0.0, 0.3]))
 def test_numbers(random, count, mean, scale, unknown):
-    """MAE and RMSE in the target's own unit, of standardised predictions."""
+    """MAE and RMSE of standardised predictions, in the target's unit."""
     prediction, target = random.normal(size=(count, 1)), mean + scale * random.normal(size=(count, 1))
     target[random.random(target.shape) < unknown] = np.nan
     known = ~np.isnan(target)

@@ -1,4 +1,4 @@
-"""Scores against scikit-free references, and the learning-rate schedule's shape."""
+"""Scores against references without scikit-learn, and the learning-rate schedule's shape."""
 
 import math
 from itertools import pairwise

@@ -22,7 +22,7 @@ def ogb_evaluator(metric: str, K: int = 0):
 
 
 def rows(score: Tensor, rivals: Tensor) -> Tensor:
-    """What a model returns of links with these rivals."""
+    """A model's output for links with these rivals."""
     higher, same = ((found).sum(1).double() for found in (rivals > score[:, None], rivals == score[:, None]))
     first = rivals[:, 0] if rivals.shape[1] else torch.zeros_like(score)
     return torch.stack([score, higher, same, first], dim=1)

@@ -31,7 +31,7 @@ EXPECTED = {
 
 
 def samples(text: str) -> dict[str, float]:
-    """The gauges of "a-run", without the labels that Ray adds; other tests' runs in this process have theirs."""
+    """The gauges of "a-run", without the labels that Ray adds and without other tests' runs in this process."""
     found = {}
     for line in text.splitlines():
         if line.startswith("ray_graphmill_"):

@@ -1,4 +1,4 @@
-"""Which rank the others wait for, and what a run of any length tells of its ranks and partitions."""
+"""Finds the rank that the others wait for; bounds the reports on ranks and partitions in a run of any length."""
 
 import itertools
 import json
@@ -109,7 +109,7 @@ def test_the_first_epochs_are_told_each_and_later_ones_ever_more_rarely():
 
 @pytest.mark.long
 def test_a_run_of_100000_epochs_on_1000_partitions_and_ranks_has_files_of_bounded_size(tmp_path: Path):
-    """Of what the workers tell: a fixed number of bytes for an epoch, whatever the partitions and ranks; the rest grows as the logarithm."""
+    """A fixed number of bytes per epoch for any number of partitions and ranks; other reports grow as the logarithm of the epochs."""
     num_epochs, many = 100_000, 1000
     run = RunDirectory.create(tmp_path / "run", {"fit": {"epochs": num_epochs}})
     run.note("begin")

@@ -1,4 +1,4 @@
-"""When a run that fails repeatedly is ended: depends on the times of the failures and on the progress between them."""
+"""A run that fails repeatedly ends by the times of its failures and the progress between them."""
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ def test_what_is_given_up(history, per_hour, said):
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0, 3)), min_size=60, max_size=60), st.integers(0, 10))
 def test_a_run_that_gains_nothing_always_ends(gaps_and_places, per_hour):
-    """Within three failures of its furthest point, whatever the times: so a run of E epochs ends."""
+    """It ends within three failures after its furthest point, at any times: so a run of E epochs ends."""
     time_s, history = 0.0, []
     for gap, place in gaps_and_places:
         time_s += gap * MINUTE

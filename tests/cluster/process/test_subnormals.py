@@ -10,7 +10,7 @@ import torch
 from tests.cluster.training.test_one_process import train_here
 from tests.cluster.training.test_train_loop import Pooled, spec
 
-# In a process of its own: PyTorch starts its threads once.
+# In a separate process: PyTorch starts its threads once.
 PROGRAM = """
 import torch
 from graphmill.cluster.process.subnormals import flushed_subnormals
@@ -24,7 +24,7 @@ assert torch.full((1,), 1e-39) * 1, "not restored"
 
 
 class Watched(Pooled):
-    """Keeps what is left of a subnormal number as a model trains and as it is scored."""
+    """Records the value of a subnormal number while the model trains and while it is scored."""
 
     left: set[tuple[bool, float]]
 

@@ -1,4 +1,4 @@
-"""What the user is told of a host that falls silent, is given up, or comes back; and the knocking itself."""
+"""Messages on a host that falls silent, is given up, or comes back; and the connection attempts."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""How many workers train and on which devices, for the options and the cluster's resources; a job waits for nodes that join."""
+"""The number and devices of workers for options and resources; a job waits for nodes that join."""
 
 from dataclasses import replace
 
@@ -165,7 +165,7 @@ def test_no_gpu_idles_beside_workers_on_cpus_and_none_is_asked_for_that_is_not_t
 
 @pytest.fixture
 def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
-    """What the cluster has at each look; the last stays."""
+    """The cluster's resources at each look; the last entry stays."""
     looks: list[Resources] = []
     monkeypatch.setattr(placement, "resources_now", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
     monkeypatch.setattr(placement, "may_grow", lambda: True)
@@ -203,7 +203,7 @@ def test_who_does_not_join_is_missed(joining, grows, monkeypatch, capsys):
 
 @pytest.mark.ray
 def test_a_cluster_of_one_gpu_trains_on_it(capsys):
-    """What Ray says of a cluster; whether there is such a GPU, it does not check."""
+    """Ray does not check that the GPU exists."""
     with ray_session(SessionOptions(address="local", num_cpus=4, num_gpus=1, object_store_gb=80 / 1024)):
         resolved = place(WorkerOptions(2))
         assert (resolved.num_workers, resolved.device) == (1, "gpu")

@@ -1,4 +1,4 @@
-"""Where workers meet: on a cluster, two real processes at a store that listens on one address alone; on one machine, at a file."""
+"""Two real processes meet at a store that listens on one address only, as on a cluster."""
 
 import socket
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 
 def own_address() -> str:
-    """One of this machine's that is not loopback."""
+    """An address of this machine other than loopback."""
     for addresses in psutil.net_if_addrs().values():
         for each in addresses:
             if each.family == socket.AF_INET and not each.address.startswith("127."):

@@ -1,4 +1,4 @@
-"""Sessions on a real Ray: what a session starts it stops, other Rays are left alone, and bad options end in one line."""
+"""Sessions on a real Ray: a session stops what it has started, leaves other Rays alone, and refuses bad options in one line."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ SMALL = {"num_cpus": 2, "object_store_gb": 100 / 1024}
 
 
 def ray_children(before: set[psutil.Process]) -> list[psutil.Process]:
-    """Live Ray processes below this one that were not there `before` (the head node of other tests may be)."""
+    """Live Ray processes below this one that are not in `before` (other tests may have a head node)."""
     new = set(psutil.Process().children(recursive=True)) - before
     return [child for child in new if child.status() != psutil.STATUS_ZOMBIE and "ray" in " ".join(child.cmdline())]
 
@@ -93,7 +93,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
     start, late = ray.init, []
 
     def start_late_once(**options: Any) -> Any:
-        """The first start ends as Ray's does where its processes are not up within its 30 s; one that sleeps stands for them."""
+        """The first start fails as if Ray's processes, of which a sleeping one stands for all, were not up within 30 s."""
         if late:
             return start(**options)
         late.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
@@ -121,7 +121,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
         assert ray.get(longest_barrier.remote(), timeout=600) == str(COLLECTIVE_TIMEOUT_S)
         with pytest.raises(ConfigError, match="from a worker"):
             ray.get(fail.remote(), timeout=600)
-        with ray_session() as inner:  # a job's part may ask for a session of its own
+        with ray_session() as inner:  # a part of a job may open a session too
             assert inner.address == session.address
             assert not inner.is_ours
         assert ray.is_initialized()
@@ -141,7 +141,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
 
 
 def sum_ranks(config: dict[str, Any]) -> None:
-    """A worker's training: one collective operation, then it stays until the test has looked."""
+    """A worker's training: one collective operation, then a wait until the test has looked."""
     import torch
     import torch.distributed as dist
 
@@ -153,7 +153,7 @@ def sum_ranks(config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user who has no token, and nothing set; TMPDIR is a folder that all can enter."""
+    """A user without a token or variables; TMPDIR is a folder that all can enter."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -261,7 +261,7 @@ def test_a_folder_that_others_reach_is_refused_before_ray_starts(
 
 
 def start(script: str) -> subprocess.Popen[str]:
-    """A job in a session of its own, as a terminal would have it."""
+    """A job in a separate process session, as from a terminal."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=REPOSITORY,
@@ -292,7 +292,7 @@ HANGING = """
 
 @pytest.mark.ray
 def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on() -> None:
-    # In a process of its own: Ray ends a driver that does not reach it for a minute, and that would be the tests'.
+    # In a separate process: Ray ends a driver that does not reach it for a minute, which would be the tests' process.
     job = start(HANGING)
     try:
         out, errors = job.communicate(timeout=200)

@@ -1,4 +1,4 @@
-"""A run's directory: records stay, those of epochs that run again are dropped, and no line is incomplete."""
+"""A run's directory: records stay, records of repeated epochs are replaced, and no line is incomplete."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which host serves which partition: as a property of the policy, and on real nodes with disks of their own."""
+"""Properties of the policy that assigns partitions to hosts."""
 
 from collections import Counter
 

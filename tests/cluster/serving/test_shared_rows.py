@@ -82,7 +82,7 @@ def test_shared_rows_change_no_bit_and_are_asked_for_once_a_host(folder):
 
 
 def test_room_is_full_where_workers_need_the_same_rows() -> None:
-    """Three workers' nodes with the times that each needs them; a node that nobody tells is told 0 times."""
+    """Three workers' nodes, and how often each worker needs them; 0 is padding."""
     node, times = np.array([[7, 5, 3], [7, 5, 2], [7, 1, 0]]), np.array([[4, 3, 1], [4, 2, 2], [1, 3, 0]])
 
     def chosen(room: int, first_of: list[int], row_bytes: list[int]) -> list[list[int]]:
@@ -91,7 +91,7 @@ def test_room_is_full_where_workers_need_the_same_rows() -> None:
 
     assert chosen(38, [0, 8], [10]) == [[1, 5, 7]]
     assert chosen(90, [0, 8], [10]) == [[1, 2, 3, 5, 7]]
-    # Of two types, the second one's nodes from number 3 on: those of most times, whatever their bytes, while these fit.
+    # Two types, the second from number 3 on: the most needed nodes as long as their bytes fit.
     assert chosen(42, [0, 3, 8], [10, 16]) == [[1], [2, 4]]
 
 

@@ -1,4 +1,4 @@
-"""A run in this process: its failures, attempts and checkpoints are those of a run on Ray's workers."""
+"""A run in this process has the failures, attempts and checkpoints of a run on Ray's workers."""
 
 import json
 from dataclasses import replace
@@ -118,7 +118,7 @@ def test_what_another_attempt_would_meet_again_is_final(tmp_path):
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_attempt(tmp_path, monkeypatch):
-    """In the thread that writes it; the next attempt goes on from the one before."""
+    """Writing fails in a thread; the next attempt continues from the previous checkpoint."""
     full = iter([None, OSError(28, "No space left on device")])
     save = Checkpoints.save
 

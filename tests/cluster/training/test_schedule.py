@@ -1,4 +1,4 @@
-"""Optimizers, schedulers and callbacks by their import paths: what is theirs is called as torch's users call it, and goes on where it was."""
+"""Optimizers, schedulers and callbacks by import path: called as by torch's users, and resumed with their state."""
 
 import sys
 from types import SimpleNamespace

@@ -123,7 +123,7 @@ def run_alone(
     stop_at: int | None = None,
     reporter: Records | None = None,
 ) -> tuple[Worker, Records, Any]:
-    """A run with one worker; `stop_at`: after how many steps the driver asks it to stop."""
+    """A run with one worker; `stop_at`: the number of steps after which the driver asks it to stop."""
     reporter = reporter or Records()
     writer = CheckpointWriter(Checkpoints(RunStore.of(folder)), 0, a_spec.options.checkpoint_minutes, write_at_once)
     worker = Worker(a_spec, reporter, 0, 1, CPU, writer)
@@ -347,7 +347,7 @@ def test_a_checkpoint_is_written_after_what_was_reported_before_it_is_on_the_dis
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_the_average_is_what_is_evaluated_and_kept(reports, norm):
-    """With running statistics, which are averaged as weights are; the count of batches is the newest."""
+    """Running statistics are averaged like weights; the count of batches is the newest."""
     a_spec = spec(ema_decay=0.5, epochs=1, build_model=partial(Pooled, norm=norm))
     torch.manual_seed(0)
     reference = Pooled(norm=norm)
@@ -414,7 +414,7 @@ def test_training_ends_where_patience_does_and_the_best_epoch_is_kept(reports):
     assert result["stopped_early"] == {"epoch": best + 3, "why": why}
     assert result["best_epoch"] == best
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
-    # The rates are those of the planned run, so that patience changes nothing before the end.
+    # Rates follow the planned run, so patience changes nothing before the end.
     _, whole, all_of_it = run_alone(spec(**PATIENT | {"patience": None}), reports / "whole")
     assert [{**epoch, "since_best": 0} for epoch in whole.epochs[: len(curve)]] == [
         {**epoch, "since_best": 0} for epoch in reporter.epochs

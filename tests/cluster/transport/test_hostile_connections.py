@@ -1,4 +1,4 @@
-"""Who connects without the token, and sends nothing, or a byte now and then, keeps no honest client from its answer."""
+"""Clients without the token, silent or slow, keep no honest client from its answer."""
 
 import contextlib
 import itertools
@@ -39,7 +39,7 @@ def ask(endpoint: Endpoint) -> None:
 
 
 def serve(pipe: Connection) -> None:
-    """The server's process. Each message is a limit of descriptors, or None: no more than there are, 0: as it is. The answer: processor time so far."""
+    """The server's process. A message sets the limit of descriptors (None: the open ones; 0: no change) and is answered by the processor time so far."""
     message_server._TOKEN_S = 600.0  # the bound of connections has to do
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, most))
@@ -57,7 +57,7 @@ def serve(pipe: Connection) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[Endpoint, Callable[[int | None], float]]]:
-    """Where it answers, and what sets its limit of descriptors."""
+    """The server's endpoint, and a function that sets its limit of descriptors."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs,), daemon=True)
@@ -78,18 +78,18 @@ def server() -> Iterator[tuple[Endpoint, Callable[[int | None], float]]]:
 
 @contextlib.contextmanager
 def hostile(endpoint: Endpoint, number: int) -> Iterator[list[socket.socket]]:
-    """Connections that are accepted in this order: the system lets 128 wait, and of more the later ones come in by chance."""
+    """Connections that are accepted in order: the system queues 128, and accepts more in random order."""
     with contextlib.ExitStack() as stack:
         lines: list[socket.socket] = []
         for _ in range(number):
             lines.append(stack.enter_context(socket.create_connection((endpoint.host, endpoint.port), 60)))
             if len(lines) % 32 == 0:
-                lines[-1].recv(1, socket.MSG_PEEK)  # the server's first word: it has accepted this one, and all before
+                lines[-1].recv(1, socket.MSG_PEEK)  # the greeting: the server has accepted this one and all before
         yield lines
 
 
 def is_open(one: socket.socket) -> bool:
-    """Once all that was sent has been read."""
+    """Whether the connection is open, after reading all sent bytes."""
     one.settimeout(0.0)
     try:
         while one.recv(4096):
@@ -171,7 +171,7 @@ def tls(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def drip(line: socket.socket, data: bytes) -> None:
-    """Sends a byte ten times a second, until the other side has gone."""
+    """Sends ten bytes per second until the other side closes."""
     with contextlib.suppress(OSError):
         for byte in itertools.chain(data, itertools.repeat(0)):
             line.send(bytes([byte]))

@@ -1,4 +1,4 @@
-"""Every way to ask a partition's owner gives the same replies to the bit; from another process also whatever happens to server and connection."""
+"""All ways to ask a partition's owner give the same replies to the bit, also from another process whose server or connection fails."""
 
 import contextlib
 import itertools
@@ -90,7 +90,7 @@ REQUESTS: tuple[Request, ...] = (
 )
 
 
-# Stored type, what becomes of random features, and the layout that they are then stored in.
+# Stored type, change of random features, and the layout in which they are then stored.
 FORMS: dict[str, tuple[FeatureDtype, Callable[[np.ndarray], np.ndarray], str]] = {
     "float32": ("float32", lambda x: x, "dense"),
     "float16": ("float16", lambda x: x, "dense"),
@@ -125,7 +125,7 @@ def partition_owner(graph: StoredGraph, index: int = 1) -> PartitionOwner:
 
 @contextlib.contextmanager
 def serving(answer: Callable[[Request], Reply], work_threads: int = 2) -> Iterator[MessageServer]:
-    """In this process, without Ray."""
+    """A server in this process, without Ray."""
     with MessageServer(answer, "127.0.0.1", None, work_threads) as server:
         yield server
 
@@ -161,7 +161,7 @@ class TestEveryOwner:
         assert content(owner.submit(request_).result()) == content(partition_owner(graph).answer(request_))
 
     def test_replies_come_to_whoever_asked(self, owner: Owner, graph: StoredGraph) -> None:
-        """Many threads, each with several requests under way, taken in another order than sent."""
+        """Many threads, each with several open requests whose replies are taken in another order."""
 
         def ask_some(thread: int) -> None:
             rng = np.random.default_rng(thread)
@@ -236,7 +236,7 @@ def test_features_arrive_the_same_from_near_and_far_whatever_they_are_stored_as(
 
 
 def rows_of(request: Request) -> NodeRows:
-    """Rows that tell which nodes were asked for."""
+    """Rows that show the requested nodes."""
     assert isinstance(request, FetchRows)
     wide = np.repeat(request.node[:, None], 100, axis=1).astype(np.float32)
     return NodeRows(request.node, wide, None, None)
@@ -313,7 +313,7 @@ def test_the_token_does_not_travel_and_proofs_are_good_once() -> None:
 
 
 def test_what_answers_in_a_servers_place_is_found_out() -> None:
-    """It has no token, or is no partition server at all."""
+    """It lacks the token, or is not a partition server."""
     for greeting in (b"graphmill 1\n" + bytes(32) + bytes(32), b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(32)):
         with socket.create_server(("127.0.0.1", 0)) as other:
 
@@ -352,7 +352,7 @@ def test_garbage_is_answered_by_an_error(graph: StoredGraph) -> None:
 
 
 def test_connections_stay_open() -> None:
-    """As many as there were requests at once, each with a thread of the server; above a bound they end with their request."""
+    """One per simultaneous request, each with a thread of the server; above a bound they end with their request."""
     with serving(rows_of) as server:
         owner = ask(server.endpoint)
         for _ in range(20):
@@ -378,7 +378,7 @@ def test_a_connection_that_nobody_uses_is_closed_and_another_one_opened(monkeypa
 
 
 def test_a_server_that_stops_ends_its_open_connections() -> None:
-    """At once; and in the middle of an answer, as soon as that is there."""
+    """At once, or at the end of an answer in progress."""
     begun, release = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Reply:
@@ -526,7 +526,7 @@ def test_ports() -> None:
             ServerOptions(ports=wrong)
 
 
-# What follows needs servers in processes of their own.
+# The following tests need servers in separate processes.
 
 
 def _serve(pipe: Connection, ports: tuple[int, int] | None) -> None:
@@ -536,7 +536,7 @@ def _serve(pipe: Connection, ports: tuple[int, int] | None) -> None:
 
 
 class Restarted:
-    """A server that is killed and started again, as Ray does it with the actors of partition servers."""
+    """A server that is killed and restarted, as Ray restarts the actors of partition servers."""
 
     def __init__(self, ports: tuple[int, int] | None = None) -> None:
         self._context, self._ports = multiprocessing.get_context("spawn"), ports
@@ -580,7 +580,7 @@ def test_a_killed_server_is_found_again(restarted: Restarted) -> None:
 
 
 def test_a_server_on_a_dead_ones_port_is_not_taken_for_it(restarted: Restarted) -> None:
-    """Its token is another: whoever asks it for the dead one's partition goes back to the actor."""
+    """Its token differs: a client of the dead server goes back to the actor."""
     owner = RemoteOwner(restarted.find, "partition server 1", 60.0)
     owner.submit(FetchRows(NODE)).result()
     port = restarted.endpoint.port
@@ -596,7 +596,7 @@ def test_a_server_on_a_dead_ones_port_is_not_taken_for_it(restarted: Restarted) 
 
 
 def test_a_server_that_stood_still_goes_on(restarted: Restarted) -> None:
-    """Whether a connection is open already or not."""
+    """With and without an open connection."""
     owners = [RemoteOwner(restarted.find, "partition server 1", 60.0) for _ in range(2)]
     owners[0].submit(FetchRows(NODE)).result()
     assert restarted.process.pid is not None
@@ -679,7 +679,7 @@ class Cutting(Proxy):
 
 
 def test_lost_calls_cost_no_answer() -> None:
-    """Connections break in the middle of requests and replies; every request has its own reply all the same."""
+    """Connections break in the middle of requests and replies, and every request still gets its own reply."""
     with serving(rows_of) as server:
         proxy = Cutting(server.endpoint.port, seed=3)
         owner = ask(replace(server.endpoint, port=proxy.port), 120.0)
@@ -698,7 +698,7 @@ def test_lost_calls_cost_no_answer() -> None:
 
 
 class _Trickling:
-    """A server's place: pauses within each reply."""
+    """A server that pauses within each reply."""
 
     reply, pieces = NodeRows(np.arange(100_000), None, None, None), 6
 

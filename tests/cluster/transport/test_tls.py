@@ -1,4 +1,4 @@
-"""Servers with TLS: the same answers, to those whose certificates fit; what is changed on its way is noticed, and nothing else starts."""
+"""Servers with TLS: the same answers for clients with fitting certificates; changed bytes are noticed, and bad variables are refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ NODE = np.arange(100_000, 400_000)
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
-    """Sets variables."""
+    """Sets environment variables."""
 
     def put(variables: dict[str, str]) -> None:
         for name, value in variables.items():
@@ -149,7 +149,7 @@ def test_a_variable_that_names_no_certificate_is_one_line(
 def test_the_option_reaches_every_server_and_by_its_endpoint_all_who_ask(
     fitting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("return_freed_blocks", "share_heap"):  # of a process of its own
+    for name in ("return_freed_blocks", "share_heap"):  # these change the whole process
         monkeypatch.setattr(f"graphmill.cluster.embeddings.server.{name}", lambda *_: None)
     url, options = str(tmp_path / "graph"), ServerOptions(tls=True)
     ingest(random_listed_graph(20, 60), url, IngestOptions(num_partitions=1))

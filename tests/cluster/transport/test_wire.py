@@ -1,4 +1,4 @@
-"""Messages as bytes and back: the same to the bit; what is none is refused in one line."""
+"""Messages as bytes and back: equal to the bit; other bytes are refused in one line."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -68,7 +68,7 @@ def same(found: Message, expected: Message) -> None:
 
 
 def reader(sent: bytes) -> Callable[[memoryview], None]:
-    """Fills memory with what comes next of these bytes."""
+    """A function that fills memory with the next of these bytes."""
     left = memoryview(sent)
 
     def fill(memory: memoryview) -> None:
@@ -155,7 +155,7 @@ def test_integers_travel_in_the_narrowest_type() -> None:
 
 
 def retold(message: Message, old: str, new: str) -> bytes:
-    """With other words about what it holds."""
+    """The message's bytes with a changed head."""
     head, *arrays = pack(message)
     told = bytes(head[4:])
     assert old.encode() in told
