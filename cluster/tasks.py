@@ -86,9 +86,9 @@ def step_output(value: Any) -> StepOutput:
 def own_parts(options: Any) -> dict[str, Any]:
     """A task's arguments from its options' `metric` and `loss`, which may be import paths."""
     loss = getattr(options, "loss", None)
-    told = {"metric": metric_name(options.metric)}
-    told |= {"own_metric": options.metric} if is_own(options.metric) else {}
-    return told | ({"own_loss": loss} if is_own(loss) else {})
+    parts = {"metric": metric_name(options.metric)}
+    parts |= {"own_metric": options.metric} if is_own(options.metric) else {}
+    return parts | ({"own_loss": loss} if is_own(loss) else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +154,8 @@ class OwnScores:
         value = float(self._task._own(path, prediction, target))
         if not math.isfinite(value):
             holes = int(target.isnan().any(dim=-1).sum()) if target.ndim > 1 else 0
-            told = f", {holes} of them with unknown targets, which are NaN: leave those out" if holes else ""
-            raise ConfigError(f"{path}: expected a finite number, got {value} of {len(target)} rows{told}")
+            hint = f", {holes} of them with unknown targets, which are NaN: leave those out" if holes else ""
+            raise ConfigError(f"{path}: expected a finite number, got {value} of {len(target)} rows{hint}")
         return {**scores, metric_name(path): value}
 
 

@@ -202,16 +202,16 @@ def verify_checkpoint(directory: Path) -> None:
         if Path(name).name != name:
             raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
         try:
-            here = file_digest(directory / name)
+            found_digest = file_digest(directory / name)
         except (OSError, ValueError) as error:  # ValueError: not a file name, for example with a zero byte
             reason = error.strerror if isinstance(error, OSError) else error
             raise FormatError(
                 f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {reason}"
             ) from None
-        if here != digest:
+        if found_digest != digest:
             raise FormatError(
                 f"{directory / name}: expected the bytes that were saved (SHA-256 {str(digest)[:12]}), found others "
-                f"({here[:12]}); the file is damaged"
+                f"({found_digest[:12]}); the file is damaged"
             )
 
 

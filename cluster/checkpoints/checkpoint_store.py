@@ -72,11 +72,6 @@ class Checkpoints:
 
     store: RunStore
 
-    @property
-    def url(self) -> str:
-        """Of the checkpoints' folder, for messages."""
-        return self.store.url
-
     def names(self) -> list[str]:
         """Names of the checkpoints that were written to the end (they may be damaged since), newest first."""
         return [name for name in self._folders() if _STATE in self.store.names(name)]

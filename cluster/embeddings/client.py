@@ -145,8 +145,8 @@ class Exchange:
             link.lock.acquire()
         try:
             pending = {number: self._links[number].submit(request) for number, request in self._left.items()}
-            for number, one in pending.items():
-                reply = self._links[number].accept(one.result())
+            for number, reply_to in pending.items():
+                reply = self._links[number].accept(reply_to.result())
                 if reply is not None:
                     self.replies[number] = reply
                     del self._left[number]
@@ -192,10 +192,10 @@ class TableClient:
         """float32 [n, width]: the rows of distinct, ascending ids after `step` steps."""
         rows, most = np.empty((len(ids), self._config.width), np.float32), self._rows_at_once
         for first in range(0, len(ids), most):
-            some = ids[first : first + most]
-            exchange, at = self.reading(some, best=best)
+            block = ids[first : first + most]
+            exchange, at = self.reading(block, best=best)
             exchange.finish(self._deadline_s)
-            rows[first : first + most] = self.joined(exchange, at, len(some))
+            rows[first : first + most] = self.joined(exchange, at, len(block))
         return rows
 
     @property

@@ -120,7 +120,7 @@ class TableOwner:
         self._shard, self._attempt, self._step, self._failure = shard, request.attempt, request.step, None
         # Requests of other workers in this attempt are still needed: they are not sent again.
         self._last_mark = event_number(request.step, SAVE)
-        self._pushed = {} if is_new else {s: of for s, of in self._pushed.items() if s >= request.step}
+        self._pushed = {} if is_new else {s: nodes for s, nodes in self._pushed.items() if s >= request.step}
         self._marks = {} if is_new else {n: mark for n, mark in self._marks.items() if n > self._last_mark}
         if not self._config.is_exact:  # they were applied on arrival, to rows that are lost
             for step in sorted(self._pushed):
@@ -131,10 +131,10 @@ class TableOwner:
     def _take(self, request: PushRows) -> None:
         if request.step < self._step:
             return
-        for some in blocks_of(*request.gradient.shape):
-            is_finite = np.isfinite(request.gradient[some]).all(axis=1)
+        for block in blocks_of(*request.gradient.shape):
+            is_finite = np.isfinite(request.gradient[block]).all(axis=1)
             if not is_finite.all():
-                bad = request.ids[some][~is_finite][0]
+                bad = request.ids[block][~is_finite][0]
                 self._fail(f"the gradient of the row of node {bad} is not finite at step {request.step}")
         of_step = self._pushed.setdefault(request.step, {})
         first = 0

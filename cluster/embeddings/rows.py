@@ -56,7 +56,7 @@ def add_rows(left: SparseRows, right: SparseRows) -> SparseRows:
 
 def in_blocks(parts: Sequence[SparseRows], ids: np.ndarray, width: int) -> Iterator[list[SparseRows]]:
     """Views of all parts, cut at the same ids: at the beginnings of `blocks_of` of `ids`, the union of the parts' ids."""
-    cuts = ids[[some.start for some in blocks_of(len(ids), width)]]
+    cuts = ids[[block.start for block in blocks_of(len(ids), width)]]
     places = [np.append(np.searchsorted(part.ids, cuts), len(part.ids)).tolist() for part in parts]
     for i in range(len(cuts)):
         slices = [slice(at[i], at[i + 1]) for at in places]
@@ -105,8 +105,8 @@ class RowIndex:
     def find(self, ids: np.ndarray) -> np.ndarray:
         """int64 [n]: places, -1 for unknown ids."""
         place = np.full(len(ids), -1, np.int64)
-        for some in blocks_of(len(ids), 1):
-            asked, of_asked = ids[some], place[some]
+        for block in blocks_of(len(ids), 1):
+            asked, of_asked = ids[block], place[block]
             for known, places in self._parts:
                 if len(known):
                     at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
@@ -190,10 +190,10 @@ class TableShard:
                 for name, array in self._arrays().items()
                 if name != "ids"
             ]
-            for some in blocks_of(len(own), self._config.width):
-                place = self._places(saved.ids[own[some]])
+            for block in blocks_of(len(own), self._config.width):
+                place = self._places(saved.ids[own[block]])
                 for array, rows in arrays:
-                    array[place] = rows[own[some]]
+                    array[place] = rows[own[block]]
 
     def _arrays(self) -> dict[str, np.ndarray]:
         states = {f"state{i}": array for i, array in enumerate(self._states)}
@@ -212,9 +212,9 @@ class TableShard:
             )
         place[new] = np.arange(first, stop)
         self._ids[first:stop] = ids[new]
-        for some in blocks_of(len(new), self._config.width):
-            rows = initial_rows(self._config.seed, ids[new[some]], self._config.width)
-            self._rows[place[new[some]]] = self._best[place[new[some]]] = rows
+        for block in blocks_of(len(new), self._config.width):
+            rows = initial_rows(self._config.seed, ids[new[block]], self._config.width)
+            self._rows[place[new[block]]] = self._best[place[new[block]]] = rows
         self._index.add(ids[new], place[new])
         self._num_rows = stop
         return place

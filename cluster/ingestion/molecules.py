@@ -133,8 +133,8 @@ def _ingest_pieces(
     elif is_hashed and (info.num_rows or _SMALL_SET) < _SMALL_SET:
         written = fill_parts(stored, shards, partial(_groups, source, str.strip))
     # Only published splits report which of their rows were rejected.
-    told = (replace(each, split=0) for each in rejects) if options.split or is_hashed else rejects
-    return write_graphs(url, *written, told, overwrite=options.overwrite, scratch=options.scratch)
+    reported = (replace(each, split=0) for each in rejects) if options.split or is_hashed else rejects
+    return write_graphs(url, *written, reported, overwrite=options.overwrite, scratch=options.scratch)
 
 
 def _groups(source: MoleculeSource, key: Callable[[str], str], row: np.ndarray) -> np.ndarray:
@@ -168,10 +168,10 @@ class _Pieces:
 
     def missing(self) -> Iterator[MoleculeRows]:
         """Chunks without a piece. Reads the source to its end."""
-        there = list_pieces(self._filesystem, self.folder)
+        names = list_pieces(self._filesystem, self.folder)
         for rows in self._source.chunks(self._chunk_rows):
             self._num_chunks = rows.index + 1
-            if rows.index not in there:
+            if rows.index not in names:
                 yield rows
 
     def shards(self, chunks_per_shard: int, rejects: list[Reject], progress: Progress) -> Iterator[pa.RecordBatch]:

@@ -107,11 +107,11 @@ class SplitScores:
         if not len(label):
             return
         loss = functional.cross_entropy(logits.double(), label, reduction="none")
-        said = logits.argmax(dim=1)
-        counted = (torch.ones_like(label), said == label, *whole_parts(loss))
+        predicted = logits.argmax(dim=1)
+        counted = (torch.ones_like(label), predicted == label, *whole_parts(loss))
         self._sums += torch.stack([values.sum() for values in counted])
         if size := len(self._cells):
-            self._cells += torch.bincount(label * size + said, minlength=size * size).view(size, size)
+            self._cells += torch.bincount(label * size + predicted, minlength=size * size).view(size, size)
         if self._binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
@@ -134,11 +134,11 @@ class SplitScores:
             result |= {"accuracy": correct / count, "loss": parts_sum(units, parts) / count}
         if count and len(self._cells):
             cells = all_reduce_sum(self._cells.clone()).cpu()
-            both, label, said = cells.diagonal().double(), cells.sum(dim=1), cells.sum(dim=0)
-            recall, f1 = both / label.clamp_min(1), 2 * both / (label + said).clamp_min(1)
-            result["weighted_accuracy"], result["macro_f1"] = float(recall.mean()), float(f1[label + said > 0].mean())
+            both, label, predicted = cells.diagonal().double(), cells.sum(dim=1), cells.sum(dim=0)
+            recall, f1 = both / label.clamp_min(1), 2 * both / (label + predicted).clamp_min(1)
+            result |= {"weighted_accuracy": float(recall.mean()), "macro_f1": float(f1[label + predicted > 0].mean())}
             if self._names:
-                columns = {"precision": both / said.clamp_min(1), "recall": recall, "f1": f1, "count": label}
+                columns = {"precision": both / predicted.clamp_min(1), "recall": recall, "f1": f1, "count": label}
                 named = zip(self._names, *(column.tolist() for column in columns.values()), strict=True)
                 result["by_class"] = {name: dict(zip(columns, row, strict=True)) for name, *row in named}
                 result["confusion"] = cells.tolist()

@@ -151,11 +151,11 @@ class AnswerCounts:
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Adds graphs or roots: logits and targets [g, num_tasks], NaN if the answer is unknown."""
         logit, target = prediction.double(), target.double().reshape(prediction.shape)
-        known, yes, said = ~target.isnan(), target > 0, logit > 0
+        known, yes, predicted = ~target.isnan(), target > 0, logit > 0
         loss = functional.binary_cross_entropy_with_logits(logit[known], target[known], reduction="none")
-        counted = (known, (said == yes) & known, *whole_parts(loss))
+        counted = (known, (predicted == yes) & known, *whole_parts(loss))
         self._sums += torch.stack([values.sum() for values in counted])
-        self._by_task += torch.stack([(of & known).sum(dim=0) for of in (yes, said, yes & said)])
+        self._by_task += torch.stack([(answers & known).sum(dim=0) for answers in (yes, predicted, yes & predicted)])
 
     def add(self, other: "AnswerCounts") -> None:
         """Adds the graphs or roots of later positions."""
@@ -172,13 +172,13 @@ class AnswerCounts:
         by_task = all_reduce_sum(self._by_task.clone()).double().cpu()
         if not count:
             return {"count": 0.0}
-        (yes, said, both), (all_yes, all_said, all_both) = by_task, by_task.sum(dim=1)
-        f1 = 2 * both / (yes + said).clamp_min(1)
+        (yes, predicted, both), (all_yes, all_predicted, all_both) = by_task, by_task.sum(dim=1)
+        f1 = 2 * both / (yes + predicted).clamp_min(1)
         return {
             "count": float(count),
             "accuracy": right / count,
             "loss": parts_sum(units, parts) / count,
-            "micro_f1": float(2 * all_both / (all_yes + all_said).clamp_min(1)),
+            "micro_f1": float(2 * all_both / (all_yes + all_predicted).clamp_min(1)),
             "macro_f1": float(f1.mean()),
             **{f"f1_{name}": value for name, value in zip(self._names, f1.tolist(), strict=False)},
         }

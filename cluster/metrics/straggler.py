@@ -75,10 +75,10 @@ def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Seque
     share = min(a + b for a, b in zip(rows, seconds["peers_s"], strict=True)) / max(total, 1e-9)
     if share < _LINK_SHARE:
         return None
-    what = "rows" if sum(rows) > sum(seconds["peers_s"]) else "gradients"
+    kind = "rows" if sum(rows) > sum(seconds["peers_s"]) else "gradients"
     rate = statistics.mean(received_bytes) / total / 1e6
     return (
-        f"all ranks wait {share:.0%} of the training time for what other hosts send, most of it for {what}; {rate:.2g} MB/s arrive at each "
+        f"all ranks wait {share:.0%} of the training time for what other hosts send, most of it for {kind}; {rate:.2g} MB/s arrive at each "
         "rank: is a link slow?"
     )
 
@@ -114,26 +114,26 @@ class StragglerWatch:
         if max(self._sums["train_s"]) < _WINDOW_S:
             return None
         sums, self._sums = self._sums, {}
-        who, what = self._look(sums)
-        if who == self._told:
+        slow, message = self._look(sums)
+        if slow == self._told:
             self._windows = 0
             return None
         self._windows += 1
         if self._windows < self._patience:
             return None
-        before_who, self._told, self._windows, self._patience = self._told, who, 0, 2 * self._patience
-        return what or f"no longer slow: {before_who}"
+        before_slow, self._told, self._windows, self._patience = self._told, slow, 0, 2 * self._patience
+        return message or f"no longer slow: {before_slow}"
 
     def _look(self, sums: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
         """(the slow rank or link, the message); (None, "") if nothing is slow."""
-        found = find_straggler(sums)
+        straggler = find_straggler(sums)
         link = find_slow_link(sums, sums["received_bytes"]) if len(set(self.hosts)) > 1 else None
-        if link is not None and (found is None or found.share < _CLEAR_SHARE):
+        if link is not None and (straggler is None or straggler.share < _CLEAR_SHARE):
             return "the link", link
-        if found is None:
+        if straggler is None:
             return None, ""
-        who = f"rank {found.rank} on {self.hosts[found.rank]}"
+        who = f"rank {straggler.rank} on {self.hosts[straggler.rank]}"
         return who, (
-            f"{who} is slow: {found.stage} takes it {found.times:.1f} times as long as the others; they wait for it "
-            f"{found.share:.0%} of the training time"
+            f"{who} is slow: {straggler.stage} takes it {straggler.times:.1f} times as long as the others; they wait for it "
+            f"{straggler.share:.0%} of the training time"
         )

@@ -114,8 +114,8 @@ def predict_all(
     bounds = ids[:: settings["shard_rows"]]
     folder.begin(settings)
     with crew(spec, folder, bounds) as predictors:
-        there = folder.piece_names()
-        if missing := [piece for piece in pieces if piece.name not in there]:
+        done = folder.piece_names()
+        if missing := [piece for piece in pieces if piece.name not in done]:
             predictors.predict(pieces, missing, progress)
         lost = sorted({piece.name for piece in pieces} - folder.piece_names())
         if lost:
@@ -124,8 +124,8 @@ def predict_all(
                 "storage that they share"
             )
         scores = split_scores(folder, spec, pieces)
-        there = folder.part_names()
-        predictors.join([index for index in range(len(bounds)) if part_name(index) not in there], pieces, progress)
+        done = folder.part_names()
+        predictors.join([index for index in range(len(bounds)) if part_name(index) not in done], pieces, progress)
     named = {"scores": scores} if spec.estimate is None else {"estimates": scores, "estimate": spec.estimate}
     summary = {"rows": len(ids), "parts": len(bounds), "metric": spec.task.metric, **named}
     folder.finish(summary)

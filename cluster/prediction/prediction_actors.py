@@ -90,10 +90,10 @@ class ActorCrew:
         shared = ray.put((spec, folder, bounds))
         actors = [actor.remote("cuda" if pool.use_gpu else "cpu") for _ in range(pool.num_workers)]
         try:
-            yield cls([partial(one.call.remote, [shared]) for one in actors], spec, pool)
+            yield cls([partial(each.call.remote, [shared]) for each in actors], spec, pool)
         finally:
-            for one in actors:
-                ray.kill(one, no_restart=True)
+            for each in actors:
+                ray.kill(each, no_restart=True)
 
     def predict(self, pieces: Sequence[Piece], missing: Sequence[Piece], progress: Progress) -> None:
         if self._pool.together:
@@ -154,8 +154,10 @@ def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
                     deadline = min(deadline, time.monotonic() + _OTHERS_S)
                 failed.append(error)
     if failed:
-        told = [one for one in failed if not isinstance(one, StageError) or isinstance(one.__cause__, RayActorError)]
-        raise (told or failed)[0]
+        telling = [
+            each for each in failed if not isinstance(each, StageError) or isinstance(each.__cause__, RayActorError)
+        ]
+        raise (telling or failed)[0]
     if waiting:
         raise DeadlineError(
             f"{method}: expected all workers within {pool.deadline_s:g} s, {len(waiting)} of {len(references)} are late; has the cluster a "

@@ -66,8 +66,8 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
     true = rows_of_column(table["target"]) if "target" in table.column_names else None
     if isinstance(task, Classification):
         known = {} if true is None else {"target": pa.array(true, mask=true < 0)}
-        said = (predicted[:, 0] > 0).astype(np.int64) if predicted.shape[1] == 1 else predicted.argmax(axis=1)
-        codes = known | {"prediction": pa.array(said)}
+        classes = (predicted[:, 0] > 0).astype(np.int64) if predicted.shape[1] == 1 else predicted.argmax(axis=1)
+        codes = known | {"prediction": pa.array(classes)}
         if task.class_names:
             named = {"target": "target_class", "prediction": "class"}
             codes |= {named[key]: pa.array(task.class_names).take(code) for key, code in codes.items()}
@@ -97,10 +97,10 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
 def _best_links(predicted: np.ndarray) -> dict[str, Any]:
     """Lists of destinations and their scores, from `LinkModel`'s [n, 2 · top_k]; nodes with fewer candidates have shorter lists."""
     destination, score = np.hsplit(predicted, 2)
-    found = destination >= 0
-    ptr = pa.array(pointers(found.sum(axis=1)).astype(np.int32))
+    is_link = destination >= 0
+    ptr = pa.array(pointers(is_link.sum(axis=1)).astype(np.int32))
     of_all: dict[str, np.ndarray] = {"destination": destination.astype(np.int64), "score": score.astype(np.float32)}
-    return {name: pa.ListArray.from_arrays(ptr, pa.array(values[found])) for name, values in of_all.items()}
+    return {name: pa.ListArray.from_arrays(ptr, pa.array(values[is_link])) for name, values in of_all.items()}
 
 
 def named_by(lists: pa.ListArray, source_ids: SourceIds) -> pa.ListArray:

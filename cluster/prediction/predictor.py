@@ -186,10 +186,10 @@ class Predictor:
                 for piece in pieces:
                     split = spec.splits[piece.split]
                     own = rows_of(split.code, data, batch)
-                    found = ids[own], prediction[own]
-                    self._check_finite(batch, *found, split.name)
+                    predicted = ids[own], prediction[own]
+                    self._check_finite(batch, *predicted, split.name)
                     more = [None if column is None else column[own] for column in (target, rows_of_head)]
-                    rows[piece].append(batch_table(batch.index, *found, *more))
+                    rows[piece].append(batch_table(batch.index, *predicted, *more))
         data.check()  # no prediction from a changed file is kept
         return {piece: pa.concat_tables(rows[piece]) for piece in pieces}
 

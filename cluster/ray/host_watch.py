@@ -50,25 +50,25 @@ class HostStates:
 
     def update(self, now: float, live: Mapping[str, str], answered: Collection[str]) -> list[str]:
         """Messages for the user. `live`: names of the hosts that Ray counts on; `answered`: addresses of the hosts that have just answered."""
-        told = []
+        messages = []
         for address, name in live.items():
             self._seen.setdefault(address, _Seen(name, now))
         for address, seen in self._seen.items():
             host, silent_s = f"{seen.name} ({address})", now - seen.answered_s
             if address in live and address in answered:
                 if seen.is_told:
-                    told.append(f"{host} answers again, after {silent_s:.0f} s")
+                    messages.append(f"{host} answers again, after {silent_s:.0f} s")
                 seen.answered_s, seen.is_told, seen.is_given_up = now, False, False
                 continue
             if silent_s >= _SILENT_S and not seen.is_told:
-                told.append(
+                messages.append(
                     f"{host} has not answered for {silent_s:.0f} s; the run goes on when it is back, or without it"
                 )
                 seen.is_told = True
             if address not in live and not seen.is_given_up:
-                told.append(f"Ray has given up {host}, {silent_s:.0f} s after its last answer")
+                messages.append(f"Ray has given up {host}, {silent_s:.0f} s after its last answer")
                 seen.is_told = seen.is_given_up = True
-        return told
+        return messages
 
     def lost(self, now: float) -> str:
         """The hosts that do not answer, for messages; empty if all do."""
@@ -100,9 +100,9 @@ class HeadState:
     def update(self, now: float, knock: Knock) -> tuple[str | None, str | None]:
         """(message for the user, reason why the head is lost for good); None each if there is none."""
         if knock is Knock.ANSWERS:
-            told = f"the head answers again, after {now - self._answered_s:.0f} s" if self._is_told else None
+            message = f"the head answers again, after {now - self._answered_s:.0f} s" if self._is_told else None
             self._answered_s, self._closed_s, self._is_told = now, None, False
-            return told, None
+            return message, None
         silent_s = now - self._answered_s
         self._closed_s = (self._closed_s or now) if knock is Knock.CLOSED else None
         if self._closed_s is not None and now - self._closed_s >= _CLOSED_S and not self._is_kept:
@@ -144,9 +144,9 @@ class HostWatch:
         while not self._ended.wait(_HEAD_PERIOD_S):
             now_knock = _knock_at(self._head, _KNOCK_S)
             self._head_answers = now_knock is Knock.ANSWERS
-            told, lost = state.update(time.monotonic(), now_knock)
-            if told is not None:
-                self._tell(f"{self._head_name}: {told}")
+            message, lost = state.update(time.monotonic(), now_knock)
+            if message is not None:
+                self._tell(f"{self._head_name}: {message}")
             if lost is not None:
                 self.head_lost = (
                     f"{self._head_name}, port {self._head[1]}: the head of the Ray cluster is lost: {lost}; Ray keeps the cluster's state "
@@ -157,19 +157,19 @@ class HostWatch:
 
     def run(self) -> None:
         """Watches the other hosts until `end`."""
-        here = ray.get_runtime_context().get_node_id()
+        own_node = ray.get_runtime_context().get_node_id()
         while not self._ended.wait(_PERIOD_S):
             if not self._head_answers:
                 continue
             with suppress(RayError, RuntimeError):  # the head does not answer: `run_head` ends the run
-                nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+                nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != own_node]
                 live = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in nodes}
                 doors = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in nodes]
                 answered = {address for address, _ in knock(doors, _KNOCK_S)}
                 with self._lock:
-                    told = self._states.update(time.monotonic(), live, answered)
-                for what in told:
-                    self._tell(what)
+                    messages = self._states.update(time.monotonic(), live, answered)
+                for message in messages:
+                    self._tell(message)
 
     def end(self) -> None:
         self._ended.set()

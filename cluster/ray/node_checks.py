@@ -51,7 +51,7 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
     reports = []
     for address, reference in sorted(first.items()):
         try:
-            told = ray.get(reference, timeout=max(0.1, until - time.monotonic()))
+            answer = ray.get(reference, timeout=max(0.1, until - time.monotonic()))
             began = time.time()
             later = ray.get(asked[address].remote(None), timeout=max(0.1, until - time.monotonic()))
             ended = time.time()
@@ -62,11 +62,11 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
         reports.append(
             NodeReport(
                 address,
-                told["versions"],
+                answer["versions"],
                 clock_s=later["time"] - (began + ended) / 2,
                 round_trip_s=ended - began,
-                free_memory_bytes=told["free"],
-                path_problem=told["path_problem"],
+                free_memory_bytes=answer["free"],
+                path_problem=answer["path_problem"],
             )
         )
     return reports
@@ -85,13 +85,13 @@ def local_versions() -> dict[str, str]:
 
 def open_beyond_loopback(process: psutil.Process) -> list[str]:
     """TCP sockets of a process and its descendants to which other machines can connect, as `0.0.0.0:8080 (process name)`."""
-    found = set()
+    listed = set()
     for each in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             name, sockets = each.name(), each.net_connections("tcp")
             listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
-            found |= {f"{ip}:{port} ({name})" for ip, port in listening if not _is_loopback(ip)}
-    return sorted(found)
+            listed |= {f"{ip}:{port} ({name})" for ip, port in listening if not _is_loopback(ip)}
+    return sorted(listed)
 
 
 def _is_loopback(address: str) -> bool:
@@ -113,7 +113,7 @@ def _path_problem(url: str) -> str | None:
     from graphmill.storage.snapshots.snapshots import has_graph
 
     try:
-        there = has_graph(url)
+        is_stored = has_graph(url)
     except GraphmillError as error:
         return str(error)
-    return None if there else f"{url}: no stored graph there"
+    return None if is_stored else f"{url}: no stored graph there"

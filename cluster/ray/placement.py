@@ -38,7 +38,9 @@ class Resources:
         return f"{counted(self.cpus, 'CPU')} and {counted(self.gpus, 'GPU')}"
 
 
-def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = None) -> tuple[WorkerOptions, str | None]:
+def resolve(
+    asked: WorkerOptions, available: Resources, data_bytes: int | None = None
+) -> tuple[WorkerOptions, str | None]:
     """The options with a number of workers, a device and a launcher; and a note on that choice in one line, or None.
 
     GPUs are used unless CPUs were asked for. A worker takes its CPUs and, if it computes on a GPU, one GPU. With fewer GPUs (or CPUs for them) than
@@ -47,10 +49,10 @@ def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = Non
     ConfigError if the cluster lacks what was asked for.
     """
     alone = asked.launcher == "process" or (
-        asked.launcher == "auto" and there.free_bytes is not None and asked.min_workers is None
+        asked.launcher == "auto" and available.free_bytes is not None and asked.min_workers is None
     )
     resolved, note = _number(
-        asked, there, one_is_enough=alone and (asked.launcher == "process" or _fits(there, data_bytes))
+        asked, available, one_is_enough=alone and (asked.launcher == "process" or _fits(available, data_bytes))
     )
     alone = alone and resolved.num_workers == 1
     if alone and asked.num_workers is None and resolved.device == "cpu":
@@ -59,30 +61,30 @@ def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = Non
     return replace(resolved, launcher="process" if alone else "ray"), note
 
 
-def _fits(there: Resources, data_bytes: int | None) -> bool:
-    return there.free_bytes is not None and data_bytes is not None and data_bytes <= _SHARE * there.free_bytes
+def _fits(available: Resources, data_bytes: int | None) -> bool:
+    return available.free_bytes is not None and data_bytes is not None and data_bytes <= _SHARE * available.free_bytes
 
 
-def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> tuple[WorkerOptions, str | None]:
+def _number(asked: WorkerOptions, available: Resources, *, one_is_enough: bool) -> tuple[WorkerOptions, str | None]:
     """The options with a number of workers and a device, and a note if the number differs from the one asked for."""
-    slots = there.cpus // asked.cpus_per_worker
-    if asked.device == "cpu" or (asked.device == "auto" and there.gpus == 0):
+    slots = available.cpus // asked.cpus_per_worker
+    if asked.device == "cpu" or (asked.device == "auto" and available.gpus == 0):
         if one_is_enough and asked.num_workers is None:
             asked = replace(asked, num_workers=1)
-        by_hosts = 0 if asked.num_workers else min(there.hosts, slots)
+        by_hosts = 0 if asked.num_workers else min(available.hosts, slots)
         most = max(asked.most, by_hosts)
-        _check_cpus(asked, asked.min_workers or most, there)
+        _check_cpus(asked, asked.min_workers or most, available)
         note = f"training on {most} workers: one for each host" if most == by_hosts > asked.most else None
         return replace(asked, num_workers=most, device="cpu"), note
     if asked.launcher == "process":  # one worker, however many GPUs there are
         asked = replace(asked, num_workers=1)
-    usable, needed, is_elastic = min(there.gpus, slots), asked.fewest, asked.min_workers is not None
-    if there.gpus < needed and asked.device == "gpu":
+    usable, needed, is_elastic = min(available.gpus, slots), asked.fewest, asked.min_workers is not None
+    if available.gpus < needed and asked.device == "gpu":
         raise ConfigError(
-            f"expected {counted(needed, 'GPU')}, the cluster has {there.gpus}; "
-            + ("lower --workers or set device to cpu" if there.gpus else "set device to cpu")
+            f"expected {counted(needed, 'GPU')}, the cluster has {available.gpus}; "
+            + ("lower --workers or set device to cpu" if available.gpus else "set device to cpu")
         )
-    _check_cpus(asked, needed if asked.device == "gpu" else 1, there)
+    _check_cpus(asked, needed if asked.device == "gpu" else 1, available)
     fewest = min(needed, usable)
     most = asked.num_workers or usable
     if not is_elastic:  # an elastic run takes more GPUs as nodes join
@@ -90,17 +92,17 @@ def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> t
     resolved = replace(asked, num_workers=most, min_workers=fewest if is_elastic else None, device="gpu")
     if fewest == needed:
         return resolved, None
-    lacking, why = counted(there.gpus, "GPU"), "set device to cpu to use CPUs"
-    if slots < there.gpus:
-        lacking, why = str(there), f"each takes {_cpus(asked)} and a GPU"
+    lacking, why = counted(available.gpus, "GPU"), "set device to cpu to use CPUs"
+    if slots < available.gpus:
+        lacking, why = str(available), f"each takes {_cpus(asked)} and a GPU"
     return resolved, f"{counted(needed, 'worker')} asked for, {lacking}: training on {counted(fewest, 'worker')}; {why}"
 
 
-def _check_cpus(asked: WorkerOptions, workers: int, there: Resources) -> None:
+def _check_cpus(asked: WorkerOptions, workers: int, available: Resources) -> None:
     needed = workers * asked.cpus_per_worker
-    if there.cpus < needed:
+    if available.cpus < needed:
         raise ConfigError(
-            f"expected {_cpus(asked)} per worker ({needed}), there are {there.cpus}; lower --workers, "
+            f"expected {_cpus(asked)} per worker ({needed}), there are {available.cpus}; lower --workers, "
             f"or start a Ray that counts more (ray start --head --num-cpus {needed}) and set --ray.address auto"
         )
 
@@ -109,12 +111,12 @@ def _cpus(asked: WorkerOptions) -> str:
     return "a CPU" if asked.cpus_per_worker == 1 else f"{asked.cpus_per_worker} CPUs"
 
 
-def place(asked: WorkerOptions, there: Resources | None = None, data_bytes: int | None = None) -> WorkerOptions:
+def place(asked: WorkerOptions, available: Resources | None = None, data_bytes: int | None = None) -> WorkerOptions:
     """`resolve` with these resources, or the connected cluster's; prints the note.
 
     Raises ConfigError if they lack what was asked for; with a cluster, after the wait of `cluster_resources`.
     """
-    resolved, note = resolve(asked, cluster_resources(asked) if there is None else there, data_bytes)
+    resolved, note = resolve(asked, cluster_resources(asked) if available is None else available, data_bytes)
     if note is not None:
         print(note, flush=True)
     return resolved
@@ -125,18 +127,18 @@ def cluster_resources(asked: WorkerOptions) -> Resources:
     deadline = time.monotonic() + asked.wait_s
     is_told = False
     while True:
-        there = resources_now()
+        available = resources_now()
         try:
-            resolve(asked, there)
+            resolve(asked, available)
         except ConfigError:
             if not may_grow() or time.monotonic() > deadline:
-                return there
+                return available
             if not is_told:
-                print(f"the cluster has {there}: waiting up to {asked.wait_s:g} s for more", flush=True)
+                print(f"the cluster has {available}: waiting up to {asked.wait_s:g} s for more", flush=True)
                 is_told = True
             time.sleep(0.5)  # Ray offers no call that waits for a node to join
         else:
-            return there
+            return available
 
 
 def resources_now() -> Resources:
@@ -186,13 +188,13 @@ def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Call
 def lacking_room(workers: WorkerOptions, total: Resources, free: Resources) -> str:
     """The message why the workers have no room."""
     needed = Resources(workers.cpus_per_worker * workers.fewest, workers.fewest if workers.device == "gpu" else 0)
-    wanted = f"{counted(workers.fewest, 'worker')} of {_each(workers)}"
+    room = f"{counted(workers.fewest, 'worker')} of {_each(workers)}"
     if total.cpus < needed.cpus or total.gpus < needed.gpus:
-        return f"expected room for {wanted}, the cluster has {total}"
+        return f"expected room for {room}, the cluster has {total}"
     if free.cpus < needed.cpus or free.gpus < needed.gpus:
-        return f"expected room for {wanted}, of {total} in the cluster {free} are free, the rest is in use"
+        return f"expected room for {room}, of {total} in the cluster {free} are free, the rest is in use"
     labels = f" with the labels {' '.join(workers.label_selector)}" if workers.label_selector else ""
-    return f"expected room for {wanted}, {free} are free, but not together on hosts{labels}"
+    return f"expected room for {room}, {free} are free, but not together on hosts{labels}"
 
 
 def _each(workers: WorkerOptions) -> str:

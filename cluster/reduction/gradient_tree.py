@@ -124,10 +124,10 @@ class GradientTree:
 
     def end(self) -> None:
         """Waits for the sums. A collective call, after the step's last backward pass."""
-        for one in self._sums:
-            one.share()
-        for one in self._sums:
-            one.end()
+        for tree_sum in self._sums:
+            tree_sum.share()
+        for tree_sum in self._sums:
+            tree_sum.end()
         for parameter, gradient in self._nodes[0].value.views.items():
             parameter.grad = gradient
         self._next = self._seat.positions.start

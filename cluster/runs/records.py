@@ -80,8 +80,8 @@ class AttemptRecords:
     def _files(self) -> list[str]:
         """Paths of the attempt's files that exist."""
         if self.run.is_local:
-            there, files = set(self.run.names(ATTEMPTS)), ("records", "step", "request")
-            return [path for file in files if (path := self.path(file)).rpartition("/")[2] in there]
+            names, files = set(self.run.names(ATTEMPTS)), ("records", "step", "request")
+            return [path for file in files if (path := self.path(file)).rpartition("/")[2] in names]
         return [self.path(file) for file in self.run.names(f"{ATTEMPTS}/{self.name}") if _FILE.fullmatch(file)]
 
 
@@ -119,9 +119,9 @@ class Recorder:
     def flush(self) -> None:
         """Returns when all records are on disk or on the store. Raises StageError if they are not written in time."""
         with self._changed:
-            told, self._hurry = self._told, True
+            last, self._hurry = self._told, True
             self._changed.notify_all()
-            in_time = self._changed.wait_for(lambda: self._written >= told or self._is_over, _END_S)
+            in_time = self._changed.wait_for(lambda: self._written >= last or self._is_over, _END_S)
         self._check()
         if not in_time:
             raise StageError(f"{self._records.run}: what was told is not written after {_END_S:g} s")
@@ -147,7 +147,7 @@ class Recorder:
 
     def _follow(self) -> None:
         run, path, period_s = self._records.run, self._records.path, self._records.period_s
-        number, shown, due = 0, b"", 0.0
+        number, written_step, due = 0, b"", 0.0
 
         def is_due() -> bool:
             return self._hurry or self._closed or (bool(self._waiting) and time.monotonic() >= due)
@@ -167,9 +167,9 @@ class Recorder:
                     self._changed.notify_all()
             if closed:
                 return
-            if step != shown:
+            if step != written_step:
                 run.overwrite(path("step"), step)
-                shown = step
+                written_step = step
             if not self._stop:
                 self._stop = run.read(path("request")) == _STOP
 
@@ -218,7 +218,7 @@ def is_recorded(epoch: int) -> bool:
     A run of n epochs reports about 16 ln(n / 32) + 32 times: 160 times in 100,000 epochs. Reports are sums since the last one, so nothing is left out;
     a fault loses at most the last sixteenth of the epochs. The same on all ranks, and after a resume.
     """
-    told = 1
-    while told <= epoch:
-        told += max(1, told // _TOLD_SHARE)
-    return told == epoch + 1
+    recorded = 1
+    while recorded <= epoch:
+        recorded += max(1, recorded // _TOLD_SHARE)
+    return recorded == epoch + 1

@@ -203,16 +203,16 @@ class RunStore:
     def remove(self, names: Sequence[str]) -> None:
         """Removes these files, and their folders if these are then empty; missing files are no error."""
         for start in range(0, len(names), _MOST_AT_ONCE):
-            some = [self._path(name) for name in names[start : start + _MOST_AT_ONCE]]
+            paths = [self._path(name) for name in names[start : start + _MOST_AT_ONCE]]
 
-            def remove(some: list[str] = some) -> None:
+            def remove(paths: list[str] = paths) -> None:
                 if is_object_store(self.filesystem):  # one request
-                    self.filesystem.rm(some)
+                    self.filesystem.rm(paths)
                     return
-                for path in some:
+                for path in paths:
                     with suppress(FileNotFoundError):
                         self.filesystem.rm_file(path)
-                for folder in {path.rsplit("/", 1)[0] for path in some}:
+                for folder in {path.rsplit("/", 1)[0] for path in paths}:
                     remove_empty_folder(self.filesystem, folder)
 
             with suppress(FileNotFoundError):

@@ -82,7 +82,7 @@ class PartitionServer:
         folders = [Path(node.get_session_dir_path())]
         if is_local(self._graph.open().filesystem):
             folders.append(Path(self._graph.url))
-        return [said for said in map(full_disk, folders) if said is not None]
+        return [message for message in map(full_disk, folders) if message is not None]
 
     def _started(self) -> MessageServer:
         if self._server is None:  # after a restart: the files were verified when the run began
@@ -136,8 +136,8 @@ class PartitionServers:
         """The partitions that this process reads itself."""
         if not self.options.local_reads:
             return ()
-        here = ray.get_runtime_context().get_node_id()
-        return tuple(info.partition for info in self.infos if info.node_id == here and info.stamps.stamps)
+        own_node = ray.get_runtime_context().get_node_id()
+        return tuple(info.partition for info in self.infos if info.node_id == own_node and info.stamps.stamps)
 
 
 class ServedFiles:
@@ -213,7 +213,7 @@ class ServerGroup:
         if hosts != self._hosts:
             files = [graph.partition_files(partition) for partition in range(graph.num_partitions)]
             now = [None if info is None else info.node_id for info in self._infos]
-            deadline, told = time.monotonic() + wait_s, list[int]()
+            deadline, reported = time.monotonic() + wait_s, list[int]()
             while True:
                 seen = self._look(hosts, files)
                 chosen = assign(hosts, seen, now, can_fetch=self._can_fetch)
@@ -222,9 +222,9 @@ class ServerGroup:
                     break
                 if time.monotonic() > deadline:
                     raise FormatError(self._not_found(missing, hosts))
-                if missing != told:
+                if missing != reported:
                     say(f"{self._not_found(missing, hosts)}; waiting up to {wait_s:g} s for them")
-                    told = missing
+                    reported = missing
                 time.sleep(_LOOK_AGAIN_S)  # Ray offers no call that waits for a node to join
                 hosts = live_hosts()
             moved = [

@@ -60,8 +60,8 @@ def assign(
     plain = [host for host in hosts if not host.has_gpus] or list(hosts)
     choices = []
     for held in holders:
-        there = [host for host in hosts if host.node_id in held]
-        choices.append([host for host in there if host in plain] or there or (plain if can_fetch else []))
+        with_files = [host for host in hosts if host.node_id in held]
+        choices.append([host for host in with_files if host in plain] or with_files or (plain if can_fetch else []))
     load = dict.fromkeys(hosts, 0)
     chosen: list[Host | None] = [None] * len(holders)
     fewest_choices_first = sorted(range(len(holders)), key=lambda partition: len(choices[partition]))
@@ -70,10 +70,10 @@ def assign(
         if stay is not None and load[stay] < len(holders) // len(plain):
             chosen[partition] = stay
             load[stay] += 1
-    wanted = [plain[partition * len(plain) // len(holders)] for partition in range(len(holders))] if plain else []
-    for partition, host in sorted(enumerate(wanted), key=lambda each: len(choices[each[0]])):
+    even = [plain[partition * len(plain) // len(holders)] for partition in range(len(holders))] if plain else []
+    for partition, host in sorted(enumerate(even), key=lambda each: len(choices[each[0]])):
         is_served = now[partition] in {each.node_id for each in choices[partition]}
-        if not is_served and host in choices[partition] and load[host] < wanted.count(host):
+        if not is_served and host in choices[partition] and load[host] < even.count(host):
             chosen[partition] = host
             load[host] += 1
     for partition in fewest_choices_first:

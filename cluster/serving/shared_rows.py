@@ -65,34 +65,34 @@ def share_rows(
     `batches`: this rank's batches of the epoch.
     """
     drawn = sampler.draw(epoch, batches[:_COUNTED])
-    ones = [router.empty_rows(1, **vars(columns), stored=True) for router, _, columns in drawn[0].wanted]
-    row_bytes = [sum(column.nbytes for column in vars(one).values() if column is not None) for one in ones]
+    type_rows = [router.empty_rows(1, **vars(columns), stored=True) for router, _, columns in drawn[0].wanted]
+    row_bytes = [sum(column.nbytes for column in vars(row).values() if column is not None) for row in type_rows]
     # Each rank reports as many nodes as there is room for, padded with count 0, so that no lengths are exchanged.
     most = num_bytes // min(row_bytes) if len(mates.ranks) > 1 else 0
     # Nodes are numbered type after type.
     first_of = pointers(np.array([router.manifest.num_nodes for router, *_ in drawn[0].wanted]))
     own = [
-        needed(router, [one.wanted[place][1] for one in drawn], most)
+        needed(router, [row.wanted[place][1] for row in drawn], most)
         for place, (router, *_) in enumerate(drawn[0].wanted)
     ]
     node = np.concatenate([nodes + first for (nodes, _), first in zip(own, first_of, strict=False)])
     times = np.concatenate([times for _, times in own])
     first = np.argsort(-times, kind="stable")[:most]
-    told = mates.memory(16 * most * len(mates.ranks)).view(np.int64).reshape(len(mates.ranks), 2, most)
-    told[mates.place, :, : len(first)] = node[first], times[first]
+    counts = mates.memory(16 * most * len(mates.ranks)).view(np.int64).reshape(len(mates.ranks), 2, most)
+    counts[mates.place, :, : len(first)] = node[first], times[first]
     gather_objects(None)
-    chosen = most_needed(told[:, 0].ravel(), told[:, 1].ravel(), num_bytes, first_of, row_bytes)
+    chosen = most_needed(counts[:, 0].ravel(), counts[:, 1].ravel(), num_bytes, first_of, row_bytes)
     shared = []
-    for (router, _, columns), one, node in zip(drawn[0].wanted, ones, chosen, strict=True):
-        rows = _columns(one, len(node), mates)
+    for (router, _, columns), row, node in zip(drawn[0].wanted, type_rows, chosen, strict=True):
+        rows = _columns(row, len(node), mates)
         start_of, stop = even_split(len(node), len(mates.ranks), mates.place)
         for start in range(start_of, stop, _ASKED_ROWS):
-            some = np.arange(start, min(start + _ASKED_ROWS, stop))
-            for pending, group in ask_rows([(router, node[some], columns)])[0][1]:
-                copy_rows(pending.result(), np.arange(len(group)), rows, some[group])
+            block = np.arange(start, min(start + _ASKED_ROWS, stop))
+            for pending, group in ask_rows([(router, node[block], columns)])[0][1]:
+                copy_rows(pending.result(), np.arange(len(group)), rows, block[group])
         shared.append(SharedRows(node, rows))
     gather_objects(None)
-    return shared if any(len(one.node) for one in shared) else []
+    return shared if any(len(row.node) for row in shared) else []
 
 
 def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,23 +113,23 @@ def most_needed(
     `times`: how often each node is needed; entries with 0 are padding. The nodes of type i are numbered from first_of[i] on. Rows are chosen by
     `times` alone: a byte of a row saves `times` bytes, whatever the type.
     """
-    found, place = np.unique(node, return_inverse=True)
-    total = np.bincount(place, weights=times, minlength=len(found))
+    distinct, place = np.unique(node, return_inverse=True)
+    total = np.bincount(place, weights=times, minlength=len(distinct))
     order = np.argsort(-total, kind="stable")
     order = order[total[order] > 0]
-    type_of = np.searchsorted(first_of, found[order], side="right") - 1
-    chosen = np.sort(found[order[np.cumsum(np.array(row_bytes, np.int64)[type_of]) <= room]])
+    type_of = np.searchsorted(first_of, distinct[order], side="right") - 1
+    chosen = np.sort(distinct[order[np.cumsum(np.array(row_bytes, np.int64)[type_of]) <= room]])
     ends = np.searchsorted(chosen, first_of)
     return [chosen[start:stop] - first for start, stop, first in zip(ends, ends[1:], first_of, strict=False)]
 
 
-def _columns(one: NodeRows, length: int, mates: HostMates) -> NodeRows:
+def _columns(row: NodeRows, length: int, mates: HostMates) -> NodeRows:
     """Shared memory for `length` rows like this one."""
-    columns = {name: column for name, column in vars(one).items() if column is not None}
+    columns = {name: column for name, column in vars(row).items() if column is not None}
     sizes = {name: -(-length * column.nbytes // _ALIGNED) * _ALIGNED for name, column in columns.items()}
     memory, start, made = mates.memory(sum(sizes.values())), 0, {}
     for name, column in columns.items():
         part = memory[start : start + length * column.nbytes]
         made[name] = part.view(column.dtype).reshape(length, *column.shape[1:])
         start += sizes[name]
-    return replace(one, **made)
+    return replace(row, **made)

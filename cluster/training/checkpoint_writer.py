@@ -55,7 +55,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Waits until the last checkpoint is written. Raises StageError if it is not written in time."""
         if not self._idle.wait(_WRITE_TIMEOUT_S):
-            raise StageError(f"{self._checkpoints.url}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
+            raise StageError(f"{self._checkpoints.store.url}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
 
     def take_stall_s(self) -> float:
         """Seconds that training has waited for checkpoints since the last call."""

@@ -47,25 +47,25 @@ def load_start(
         return sum(shapes.get(rename(name)) == tuple(tensor.shape) for name, tensor in loaded.items())
 
     rename = max(_RENAMINGS, key=fits)
-    found = {rename(name): tensor for name, tensor in loaded.items()}
+    weights = {rename(name): tensor for name, tensor in loaded.items()}
     heads = tuple(_head_names(model))
     if fresh_head:
-        found = {name: tensor for name, tensor in found.items() if not name.startswith(heads)}
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith(heads)}
     parameters = {name for name, _ in model.named_parameters()}
     kept = {name for name in shapes if name not in parameters or (fresh_head and name.startswith(heads))}
-    there = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    there |= {name: shapes[name] for name in kept if name not in there}
-    differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
+    theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    theirs |= {name: shapes[name] for name in kept if name not in theirs}
+    differing = sorted(name for name in shapes.keys() | theirs.keys() if shapes.get(name) != theirs.get(name))
     if differing:
-        told = ", ".join(
-            f"{name} of shape {shapes.get(name)}, found {there.get(name)}" for name in differing[:_MOST_SHOWN]
+        listed = ", ".join(
+            f"{name} of shape {shapes.get(name)}, found {theirs.get(name)}" for name in differing[:_MOST_SHOWN]
         )
         more = f" and {len(differing) - _MOST_SHOWN} more" if len(differing) > _MOST_SHOWN else ""
         only_head = all(name.startswith(heads) for name in differing)
         advice = "begin its head anew with --fit.fresh_head" if only_head else _advice(path, options or {}, differing)
         count = f"{len(differing)} tensor{'s differ' if len(differing) > 1 else ' differs'}"
-        raise ConfigError(f"start_from {path}: {count}: expected {told}{more}; {advice}")
-    model.load_state_dict({**{name: expected[name] for name in kept}, **found})
+        raise ConfigError(f"start_from {path}: {count}: expected {listed}{more}; {advice}")
+    model.load_state_dict({**{name: expected[name] for name in kept}, **weights})
 
 
 def _head_names(model: torch.nn.Module) -> Iterator[str]:

@@ -55,7 +55,7 @@ class CheckpointThread:
             written.result(COLLECTIVE_TIMEOUT_S)
         except TimeoutError:
             raise StageError(
-                f"{self._checkpoints.url}: a checkpoint is not written after {COLLECTIVE_TIMEOUT_S} s"
+                f"{self._checkpoints.store.url}: a checkpoint is not written after {COLLECTIVE_TIMEOUT_S} s"
             ) from None
 
 

@@ -64,8 +64,8 @@ def _called(path: str, option: str, *given: Any, **settings: Any) -> Any:
     try:
         return load(path)(*given, **settings)
     except (TypeError, ValueError) as error:
-        told = " ".join(f"{name}={value}" for name, value in settings.items())
-        raise ConfigError(f"{option}: {path} with {told or 'no settings'}: {' '.join(str(error).split())}") from None
+        listed = " ".join(f"{name}={value}" for name, value in settings.items())
+        raise ConfigError(f"{option}: {path} with {listed or 'no settings'}: {' '.join(str(error).split())}") from None
 
 
 def _param_groups(model: torch.nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
@@ -156,17 +156,17 @@ class Callbacks:
             )
         return made
 
-    def tell(self, what: str, epoch: int, told: Any) -> None:
+    def tell(self, event: str, epoch: int, record: Any) -> None:
         for path, each in self._own.items():
-            is_function = what == CALLBACKS[0] and not any(hasattr(each, name) for name in CALLBACKS)
-            call = each if is_function else getattr(each, what, None)
-            answer = None if call is None else call(epoch, told)
+            is_function = event == CALLBACKS[0] and not any(hasattr(each, name) for name in CALLBACKS)
+            call = each if is_function else getattr(each, event, None)
+            answer = None if call is None else call(epoch, record)
             if str(answer) not in ("None", "False", "True", "stop"):
                 raise ConfigError(
-                    f"callbacks: expected {path} to return None, False, True or 'stop' of {what}, got {answer!r}"
+                    f"callbacks: expected {path} to return None, False, True or 'stop' of {event}, got {answer!r}"
                 )
             if str(answer) in ("True", "stop"):
-                self.stopped_by = self.stopped_by or f"{path} ended it ({what})"
+                self.stopped_by = self.stopped_by or f"{path} ended it ({event})"
 
     @property
     def with_state(self) -> dict[str, Any]:

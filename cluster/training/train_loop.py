@@ -35,7 +35,6 @@ from graphmill.cluster.data.training_data import root_weights
 from graphmill.cluster.metrics.class_scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from graphmill.cluster.metrics.straggler import PeerWait, StragglerWatch
 from graphmill.cluster.process.outcome import Failed, Finished, Outcome, Stopped, located
-from graphmill.cluster.process.peak_memory import peak_bytes
 from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.reduction.buffer_mean import BufferMean
 from graphmill.cluster.reduction.gradient_tree import GradientTree
@@ -53,6 +52,7 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.weight_average import build_average, update_average
 from graphmill.core.counter_random import derive_key
 from graphmill.core.errors import ConfigError, FormatError
+from graphmill.core.process_memory import own_bytes
 from graphmill.samplers.access.traffic import COLUMNS
 from graphmill.samplers.drawing.pending_batch import DrawingSampler
 from graphmill.samplers.drawing.protocol import Sampler
@@ -105,8 +105,8 @@ def step_loss(
     task: Task, output: StepOutput, target: Tensor, weight: Tensor, row_weight: Tensor | None = None
 ) -> Tensor:
     """The sum that a batch adds to the step's loss: its targets' losses, and the penalty times the targets' weight."""
-    given = () if row_weight is None else (row_weight,)
-    loss = task.loss(output.prediction, target, *given)
+    weights = () if row_weight is None else (row_weight,)
+    loss = task.loss(output.prediction, target, *weights)
     return loss if output.penalty is None else loss + output.penalty.float() * weight.float()
 
 
@@ -128,7 +128,7 @@ class EpochClock:
 
     def spent(self) -> dict[str, float]:
         done = {name: value - self._before[name] for name, value in self._stats.as_dict().items()}
-        here = {
+        seconds = {
             "train_s": time.perf_counter() - self._start,
             "wait_s": done["wait_s"],
             "peers_s": self._peers.seconds - self._peers_s,
@@ -136,7 +136,7 @@ class EpochClock:
             "train_cpu_s": time.thread_time() - self._thread_cpu,
             **{name: done[name] for name in STAGE_SECONDS},
         }
-        return {name: value + self._earlier.get(name, 0.0) for name, value in here.items()}
+        return {name: value + self._earlier.get(name, 0.0) for name, value in seconds.items()}
 
 
 class Worker:
@@ -296,9 +296,9 @@ class Worker:
         for name, seconds in columns.items():
             before = self.rank_seconds.get(name, [0.0] * self.world_size)
             self.rank_seconds[name] = [a + b for a, b in zip(before, seconds, strict=True)]
-        what = self.stragglers.update(columns, rows[:, -1].tolist())
-        if what is not None:
-            self.reporter.push({"kind": "slow", "epoch": epoch, "what": what})
+        message = self.stragglers.update(columns, rows[:, -1].tolist())
+        if message is not None:
+            self.reporter.push({"kind": "slow", "epoch": epoch, "what": message})
 
     def _report_ranks(self, epoch: int) -> None:
         """Reports each rank's times since the last report."""
@@ -309,8 +309,9 @@ class Worker:
             self.rank_seconds = {}
 
     def _report_memory(self) -> None:
-        """Reports each rank's peak memory: a collective call."""
-        peaks = gather_objects(peak_bytes(self.device))
+        """Reports each rank's peak memory, on a GPU allocated by PyTorch, on a CPU resident (None if unknown): a collective call."""
+        is_gpu = self.device.type == "cuda"
+        peaks = gather_objects(torch.cuda.max_memory_allocated(self.device) if is_gpu else own_bytes("VmHWM") or None)
         if self.rank == 0:
             self.reporter.push({"kind": "memory", "peak_bytes": peaks})
 
@@ -455,10 +456,10 @@ class Worker:
             self.buffers.keep(position)
         with self.peers:
             self.gradients.end()
-            told = all_losses().tolist()
-        if not all(map(math.isfinite, told)):
+            reduced = all_losses().tolist()
+        if not all(map(math.isfinite, reduced)):
             raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
-        self.buffers.end(told[num_positions:])
+        self.buffers.end(reduced[num_positions:])
         if total > 0:  # otherwise no position has a labelled target: no update, and no decay
             self._update(epoch, step, batches)
         if self.embeddings is not None:
@@ -511,8 +512,8 @@ class Worker:
 
     def _validate(self, loader: Loader | BatchCache, epoch: int) -> dict[str, float]:
         start = time.perf_counter()
-        found: dict[str, Any] = self._evaluate(self.scored, loader, "valid")
-        scores = found["valid"] = found["valid"].compute()
+        by_split: dict[str, Any] = self._evaluate(self.scored, loader, "valid")
+        scores = by_split["valid"] = by_split["valid"].compute()
         # Rank 0's score decides on all ranks, even if a user's task does not reduce over ranks.
         own = scores.get(self.task.metric, math.nan) if self.rank == 0 else 0.0
         score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
@@ -520,10 +521,10 @@ class Worker:
         self.callbacks.tell("on_validation", epoch, dict(scores))
         sign = 1.0 if self.task.higher_is_better else -1.0
         if not self.spec.keep_best:
-            self.best_epoch, self.best_scores = epoch, found
+            self.best_epoch, self.best_scores = epoch, by_split
             self._keep_weights()
         elif math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
-            self.best_score, self.best_epoch, self.best_scores = score, epoch, found
+            self.best_score, self.best_epoch, self.best_scores = score, epoch, by_split
             self._keep_weights()
             self.since_best = 0
         else:

@@ -41,9 +41,9 @@ def train(
         launcher.watch(record)
         tell(record)
 
-    def say(what: str) -> None:
-        run.note("hosts", what=what)
-        tell({"kind": "hosts", "what": what})
+    def say(message: str) -> None:
+        run.note("hosts", what=message)
+        tell({"kind": "hosts", "what": message})
 
     checkpoints = checkpoints_of(run.place)
     stop, failures = GracefulStop(workers.grace_s), list[Failure]()

@@ -144,14 +144,14 @@ class Connection:
             self._socket.do_handshake()
 
     def _read(self, num_bytes: int, deadline: float) -> bytes:
-        told = b""
-        while len(told) < num_bytes:
+        received = b""
+        while len(received) < num_bytes:
             self._socket.settimeout(_left_s(deadline))
-            more = self._socket.recv(num_bytes - len(told))
+            more = self._socket.recv(num_bytes - len(received))
             if not more:
                 raise ConnectionResetError("the other side has closed the connection")
-            told += more
-        return told
+            received += more
+        return received
 
 
 def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:

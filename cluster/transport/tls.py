@@ -42,8 +42,8 @@ def tls_context(*, is_server: bool) -> ssl.SSLContext:
     paths = {name: os.environ.get(name, "") for name in _VARIABLES}
     for name, path in paths.items():
         if not Path(path).is_file():
-            host, said = socket.gethostname(), f"{path}, which is no file" if path else "nothing"
-            raise ConfigError(f"tls: expected {name} to name a PEM file on {host}, got {said}; {_ADVICE}")
+            host, got = socket.gethostname(), f"{path}, which is no file" if path else "nothing"
+            raise ConfigError(f"tls: expected {name} to name a PEM file on {host}, got {got}; {_ADVICE}")
     certificate, key, authority = paths.values()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.sslsocket_class = _Socket

@@ -47,9 +47,9 @@ _SAME = "is Graphmill the same on all nodes?"
 
 def pack(message: Message) -> list[memoryview]:
     """The bytes of a message, in order. Raises StageError if they exceed the bound."""
-    told, arrays = _described(message)
+    described, arrays = _described(message)
     _check_bytes(type(message).__name__, sum(array.nbytes for array in arrays))
-    head = json.dumps(told, default=int).encode()
+    head = json.dumps(described, default=int).encode()
     parts = [memoryview(len(head).to_bytes(_LENGTH_BYTES, "little") + head)]
     return parts + [array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes]
 
@@ -63,7 +63,7 @@ def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
             described[name] = value.dtype.str, array.dtype.str, value.shape
             arrays.append(array)
         elif name == _WITHIN.get(type(message)):
-            inner = [_described(one) for one in value]
+            inner = [_described(message_within) for message_within in value]
             within[name] = [head for head, _ in inner]
             arrays += [array for _, own in inner for array in own]
         else:
@@ -75,10 +75,10 @@ def unpack(fill: Callable[[memoryview], None], room: ArrayPool = ROOM) -> Messag
     """The next message. `fill` fills memory with the next bytes; arrays are taken from `room`. Raises StageError if the bytes are not a message."""
     length = bytearray(_LENGTH_BYTES)
     fill(memoryview(length))
-    told = int.from_bytes(length, "little")
-    if told > HEAD_BYTES:
-        raise StageError(f"expected a message's head of at most {HEAD_BYTES} bytes, got {told}; {_SAME}")
-    head = bytearray(told)
+    length_of_head = int.from_bytes(length, "little")
+    if length_of_head > HEAD_BYTES:
+        raise StageError(f"expected a message's head of at most {HEAD_BYTES} bytes, got {length_of_head}; {_SAME}")
+    head = bytearray(length_of_head)
     fill(memoryview(head))
     try:
         parsed = json.loads(head)

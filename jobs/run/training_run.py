@@ -151,7 +151,7 @@ def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
     checkpoints, epochs = checkpoints_of(run_dir), resolved.config.fit.epochs
     newest = checkpoints.look(damaged)
     if newest is not None:
-        state, where = checkpoints.state(newest), f"{checkpoints.url}/{newest}"
+        state, where = checkpoints.state(newest), f"{checkpoints.store.url}/{newest}"
         check_continues(state, resolved.architecture, resolved.identity, epochs, where)
     elif damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")

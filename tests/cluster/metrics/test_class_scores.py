@@ -58,3 +58,6 @@ def test_rate_factor_warms_up_then_falls_to_its_floor():
     assert rate_factor(55, 100, 10, "linear") == pytest.approx(0.5)
     assert rate_factor(99, 100, 0, "constant") == 1.0
     assert rate_factor(100, 100, 10, "linear", floor=0.1) == pytest.approx(0.1)
+    assert rate_factor(25, 100, 0, "poly", power=2.0) == pytest.approx(0.75**2)
+    assert rate_factor(25, 100, 0, "poly", power=1.0) == rate_factor(25, 100, 0, "linear")
+    assert rate_factor(100, 100, 0, "poly", floor=0.1, power=3.0) == pytest.approx(0.1)

@@ -413,18 +413,11 @@ def test_options_that_cannot_work_are_refused(options: dict[str, float], message
         SessionOptions(**options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("address", ["nowhere", "host:port", ":6379"])
-def test_an_address_without_host_and_port_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="address must be host:port"), ray_session(SessionOptions(address=address)):
-        pass
-
-
-def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+@pytest.mark.parametrize("address", ["nowhere", "host:port", ":6379", "127.0.0.1:1"])
+def test_an_address_without_a_ray_is_refused_at_once(address: str) -> None:
     began = time.monotonic()
-    with pytest.raises(ConfigError, match="no Ray cluster answers"), ray_session(SessionOptions(address=address)):
+    refusal = pytest.raises(ConfigError, match=r"address must be host:port|no Ray cluster answers at 127\.0")
+    with refusal, ray_session(SessionOptions(address=address)):
         pass
     assert time.monotonic() - began < 5.0
 

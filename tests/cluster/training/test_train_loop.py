@@ -23,7 +23,6 @@ from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification, Regression, StepOutput
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from graphmill.cluster.training.nonfinite import NonFiniteLossError
-from graphmill.cluster.training.schedule import rate_factor
 from graphmill.cluster.training.train_loop import Worker
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.errors import ConfigError, FormatError, StageError
@@ -575,12 +574,6 @@ def test_graphs_are_classified_too(reports):
 def test_bfloat16_trains(reports):
     _, reporter, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2), reports)
     assert reporter.epochs[-1]["train_loss"] < reporter.epochs[0]["train_loss"]
-
-
-def test_poly_is_a_power_of_what_is_left():
-    assert rate_factor(25, 100, 0, "poly", power=2.0) == pytest.approx(0.75**2)
-    assert rate_factor(25, 100, 0, "poly", power=1.0) == rate_factor(25, 100, 0, "linear")
-    assert rate_factor(100, 100, 0, "poly", floor=0.1, power=3.0) == pytest.approx(0.1)
 
 
 def test_matrices_decay_and_biases_do_not():
