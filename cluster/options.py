@@ -19,7 +19,7 @@ COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of th
 Schedule = Literal["constant", "cosine", "linear", "poly"]
 Optimizer = Literal["adamw", "adam"]
 Precision = Literal["auto", "float32", "bfloat16"]
-CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")  # methods of a user's own objects
+CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")  # methods of a user's callbacks
 Setting = int | float | bool | str  # value of an optimizer's or scheduler's setting
 
 
@@ -271,7 +271,7 @@ class ServerOptions:
 
     @property
     def disk_cache(self) -> "CopyCache | None":
-        from graphmill.storage.replicas.copy_cache import CopyCache  # loads pyarrow, which --help does without
+        from graphmill.storage.replicas.copy_cache import CopyCache  # loads pyarrow, which --help does not need
 
         return None if self.disk_cache_dir is None else CopyCache(str(self.disk_cache_dir), self.disk_cache_bytes)
 

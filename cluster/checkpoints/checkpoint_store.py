@@ -50,7 +50,7 @@ def keep_best_of(checkpoint: Path, run: RunStore) -> None:
             _publish(run, folder, BEST)
             return
         best, old = run.folder / BEST, run.folder / f".{BEST}.old"
-        if old.exists() and not best.exists():  # a kill came between the two names
+        if old.exists() and not best.exists():  # a kill came between the two renames
             old.rename(best)
         _retire(old, best)
         if best.exists():

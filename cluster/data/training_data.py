@@ -141,7 +141,7 @@ class StoredNodes:
         """`traffic`: the counter of messages; None: a new one."""
         stamps, graph = self.stamps.renewed(), self.graph.open()
         traffic = Traffic(graph.num_partitions) if traffic is None else traffic
-        # Files that are not local are read into memory anew, so they are verified anew.
+        # Files that are not local are read into memory again, so they are verified again.
         router = whole_router(graph, verify=not stamps.stamps, watch=traffic.watch)
         return OpenNodes(router, stamps, traffic)
 

@@ -15,7 +15,7 @@ from graphmill.cluster.embeddings.sparse_optimizers import SPARSE_OPTIMIZERS
 from graphmill.core.counter_random import derive_key, hash_counters, unit_interval
 from graphmill.core.errors import FormatError, StageError
 
-_ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # "row", "col", "own": keep these streams apart
+_ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # "row", "col", "own": separate the random streams
 _FEW = 4096  # new ids that are kept apart before they are merged, at least
 # Numbers that are computed at once: intermediate results fit into the cache, and take far less memory than a message.
 BLOCK_NUMBERS = 1 << 14

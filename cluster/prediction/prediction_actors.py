@@ -67,7 +67,7 @@ class PoolOptions:
     use_gpu: bool
     restarts: int  # of each worker
     deadline_s: float  # longest wait for the next finished piece or part
-    together: bool = False  # all share the full graph and predict at once, each its own pieces; none is started again
+    together: bool = False  # all share the full graph and predict at once, each its own pieces; none is restarted
 
 
 class ActorCrew:

@@ -28,7 +28,7 @@ class NodeReport:
 
     address: str
     versions: dict[str, str]
-    clock_s: float = 0.0  # ahead of the driver's, up to half a round trip
+    clock_s: float = 0.0  # how far the clock is ahead of the driver's, up to half a round trip
     round_trip_s: float = 0.0
     free_memory_bytes: int = 0
     path_problem: str | None = None  # the reason why the path cannot be read there

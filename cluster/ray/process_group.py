@@ -24,7 +24,7 @@ Point = str | tuple[str, int]
 """A file, or a store's host and port."""
 
 _TIMEOUT = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
-_opened: dict[Point, dist.Store] = {}  # by rank 0, until it meets the others there
+_opened: dict[Point, dist.Store] = {}  # stores that rank 0 has opened, until it meets the others there
 
 
 def meeting_point() -> Point:
@@ -63,6 +63,6 @@ class _MeetingBackend(_TorchBackend):
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
         backend = "nccl" if worker_group.get_resources_per_worker().get("GPU", 0) else "gloo"
         point, size = worker_group.execute_single(0, meeting_point), len(worker_group)
-        worker_group.execute(_set_torch_distributed_env_vars)  # RANK, WORLD_SIZE …, for a component of the user's own
+        worker_group.execute(_set_torch_distributed_env_vars)  # RANK, WORLD_SIZE …, for users' components
         joined = [worker_group.execute_single_async(rank, meet, point, rank, size, backend) for rank in range(size)]
         ray.get(joined, timeout=2 * COLLECTIVE_TIMEOUT_S)

@@ -87,7 +87,7 @@ def held(run: RunStore) -> "Iterator[RunLease | None]":
             ) from None
         except OSError:  # a network filesystem without locks on folders
             pass
-        yield None  # the lock ends with the process
+        yield None  # closing the descriptor, or the end of the process, releases the lock
     finally:
         os.close(descriptor)
 

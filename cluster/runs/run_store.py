@@ -40,10 +40,10 @@ FILES = (  # written whole by the driver; it also writes event files and the bes
 )
 BASELINES = "baselines"  # a run's folder of classic models
 GRAPH = "graph"  # a run's snapshot of data that was given in memory
-DEADLINE_S = 120.0  # a store that is away for a minute is waited for
+DEADLINE_S = 120.0  # survives a store that is away for a minute
 _SLOWEST_BYTES_PER_S = 1e6  # of a copy, for its deadline
 _MOST_AT_ONCE = 500  # names in one request to remove files
-_SCRATCH = "graphmill-run-"  # begins the names of folders on this host's disk
+_SCRATCH = "graphmill-run-"  # prefix of the names of folders on this host's disk
 _ANY_SIZE = sys.maxsize - 1
 
 Result = TypeVar("Result")

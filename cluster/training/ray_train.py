@@ -202,7 +202,7 @@ def _failure(error: Exception, log: Path) -> Failed:
     controller = getattr(error, "controller_failure", None)
     rank, first = next(iter(sorted(failures.items())), (None, controller or error))
     lines = str(first).strip().splitlines()
-    if isinstance(first, OutOfMemoryError):  # the figures come first, advice last
+    if isinstance(first, OutOfMemoryError):  # its first line has the figures, the last one advice
         text = (
             f"out of memory: {lines[0][:400]}; set fewer --workers or smaller batches, or stop what else uses the node's memory "
             f"(its largest users are in {log})"

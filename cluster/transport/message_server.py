@@ -108,7 +108,7 @@ class MessageServer:
             accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
         connection = Connection(accepted, _QUIET_S, self._room)
         thread = threading.Thread(target=self._serve, args=(connection,), name="graphmill-answers", daemon=True)
-        with self._lock:  # so that `stop` sees it, or it sees `stop`
+        with self._lock:  # so that either `stop` sees the thread, or the thread sees `stop`
             thread.start()
             self._open[thread] = self._unproven[thread] = connection
 

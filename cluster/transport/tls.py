@@ -13,7 +13,7 @@ from typing import Any
 from graphmill.core.errors import ConfigError
 
 _VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-_PIECE_BYTES = 1 << 16  # a send has one deadline, however slow the link
+_PIECE_BYTES = 1 << 16  # sent at once: a send has one deadline, even on a slow link
 _ADVICE = "see docs/guides/cluster.md, or leave out --servers.tls"
 
 

@@ -38,7 +38,7 @@ class Failure:
 
 
 Message = Request | Reply | TableRequest | TableReply | Failure
-_WITHIN = {ForParts: "requests", PartReplies: "replies"}  # the field that holds messages
+_WITHIN = {ForParts: "requests", PartReplies: "replies"}  # the field with inner messages
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LENGTH_BYTES = 4
 ROOM = ArrayPool(1 << 28)  # for replies: faulting in fresh pages takes as long as receiving them
