@@ -8,16 +8,23 @@ import pytest
 from graphmill.jobs import replay, train_graphs, train_nodes
 from tests.job_in_process import output_of, run_job
 
-ONE_STEP = {
-    train_nodes.main: "--run.defaults recipe --data.nodes 1500 --model.width 16 --model.num_layers 2 --sampler.num_chunks 1",
-    train_graphs.main: "--model grit --model.width 16 --data.molecules 60 --sampler.max_graphs 100 --sampler.bucket_ratio inf",
-}
+NODES = "--run.defaults recipe --data.nodes 1500 --model.num_layers 2 --model"
+WALKS = "--sampler saint --sampler.num_walks 60 --sampler.num_presamples 20 --sampler.batches_per_epoch 1"
+ONE_STEP = [
+    (train_nodes.main, f"{NODES}.width 16 --sampler.num_chunks 1"),
+    (train_nodes.main, f"{NODES} sage {WALKS}"),  # whose losses have weights
+    pytest.param(
+        train_graphs.main,
+        "--model grit --model.width 16 --data.molecules 60 --sampler.max_graphs 100 --sampler.bucket_ratio inf",
+        marks=pytest.mark.long,
+    ),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("train", [train_nodes.main, pytest.param(train_graphs.main, marks=pytest.mark.long)])
-def test_the_loss_of_a_replayed_batch_is_the_recorded_one(tmp_path, train):
-    words = [*ONE_STEP[train].split(), "--fit.micro_batches", "1", "--workers.launcher", "process"]
+@pytest.mark.parametrize(("train", "options"), ONE_STEP)
+def test_the_loss_of_a_replayed_batch_is_the_recorded_one(tmp_path, train, options):
+    words = [*options.split(), "--fit.micro_batches", "1", "--workers.launcher", "process"]
     done = run_job(train, [*words, "--fit.epochs", "3", "--fit.checkpoint_every", "1", "--run.dir", "run"], tmp_path)
     assert done.returncode == 0, done.stderr
     recorded = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
