@@ -81,6 +81,7 @@ def ingest_molecules(
     lease = Lease(filesystem, folder)
     lease.begin()
     try:
+        remove_damaged(filesystem, folder)  # of an interrupted run
         manifest = _ingest_pieces(
             source, url, options, session, report, _Pieces(source, options.chunk_rows, filesystem, folder)
         )
@@ -109,7 +110,6 @@ def _ingest_pieces(
     pieces: _Pieces,
 ) -> GraphSetManifest:
     info, versions = source.info, chemistry_versions()
-    pieces.remove_damaged()
     _featurise_missing(pieces, options, session, report)
     rejects: list[Reject] = []
     stored = GraphSetInfo(
@@ -162,10 +162,6 @@ class _Pieces:
         """The folder's URL, for other processes."""
         return str(self._filesystem.unstrip_protocol(self.folder))
 
-    def remove_damaged(self) -> None:
-        """Removes damaged pieces of an interrupted run."""
-        remove_damaged(self._filesystem, self.folder)
-
     def missing(self) -> Iterator[MoleculeRows]:
         """Chunks without a piece. Reads the source to its end."""
         names = list_pieces(self._filesystem, self.folder)
@@ -212,10 +208,10 @@ def _featurise_missing(
         try:
             tasks.start(first)
             for rows in missing:
-                if tasks.num_running >= 2 * options.workers:
+                if len(tasks.running) >= 2 * options.workers:
                     progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
                 tasks.start(rows)
-            while tasks.num_running:
+            while tasks.running:
                 progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
         finally:
             if not ray_of_tasks.is_ours:  # the end of our own Ray ends its tasks
@@ -241,30 +237,26 @@ class _Tasks:
         import ray
 
         self._options, self._folder_url, self._num_done = options, folder_url, 0
-        self._running: dict[ObjectRef, MoleculeRows] = {}
+        self.running: dict[ObjectRef, MoleculeRows] = {}
         # Ray gives a dead worker's task to another worker; an error that the task raises is final.
         self._task: Any = ray.remote(num_cpus=1, max_retries=options.retries, retry_exceptions=False)(featurise_piece)
 
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
     def start(self, rows: MoleculeRows) -> None:
-        self._running[self._task.remote(rows, self._folder_url)] = rows
+        self.running[self._task.remote(rows, self._folder_url)] = rows
 
     def stop(self) -> None:
         """After an error: waits for running tasks, so that the next call can use their pieces, and kills hanging ones."""
         import ray
 
         # If a task ends while Ray kills its worker, the worker may get another task, which dies with it. So a task that may still end is not killed.
-        hanging, timeout_s = list(self._running), min(_STOP_S, self._options.deadline_s)
+        hanging, timeout_s = list(self.running), min(_STOP_S, self._options.deadline_s)
         if hanging:
             _, hanging = ray.wait(hanging, num_returns=len(hanging), timeout=timeout_s)
         for ref in hanging:
             ray.cancel(ref, force=True)
         if hanging:
             ray.wait(hanging, num_returns=len(hanging), timeout=_STOP_S)
-        self._running.clear()
+        self.running.clear()
 
     def wait(self) -> int:
         """Waits for one task; returns the number of finished tasks so far."""
@@ -273,14 +265,14 @@ class _Tasks:
         from graphmill.cluster.process.answers import answer
 
         deadline_s = self._options.deadline_s
-        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=deadline_s)
+        ready, _ = ray.wait(list(self.running), num_returns=1, timeout=deadline_s)
         if not ready:
-            waiting = sorted(_first_line(rows) for rows in self._running.values())
+            waiting = sorted(_first_line(rows) for rows in self.running.values())
             raise DeadlineError(
                 f"featurising: expected a finished chunk within {deadline_s:g} s, got none of {len(waiting)} from line {waiting[0]} on; "
                 "the cluster has no free CPU, or a molecule takes too long: raise --deadline_s, or run again to go on"
             )
-        rows = self._running.pop(ready[0])
+        rows = self.running.pop(ready[0])
         died = f"the worker died {self._options.retries + 1} times"
         again = "; a molecule may crash RDKit, or memory is short; run again to go on"
         who = f"featurising the rows from line {_first_line(rows)} on"

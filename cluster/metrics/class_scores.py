@@ -116,7 +116,6 @@ class SplitScores:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
     def add(self, other: "SplitScores") -> None:
-        """Adds the roots of later positions."""
         self._sums += other._sums
         self._cells += other._cells
         self._scores += other._scores

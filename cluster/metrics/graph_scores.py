@@ -54,7 +54,6 @@ class RegressionScores:
         self._sums[0] += torch.stack([values.sum(dim=0) if self._names else values.sum()[None] for values in added])
 
     def add(self, other: "RegressionScores") -> None:
-        """Adds the parts of later positions."""
         self._sums = torch.cat([self._sums, other._sums])
 
     def compute(self) -> dict[str, float]:
@@ -106,7 +105,6 @@ class BinaryScores:
         self._rows.append(torch.stack([prediction.double(), target], dim=2))
 
     def add(self, other: "BinaryScores") -> None:
-        """Adds the rows of later positions."""
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:
@@ -158,7 +156,6 @@ class AnswerCounts:
         self._by_task += torch.stack([(answers & known).sum(dim=0) for answers in (yes, predicted, yes & predicted)])
 
     def add(self, other: "AnswerCounts") -> None:
-        """Adds the graphs or roots of later positions."""
         self._sums += other._sums
         self._by_task += other._by_task
 
@@ -209,7 +206,6 @@ class PairScores:
         self._sums += torch.stack([values.sum() for values in counted])
 
     def add(self, other: "PairScores") -> None:
-        """Adds the pairs of later positions."""
         self._sums += other._sums
 
     def compute(self) -> dict[str, float]:

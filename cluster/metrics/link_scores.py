@@ -27,7 +27,6 @@ class LinkScores:
         self._rows.append(torch.cat([target.double()[:, None], prediction.double()], dim=1))
 
     def add(self, other: Any) -> None:
-        """Adds the rows of later positions."""
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:

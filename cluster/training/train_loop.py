@@ -588,7 +588,9 @@ class Worker:
 
             owner, finding = find_nonfinite(model, forward, batch, self.rank, bad is not None)
             raise NonFiniteLossError(f"a prediction is not finite; {finding}").at(f"evaluation of {split}", owner)
-        if self.rank > loader.positions.start:  # only a rank that repeats another's position has a number above its first one
+        if (
+            self.rank > loader.positions.start
+        ):  # only a rank that repeats another's position has a number above its first one
             return {name: self.task.scores(self.device) for name in names}
         for later in own[1:]:
             for name in names:
@@ -663,7 +665,9 @@ class Worker:
             if isinstance(choice, FormatError):
                 raise choice
             if choice is not None and folder is None:
-                folder = held.enter_context(checkpoints.opened(choice))  # verified again: another node may read other bytes
+                folder = held.enter_context(
+                    checkpoints.opened(choice)
+                )  # verified again: another node may read other bytes
             if self.embeddings is not None:
                 self._begin_table(checkpoints, folder)
             if folder is not None:
