@@ -191,7 +191,7 @@ def test_an_asynchronous_table_takes_gradients_as_they_come():
     owner.answer(BeginTable(1, 0, ""))
     ids = np.arange(2)
     push = PushRows(1, 1, 0, 1, 0.5, (0,), (2,), (2,), ids, np.ones((2, 3), np.float32))
-    for _ in range(2):  # the second one is a repetition
+    for _ in range(2):  # the second push is a repetition
         assert owner.answer(push) == TableStatus(True, 1, 1, 0)
     shard = TableShard(CONFIG)
     shard.update(0, 0.5, SparseRows(ids, push.gradient))
@@ -207,7 +207,7 @@ def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path)
     asynchronous, ids = replace(CONFIG, is_exact=False), np.arange(2)
     ones = np.ones((2, 3), np.float32)
     shard = TableShard(CONFIG)
-    shard.save(tmp_path)  # of step 1, in which nothing was learnt
+    shard.save(tmp_path)  # after step 1, which learnt nothing
     owner = TableOwner(asynchronous, life=1)
     owner.answer(BeginTable(1, 0, ""))
     for step in range(2):

@@ -157,7 +157,7 @@ def test_the_guides_scripts_are_valid_shell() -> None:
         assert done.returncode == 0, script + done.stderr
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the parts of Ray that its command line imports
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from Ray's command line
 def test_rays_commands_in_the_documents_have_these_options() -> None:
     import click
 
@@ -224,7 +224,7 @@ def test_the_slurm_script_starts_submits_and_stops(tmp_path: Path, end: str, sta
         parse_as_ray_does(shlex.split(command))
     assert re.fullmatch(r"install -d -m 700 /tmp/graphmill-\w+\n", (tmp_path / "installed").read_text())
     starts = [command for command in commands if command.startswith("ray start")]
-    head, node = sorted(starts, key=lambda command: "--head" not in command)  # they note themselves in any order
+    head, node = sorted(starts, key=lambda command: "--head" not in command)  # they are logged in any order
     assert "--node-ip-address=10.0.0.1 --port=6379 --num-cpus=16" in head
     assert "--address=10.0.0.1:6379" in node
     server = "--address http://127.0.0.1:8265"

@@ -220,7 +220,7 @@ def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(store, c
     ]
     for name in names:
         checkpoints.save(name, snapshot(2))
-    store.write("train/epoch-000011/model.safetensors", b"")  # without a state it is none
+    store.write("train/epoch-000011/model.safetensors", b"")  # without a state it is not a checkpoint
     for name in reversed(names):
         for look in (checkpoints.look, lambda damaged: name_of(checkpoints, damaged)):
             damaged: list[str] = []
@@ -228,7 +228,7 @@ def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(store, c
             assert len(damaged) == len(names) - 1 - names.index(name)
         state = f"train/{name}/state.json"
         changed = (store.read(state) or b"").replace(b'"best_epoch": 0', b'"best_epoch": 3')
-        store.write(state, changed)  # valid, and not what was saved
+        store.write(state, changed)  # valid JSON, but not the saved one
     assert checkpoints.look([]) is None
     assert name_of(checkpoints, []) is None
 
@@ -309,7 +309,7 @@ def test_the_best_weights_are_whole_or_not_there(store, checkpoints, monkeypatch
         assert state == replace(STATE, next_epoch=state.next_epoch)
         return state.next_epoch
 
-    for number in (1, 2):  # the second in place of the first
+    for number in (1, 2):  # the second replaces the first
         keep(number)
         assert kept() == number
         assert store.names("best") == ["config.json", "model.safetensors", "state.json"]
@@ -342,8 +342,8 @@ def test_records_arrive_once_in_order_and_outlive_the_driver(store, soon):
     recorder.push(step(2, 4))
     recorder.push(epoch(2))
     recorder.flush()
-    assert list(reader.fresh()) in ([epoch(2)], [step(2, 4), epoch(2)])  # as fast as the thread was
-    assert list(reader.fresh()) == []  # a step of an epoch that is over is not shown
+    assert list(reader.fresh()) in ([epoch(2)], [step(2, 4), epoch(2)])  # depends on the thread's speed
+    assert list(reader.fresh()) == []  # steps of finished epochs are not shown
     recorder.push(epoch(3))
     recorder.close()
     (left,) = AttemptRecords.left(store)
@@ -387,7 +387,7 @@ def test_a_line_that_is_being_written_waits_for_its_end(local, cut):
 
 def test_attempts_have_files_of_their_own(store):
     old, new = AttemptRecords.create(store), AttemptRecords.create(store)
-    for records, number in ((old, 7), (new, 0)):  # of the old one a worker lives that outlives its attempt
+    for records, number in ((old, 7), (new, 0)):  # a worker of the old attempt still lives
         recorder = Recorder(records)
         recorder.push(epoch(number))
         recorder.close()
@@ -515,11 +515,11 @@ def test_a_driver_that_is_gone_is_followed(remote, capsys):
     here = Holder.this()
     remote.write("holders/000004.json", json.dumps(vars(replace(here, pid=2**22 - 1))).encode())
     began = time.monotonic()
-    with RunLease(remote, 60.0):  # of this machine, and no such process
+    with RunLease(remote, 60.0):  # a dead process of this machine
         assert remote.names("holders") == ["000005.json"]
     assert time.monotonic() - began < 20
     remote.write("holders/000007.json", json.dumps(vars(replace(here, host="far", process="another"))).encode())
-    with RunLease(remote, 1.0):  # of another machine, and silent for a lease
+    with RunLease(remote, 1.0):  # a process of another machine, silent for a lease period
         assert "was trained by process" in capsys.readouterr().err
 
 
@@ -602,7 +602,7 @@ def test_once_the_store_lacks_something_a_killed_drivers_folder_is_the_users(rem
     with copied(directory), monkeypatch.context() as away:
         away.setattr(RunStore, "write", raise_away)
         directory.record({"epoch": 1, "train_loss": 1.0})
-        wait_until(lambda: not owner.exists())  # were the driver killed now, nobody would remove it
+        wait_until(lambda: not owner.exists())  # a driver killed now leaves the folder to its user
     assert remote.read("metrics.jsonl")
     assert not directory.path.parent.exists()
 
@@ -712,7 +712,7 @@ def test_an_error_of_who_records_ends_the_body_and_is_named(local, error):
     def follow() -> None:
         with followed(records, consume):
             Recorder(records).push({"kind": "damage", "what": "something"})
-            with pytest.raises(KeyboardInterrupt):  # by which the wait for Ray Train ends, too
+            with pytest.raises(KeyboardInterrupt):  # it also ends a wait for Ray Train
                 time.sleep(60)
 
     with pytest.raises(StageError, match=f"^recording metrics: {type(error).__name__}: {error}$"):

@@ -100,7 +100,7 @@ def test_several_targets_are_scored_one_by_one_and_have_the_same_say():
     own |= {"r2_small": 0.0, "r2_big": 0.0}  # all targets are equal
     means = {"mae": (2 / 2 + 0.3) / 2, "rmse": (math.sqrt(5) / 2 + 0.3) / 2, "r2": 0.0}
     assert found == pytest.approx({"count": 3, **means, **own, "loss": (4 + 3e5) / 3})
-    # A model that is right about the small target is better than one that is a little better about the big one alone.
+    # A model that is right on the small target beats one that is only slightly better on the big one.
     assert scores([0.2, 4.1e5, 0.0])["mae"] < scores([2.0, 4.0e5, 0.0])["mae"]
     with pytest.raises(ConfigError, match="expected a positive deviation of each"):
         Regression(names=("a", "b"), deviation=(1.0,))
@@ -176,7 +176,7 @@ def test_f1_of_several_labels_is_scikit_learns(unknown):
     metrics = pytest.importorskip("sklearn.metrics")
     torch.manual_seed(0)
     logits, target = torch.randn(50, 6), (torch.rand(50, 6) < 0.3).float()
-    logits[:, 4] -= 9.0  # never said, and the last is not there either
+    logits[:, 4] -= 9.0  # never predicted, and the last never occurs
     logits[:, 5] -= 9.0
     target[:, 5] = 0.0
     for metric in ("micro_f1", "macro_f1"):

@@ -35,7 +35,7 @@ class Mortal(toys.Pooled):
     def forward(self, batch):
         self.seen += self.training
         if self.seen == self.lifetime:
-            time.sleep(0.5)  # what the steps before have told arrives
+            time.sleep(0.5)  # lets the records of earlier steps arrive
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(batch)
 
@@ -121,7 +121,7 @@ def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
     finally:
         events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
         failures = [event for event in events if event["kind"] == "failure"]
-        # All but the one that ends the run are told while it goes on.
+        # All failures but the last are reported while the run goes on.
         assert told.count("failure") == sum(event["given_up"] is None for event in failures)
     return events
 
@@ -145,7 +145,7 @@ def test_more_failures_than_the_rate_allows_end_the_run(tmp_path):
     ) as e:
         run(tmp_path / "run", lifetime=STEPS + 3, per_hour=1)
     assert "\n" not in str(e.value)
-    assert len((tmp_path / "run" / "failure.log").read_text().split("Actor")) > 2  # both, with what Ray says of them
+    assert len((tmp_path / "run" / "failure.log").read_text().split("Actor")) > 2  # both, with Ray's messages
 
 
 @pytest.mark.long

@@ -170,13 +170,13 @@ def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_sam
         check_continues(replace(STATE, identity=theirs), STATE.model_config, ours, 99, "run")
 
     check(identity(), identity(**{DATA: "b", "evaluation": "full"}))
-    check(identity(**{DATA: "b"}), identity())  # a graph whose files are not at hand yet
+    check(identity(**{DATA: "b"}), identity())  # a graph whose files are not available yet
     check(identity(**{DATA: "b"}), identity(**{DATA: "b"}))
     with pytest.raises(ConfigError, match="labels, splits and features: 'a' there, 'b' here"):
         check(identity(**{DATA: "a"}), identity(**{DATA: "b"}))
     with pytest.raises(ConfigError, match="ema_decay"):
         check(identity(), identity(ema_decay="0.9"))
-    # Classic models of before had no seed among their options, and GECO over many graphs no local block.
+    # Older classic models had no option `seed`, and GECO over many graphs no local block.
     check_continues(STATE, {**STATE.model_config, "seed": 1, "local": {}}, STATE.identity, 99, "run")
     with pytest.raises(ConfigError, match=r"another run \(seed: '1' there, None here"):
         check(identity(seed="1"), identity())

@@ -142,7 +142,7 @@ def test_pieces_of_another_source_or_chunk_size_are_not_taken(table, tmp_path, m
     assert counted == [0, 1]
     graphs = open_graphs(str(tmp_path / "out"))
     assert len(graphs) == 12
-    left = _pieces(tmp_path)  # of the interrupted one, which may go on: `prune` removes them once its lease is over
+    left = _pieces(tmp_path)  # of the interrupted ingestion, which may continue: `prune` removes them after its lease
     assert len(left) == 3
     folder = f"pieces/{left[0].parent.name}"
     assert prune(graphs.url, keep=1).held == (folder,)

@@ -48,7 +48,7 @@ def test_rivals_of_their_own_as_ogb_ranks_them() -> None:
         in_pieces([LinkScores(CPU, True) for _ in range(parts)], rows(score, rivals), torch.ones(60))
         for parts in (1, 4)
     ]
-    assert found[0] == found[1]  # to the last bit, in whatever order
+    assert found[0] == found[1]  # to the last bit, in any order
     theirs = ogb_evaluator("mrr").eval({"y_pred_pos": score, "y_pred_neg": rivals})
     assert found[0]["mrr"] == pytest.approx(float(theirs["mrr_list"].mean()), rel=1e-6)
     for K in (1, 3, 10):

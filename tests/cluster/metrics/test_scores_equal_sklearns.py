@@ -51,7 +51,7 @@ def test_regression(seed, count, cuts, missing, power):
         own = {
             "mae": sklearn_metrics.mean_absolute_error(true, predicted),
             "rmse": sklearn_metrics.mean_squared_error(true, predicted) ** 0.5,
-            # Of one row scikit-learn gives NaN and a warning.
+            # For one row scikit-learn gives NaN and a warning.
             "r2": sklearn_metrics.r2_score(true, predicted) if len(true) > 1 else 0.0,
         }
         for metric, value in own.items():

@@ -21,9 +21,9 @@ def failures(*times_and_places: tuple[float, float | None]) -> list[Failure]:
         (failures((0, 1.0), (1, 2.0), (2, 3.0)), 3, None),
         (failures((0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0)), 3, "4 failures within an hour, expected at most 3"),
         (failures((0, 1.0), (1, 2.0), (2, 3.0), (60, 4.0)), 3, None),  # the first has left the window
-        # A run of weeks: far more than any fixed number, and never more than one in 21 minutes.
+        # A run of weeks: many failures, but never more than one in 21 minutes.
         (failures(*((21.0 * n, float(n)) for n in range(500))), 3, None),
-        # Never two within an hour, and always the same place: a rate alone would go on for ever.
+        # Never two within an hour, and always at the same place: a rate alone would never end it.
         (failures((0, 4.5), (90, 4.5)), 3, None),
         (failures((0, 4.5), (90, 4.5), (180, 4.5)), 3, "3 failures in a row, none further than 4.50 epochs"),
         (failures((0, 4.5), (90, 4.4), (180, 4.5)), 3, "3 failures in a row, none further than 4.50 epochs"),

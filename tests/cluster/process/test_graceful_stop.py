@@ -86,6 +86,6 @@ def test_a_signal_that_the_parent_ignores_stays_ignored():
         assert not stop.asked.is_set()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with pytest.raises(KeyboardInterrupt), stop.on_signals(lambda: True, lambda _: None):
-            stop.end_now()  # also where nobody can press a key: a full disk must end the run
+            stop.end_now()  # also without a terminal: a full disk must end the run
     finally:
         signal.signal(signal.SIGINT, before)

@@ -40,7 +40,7 @@ def test_a_host_that_leaves_in_order_is_told_at_once():
 
 def test_only_open_doors_answer_and_none_is_waited_for_longer():
     with socket.create_server(("127.0.0.1", 0)) as door, socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        closed.bind(("127.0.0.1", 0))  # bound, but not listening
         ours, other = door.getsockname(), closed.getsockname()
         begun = time.monotonic()
         assert knock([ours, other, ("192.0.2.1", 9)], 0.5) == {ours}

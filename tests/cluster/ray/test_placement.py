@@ -16,7 +16,7 @@ from graphmill.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("asked", "cpus", "gpus", "expected"),
     [
-        # Nothing is asked for: all GPUs, else two workers on CPUs.
+        # No number: all GPUs, or two workers on CPUs.
         (WorkerOptions(), 4, 0, (2, "cpu")),
         (WorkerOptions(), 4, 1, (1, "gpu")),
         (WorkerOptions(), 16, 8, (8, "gpu")),
@@ -29,14 +29,14 @@ from graphmill.core.errors import ConfigError
         (WorkerOptions(2), 4, 4, (2, "gpu")),
         (WorkerOptions(2), 4, 0, (2, "cpu")),
         (WorkerOptions(2, "cpu"), 4, 8, (2, "cpu")),
-        # A number, and fewer GPUs: those that are there.
+        # A number, and fewer GPUs: all of them.
         (WorkerOptions(2), 4, 1, (1, "gpu", "2 workers asked for, 1 GPU: training on 1 worker; set device to cpu to use CPUs")),
         (WorkerOptions(8), 4, 3, (3, "gpu", "8 workers asked for, 3 GPUs: training on 3 workers; set device to cpu to use CPUs")),
         # A number, and fewer CPUs than GPUs: a worker takes one of each.
         (WorkerOptions(8), 2, 4, (2, "gpu", "8 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers; each takes a CPU and a GPU")),
         (WorkerOptions(2), 1, 2, (1, "gpu", "2 workers asked for, 1 CPU and 2 GPUs: training on 1 worker; each takes a CPU and a GPU")),
         (WorkerOptions(8, min_workers=4), 2, 4, (8, "gpu", "4 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers")),
-        # Elastic: as long as the fewest are there.
+        # Elastic: at least `min_workers`.
         (WorkerOptions(4, min_workers=1), 4, 1, (4, "gpu")),
         (WorkerOptions(4, min_workers=2), 4, 0, (4, "cpu")),
         (WorkerOptions(4, min_workers=3), 4, 2, (4, "gpu", "3 workers asked for, 2 GPUs: training on 2 workers")),
@@ -59,7 +59,7 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("asked", "gpus", "free_bytes", "data_bytes", "expected"),
     [
-        # This machine, where no cluster is to be joined: GPUs, else one process for data that fits it, else workers on CPUs.
+        # This machine, without a cluster: GPUs, or one process for data that fits it, or workers on CPUs.
         (WorkerOptions(), 2, 8 * GB, GB, (2, "gpu", "ray")),
         (WorkerOptions(), 1, 8 * GB, GB, (1, "gpu", "process")),
         (WorkerOptions(), 0, 8 * GB, GB, (1, "cpu", "process")),

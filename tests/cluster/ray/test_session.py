@@ -242,7 +242,7 @@ def test_a_folder_that_others_reach_is_refused_before_ray_starts(
             pass
         folder.chmod(0o777)
         monkeypatch.setattr(tempfile, "tempdir", name)
-        with _private_folder(SessionOptions()) as private:  # of two places the one that others cannot change
+        with _private_folder(SessionOptions()) as private:  # the parent folder that others cannot change
             assert private.parent == Path("/tmp").resolve()
         with (
             pytest.raises(ConfigError, match=f"{name} has mode 0777; run: chmod go-w"),

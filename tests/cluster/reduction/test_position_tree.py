@@ -73,5 +73,5 @@ def test_every_addition_is_one_of_the_trees():
     (total,) = fold([leaf(position, str(position)) for position in range(7)], 7, add)
     assert total == Node(0, 7, "(((0+1)+(2+3))+((4+5)+6))")
     assert len(added) == 6
-    # Two neighbors that are no pair of the tree are not added.
+    # Neighbors that are not a pair of the tree are not added.
     assert fold([leaf(1, "1"), leaf(2, "2")], 7, add) == [leaf(1, "1"), leaf(2, "2")]

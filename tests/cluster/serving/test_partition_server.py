@@ -264,9 +264,7 @@ def test_a_file_that_is_cut_or_overwritten_under_a_server_is_named(ray, tmp_path
             stream.write(np.full_like(indices, 10**9).tobytes())
         with pytest.raises(DamageError, match=r"^partition server 1: .*topology\.arrow: expected the bytes that"):
             router.sample_neighbors(np.array([150]), 3, 0)
-        os.truncate(
-            stored_file(tmp_path / "graph", "part-00000/features.arrow"), 0
-        )  # its server dies, and is started again
+        os.truncate(stored_file(tmp_path / "graph", "part-00000/features.arrow"), 0)  # its server dies and is restarted
         with pytest.raises(FormatError, match=r"^partition server 0: .*features\.arrow: expected the bytes") as raised:
             router.fetch(np.array([50]))
         assert "\n" not in str(raised.value)

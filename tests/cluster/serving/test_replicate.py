@@ -62,7 +62,7 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
     lost.unlink()
     with partition_servers(open_graph(copy.url), ServerOptions(local_reads=False)) as servers:
         assert lost.exists()
-        shutil.rmtree(tmp_path / "copy")  # a host that comes without any of it: the server starts anew elsewhere
+        shutil.rmtree(tmp_path / "copy")  # as on a new host without the files
         for info in servers.infos:
             os.kill(info.pid, signal.SIGKILL)
         np.testing.assert_array_equal(connect(servers).fetch(np.arange(200)).feature, expected)
@@ -77,7 +77,7 @@ def held(options: ServerOptions, graph: StoredGraph):
 
 
 def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_processes(origin, tmp_path):
-    stored = open_graph(f"simplecache::file://{origin.path}")  # a filesystem that is not local, which actors read too
+    stored = open_graph(f"simplecache::file://{origin.path}")  # not a local filesystem, but readable by actors
     folder, options = tmp_path / "cache", NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
     expected = NeighborSampler(local_router(origin), options).sample(0, 0)
     ingest(random_listed_graph(50, 90), str(tmp_path / "other"), IngestOptions(num_partitions=1))

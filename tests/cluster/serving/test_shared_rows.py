@@ -133,7 +133,7 @@ def mapped_memory(pid: int) -> set[str]:
     """Inodes of our memory files that a process maps."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except OSError:  # it has just ended, or is somebody else's
+    except OSError:  # it has just ended, or belongs to another user
         return set()
     return {line.split()[4] for line in lines if "memfd:graphmill-rows" in line}
 

@@ -175,7 +175,7 @@ def test_accumulated_batches_give_the_large_batchs_steps(penalised):
     assert found == pytest.approx(losses, rel=1e-5)
     for ours, theirs in zip(small.model.parameters(), large.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
-    # Fewer at once is another training.
+    # Fewer micro-batches give another training.
     _, others = whole_epoch_steps(spec(3, build, micro_batches=2))
     assert others[1:] != pytest.approx(losses[1:], rel=1e-3)
 
@@ -430,7 +430,7 @@ def test_patience_is_counted_over_a_resume(reports):
         _, again, resumed = run_alone(spec(**PATIENT), reports / name, reports / "whole" / name)
         assert resumed == result
         assert again.epochs == reporter.epochs[int(name.split("-")[1]) :]
-    # What has stopped stays so until it is given more patience.
+    # A stopped run stays stopped until it gets more patience.
     longer = spec(**PATIENT | {"patience": None, "epochs": worker.next_epoch + 1})
     _, more, _ = run_alone(longer, reports / "more", latest_of(reports / "whole"))
     assert len(more.epochs) == 1
@@ -445,7 +445,7 @@ class UnevenScores(Regression):
         compute = made.compute
 
         def uneven() -> dict[str, float]:
-            # Rank 0's is always 0, the other's falls.
+            # Rank 0's score is always 0, the other rank's falls.
             return {"mae": -float(dist.get_rank()) * next(self.calls), "count": compute()["count"]}
 
         made.compute = uneven

@@ -24,7 +24,7 @@ from tests.certificates import certificates
 from tests.waiting import wait_until
 
 DESCRIPTORS = 64
-HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)  # the first bytes of TLS, each as it may be
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)  # valid first bytes of a TLS handshake
 
 
 def rows_of(request: Any) -> NodeRows:
@@ -40,7 +40,7 @@ def ask(endpoint: Endpoint) -> None:
 
 def serve(pipe: Connection) -> None:
     """The server's process. A message sets the limit of descriptors (None: the open ones; 0: no change) and is answered by the processor time so far."""
-    message_server._TOKEN_S = 600.0  # the bound of connections has to do
+    message_server._TOKEN_S = 600.0  # only the bound on connections ends them
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, most))
     server = MessageServer(rows_of, "127.0.0.1", None, 2)
@@ -120,7 +120,9 @@ def test_without_a_descriptor_left_the_oldest_unproven_connections_make_room(ser
     with hostile(endpoint, 6) as lines:
         wait_until(lambda: all(line.recv(1, socket.MSG_PEEK) for line in lines))
         limit(None)
-        held = [connect(endpoint, 30.0, 30.0) for _ in range(2)]  # one may have the place of an `accept` that waited
+        held = [
+            connect(endpoint, 30.0, 30.0) for _ in range(2)
+        ]  # one may use a descriptor that a waiting `accept` had reserved
         kept = [is_open(line) for line in lines]
     assert not kept[0]
     assert kept[-1]

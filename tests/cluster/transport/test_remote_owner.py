@@ -338,9 +338,9 @@ def test_garbage_is_answered_by_an_error(graph: StoredGraph) -> None:
             reply = line.receive(20.0)
             assert isinstance(reply, Failure)
             assert reply.kind == "StageError"
-            with pytest.raises(ConnectionResetError):  # nobody knows where the next message begins
+            with pytest.raises(ConnectionResetError):  # the beginning of the next message is unknown
                 line.receive(20.0)
-        # A reply in place of a request.
+        # A reply instead of a request.
         line = connect(server.endpoint, 20.0, 20.0)
         line.send(rows_of(FetchRows(NODE)), 20.0)
         reply = line.receive(20.0)
@@ -504,7 +504,7 @@ def test_a_request_whose_asker_has_gone_is_not_answered(seen: str, monkeypatch: 
                 break
         if seen == "when its turn comes":
             first.set()
-        assert dropped.wait(30)  # else the server looks every second
+        assert dropped.wait(30)  # otherwise at the server's next look, within a second
         first.set()
         assert isinstance(busy.result(), NodeRows)
         assert isinstance(ask(server.endpoint).submit(FetchRows(NODE)).result(), NodeRows)

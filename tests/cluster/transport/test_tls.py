@@ -91,7 +91,7 @@ def test_with_tls_alone_traffic_is_secret_and_a_changed_byte_is_noticed(fitting,
             with pytest.raises(OSError, match=r"(?i)bad record mac"):
                 line.receive(30.0)
         else:
-            assert (line.receive(30.0).original_id != NODE).sum() == 1  # one wrong row, and no word
+            assert (line.receive(30.0).original_id != NODE).sum() == 1  # one wrong row, without an error
         assert (b"FetchRows" in between.seen[0]) != tls
         between.close()
 
