@@ -235,6 +235,14 @@ def test_moments_of_something_else_are_refused(saved, change, message):
         load_optimizer(directory / "optimizer.safetensors", optimizer)
 
 
+@pytest.mark.parametrize("key", ["99.x", "00.x", "²", "9" * 5000])
+def test_states_of_another_optimizer_are_of_its_parameters(tmp_path, key):
+    optimizer = torch.optim.SGD(_trained()[0].parameters(), lr=0.1)
+    save_file({key: torch.ones(())}, tmp_path / "optimizer.safetensors")
+    with pytest.raises(FormatError, match="expected a state of 4 parameters, found"):
+        load_optimizer(tmp_path / "optimizer.safetensors", optimizer)
+
+
 @pytest.mark.parametrize(
     "text", ["9" * 5000, "[" * 5000, '{"next_epoch": 1e999}', '{"best_score": 1' + "0" * 400 + "}", "\x00", "NaN"]
 )
