@@ -1,6 +1,6 @@
 """Options for reading an edge list, apart from the reader: a command line names them without loading Arrow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from graphmill.core.errors import ConfigError
@@ -76,9 +76,12 @@ class EdgeListOptions:
     """The file gives each undirected edge once: ingestion adds the reverse."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, list):  # names of columns, as Python's users write them
-                object.__setattr__(self, name, tuple(value))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, tuple) and isinstance(
+                value, list | str
+            ):  # as Python's users write names of columns
+                object.__setattr__(self, field.name, (value,) if isinstance(value, str) else tuple(value))
         if self.num_nodes is not None and self.num_nodes < 1:
             raise ConfigError(f"num_nodes must be at least 1, got {self.num_nodes}; set --edge-list.num-nodes")
         if self.most_categories < 1:
