@@ -29,7 +29,7 @@ from graphmill.storage.format.source import (
 from graphmill.storage.format.stored_links import Links
 from graphmill.storage.ingestion.ingest_options import NO_REVERSE, IngestOptions, LinkSplitOptions
 from graphmill.storage.ingestion.typed_sources import OnlyRelation, Reversed, reverse_of
-from graphmill.storage.splits.time_splits import split_of_times, times_at
+from graphmill.storage.splits.drawn_split import split_of_times, times_at
 
 Sizes = tuple[int | None, int]  # nodes of a relation's source type, None where it is the target type, and of that
 _CHUNK = 1 << 20  # edges whose times are read at once

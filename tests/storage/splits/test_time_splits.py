@@ -13,7 +13,7 @@ from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions, SplitOptions
-from graphmill.storage.splits.time_splits import split_of_times, times_at
+from graphmill.storage.splits.drawn_split import split_of_times, times_at
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
