@@ -1,1 +1,1 @@
-"""Splits that ingestion draws: their options, and who trains, validates and tests. Imports: storage.format, core."""
+"""Splits that ingestion draws: their options, and which rows train, validate and test. Imports: storage.format, core."""

@@ -1,4 +1,4 @@
-"""Splits with given shares: drawn at random, drawn from each class, or of whole groups such as scaffolds."""
+"""Splits with given shares: drawn at random, from each class, of whole groups such as scaffolds, or by time."""
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -20,18 +20,18 @@ Times = Callable[[], Iterator[np.ndarray]]  # int64, in pieces, the same at each
 
 @runtime_checkable
 class SplitSource(Protocol):
-    """Nodes whose features are learnt of their training rows: the split that ingestion draws is theirs as well."""
+    """Nodes whose features depend on which rows train, so ingestion must give them the split that it draws."""
 
     def with_split(self, split: SplitOptions) -> Any:
-        """The same source with this split in place of its own."""
+        """A copy of the source with this split."""
         ...
 
 
 def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.ndarray | None) -> np.ndarray:
-    """int8 [n], SPLIT_*: the rows that are `chosen` (bool [n]) by the options' shares, the others in none.
+    """int8 [n], SPLIT_*: divides the rows that are `chosen` (bool [n]) by the options' shares; the other rows are in no part.
 
-    `label`: [n], the classes of a split by label, the groups of one by scaffold. A function of the seed and a row's place. Raises DataError where there are
-    fewer than two rows, or groups, to divide.
+    `label` [n]: the classes (split by label) or groups (split by scaffold). The result is a function of the seed and a row's position.
+    Raises DataError if there are fewer than two rows, or groups, to divide.
     """
     rows, key, whole = np.flatnonzero(chosen), derive_key(options.seed, _SPLIT), options.by == "scaffold"
     group = np.zeros(len(rows), np.int64) if label is None else np.unique(label[rows], return_inverse=True)[1]
@@ -46,7 +46,8 @@ def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.n
 def split_of_nodes(
     name: str, options: SplitOptions, num_nodes: int, label: np.ndarray | None, time: np.ndarray | None
 ) -> np.ndarray:
-    """int8 [num_nodes]: the split of nodes that have a label, or of all where there are none. Raises ConfigError where the nodes have not what it is drawn by."""
+    """int8 [num_nodes]: the split of the labelled nodes, or of all nodes if none has a label. Raises ConfigError if the nodes lack the column that the
+    options split by."""
     chosen = np.ones(num_nodes, bool)
     if label is not None:
         rows = label.reshape(num_nodes, -1)
@@ -64,7 +65,7 @@ def split_of_nodes(
 
 
 def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
-    """How many of `count` rows train, validate and test: shares of the latter are rounded up, as scikit-learn does, while one row trains."""
+    """How many of `count` rows train, validate and test. As in scikit-learn, validation and test sizes are rounded up; at least one row trains."""
     valid = min(ceil(shares[1] * count), count - 1)
     test = min(ceil(shares[2] * count), count - 1 - valid) if len(shares) > 2 else 0
     return [count - valid - test, valid, test]
@@ -73,7 +74,7 @@ def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
 def _of_each_class(group: np.ndarray, sizes: list[int], order: np.ndarray) -> np.ndarray:
     count = np.bincount(group)
     kept = _stratified(count, sizes[0] + sizes[1])
-    ends = np.stack([_stratified(kept, sizes[0]), kept])  # of each class, how many train, and train or validate
+    ends = np.stack([_stratified(kept, sizes[0]), kept])  # per class: how many train, how many train or validate
     by_group, codes = np.lexsort((order, group)), np.empty(len(group), np.int8)
     place = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)  # within its class
     codes[by_group] = SPLIT_TRAIN + (place >= ends[:, group[by_group]]).sum(axis=0)
@@ -81,7 +82,7 @@ def _of_each_class(group: np.ndarray, sizes: list[int], order: np.ndarray) -> np
 
 
 def _stratified(count: np.ndarray, size: int) -> np.ndarray:
-    """How many of each class are among `size` of all: its share, the largest remainders rounded up, as scikit-learn has it."""
+    """How many rows of each class a sample of `size` rows has: proportional, largest remainders rounded up, as in scikit-learn."""
     share = count * (size / count.sum())
     taken = np.floor(share).astype(np.int64)
     taken[np.argsort(taken - share, kind="stable")[: size - taken.sum()]] += 1
@@ -89,7 +90,8 @@ def _stratified(count: np.ndarray, size: int) -> np.ndarray:
 
 
 def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
-    """The largest group first, each into the first part that has room, else into the one that lacks most; no part that should have rows stays empty."""
+    """Places groups from the largest on, each into the first part with room, else into the part that lacks most rows. No part that should have rows
+    stays empty."""
     count = np.bincount(group)
     groups_of: list[list[int]] = [[], [], []]
     room = list(sizes)
@@ -99,7 +101,7 @@ def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
         room[part] -= count[each]
     for part in range(3):  # the test part may give its last group
         givers = [of_part for i, of_part in enumerate(groups_of) if len(of_part) > (i < 2 or part == 2)]
-        if sizes[part] and not groups_of[part] and givers:  # the smallest of the part with most of them
+        if sizes[part] and not groups_of[part] and givers:  # takes the smallest group of the part with most groups
             groups_of[part].append(max(givers, key=len).pop())
     codes = np.empty(len(count), np.int8)
     for code, of_part in zip((SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST), groups_of, strict=True):
@@ -108,15 +110,15 @@ def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
 
 
 def split_of_times(time: np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
-    """int8: SPLIT_TRAIN for times up to the first of two ends, that included, SPLIT_VALID up to the second, else SPLIT_TEST."""
+    """int8: SPLIT_TRAIN for times <= ends[0], SPLIT_VALID for times <= ends[1], else SPLIT_TEST."""
     codes = np.array([SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST], np.int8)
     return codes[np.searchsorted(np.asarray(ends, np.int64), time, side="left")]
 
 
 def times_at(times: Times, shares: tuple[float, ...]) -> tuple[int, ...]:
-    """For each share, the earliest of the times that at least this share of all is no later than.
+    """Quantiles: for each share s, the smallest time t with at least s of all times <= t; () if there are no times.
 
-    Exact, in bounded memory: the times are read once for their range, then once for each 16 bits of it. () where there are none.
+    Exact, in bounded memory: reads the times once for their range, then once per 16 bits of the range.
     """
     count, low, high = 0, 0, -1
     for piece in times():
@@ -130,7 +132,7 @@ def times_at(times: Times, shares: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def _ranked(times: Times, rank: int, low: int, high: int) -> int:
-    """The time of this rank, from 1, among those from `low` to `high`."""
+    """The time of rank `rank` (from 1) among the times from `low` to `high`."""
     while low < high:
         width = (high - low) // _BINS + 1
         counts = np.zeros(_BINS, np.int64)

@@ -1,4 +1,4 @@
-"""Options of a split that ingestion draws; needs Python alone, so that `ingest --help` is instant."""
+"""Options of a split that ingestion draws. Imports only Python, so that `ingest --help` is instant."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,19 +10,19 @@ TWO_SHARES = "two shares between 0 and 1, in ascending order (0.8 0.9)"
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """A split, of nodes or of the graphs of a set, that takes the place of the source's own."""
+    """A split of nodes, or of the graphs of a set, that replaces the split of the source."""
 
     by_time: tuple[float, ...] = ()
-    """Two shares, 0.8 0.9: the first 80 % of the nodes by time train, those up to 90 % validate, the last test; all of one time are in one
-    split. Where nodes have labels, they are those with one, and the others are in none."""
+    """Two shares, such as 0.8 0.9: the first 80 % of the nodes by time train, the nodes up to 90 % validate, the rest test. Nodes of equal time are in one
+    split. If nodes have labels, only labelled nodes are split."""
     shares: tuple[float, ...] = ()
-    """Shares that train, validate and test, 1 in all: 0.8 0.1 0.1, or 0.8 0.2 without a test part. Of all that has a label or a target; parts have the sizes that
-    scikit-learn's train_test_split gives, and one at least validates."""
+    """Shares that train, validate and test, with sum 1: 0.8 0.1 0.1, or 0.8 0.2 without a test part. Rows without label and target are in no part. Parts have
+    the sizes of scikit-learn's train_test_split; at least one row validates."""
     by: Literal["random", "label", "scaffold", "time"] = "random"
-    """random: drawn by --split.seed; label: drawn so from each class; scaffold: molecules of one Murcko scaffold are in one part, the largest groups train;
-    time: as by_time."""
+    """random: drawn by --split.seed; label: drawn separately from each class; scaffold: molecules of one Murcko scaffold are in one part, the largest groups
+    train; time: as by_time."""
     seed: int = 0
-    """What is drawn is a function of it and of a row's place in the source."""
+    """Seed of the draw, which is a function of this seed and a row's position in the source."""
 
     def __post_init__(self) -> None:
         shares = self.shares
@@ -34,7 +34,7 @@ class SplitOptions:
 
     @property
     def time_shares(self) -> tuple[float, ...]:
-        """Of a split by time: the shares up to which nodes train and validate; else empty."""
+        """For a split by time, the shares up to which nodes train and validate; else empty."""
         drawn = (self.shares[0], round(sum(self.shares[:2]), 12)) if self.by == "time" else ()
         return self.by_time or drawn
 
