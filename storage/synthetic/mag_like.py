@@ -24,7 +24,7 @@ from graphmill.storage.format.source import (
     SourceInfo,
     TypedSource,
 )
-from graphmill.storage.synthetic.products_like import normal_entries
+from graphmill.storage.synthetic.products_like import noisy_rows, normal_rows
 
 # Purposes of derived keys. Changing one changes every such graph: bump GENERATOR_VERSION.
 _CENTROID, _FEATURE, _LABEL, _OTHER_LABEL, _SPLIT, _EDGE = range(6)
@@ -134,32 +134,29 @@ class _Nodes:
             of_papers = {"label": self._labels(node), "split": self._splits(node)} if self._is_paper else {}
             yield NodeChunk(feature=self._features(node), **of_papers)
 
-    def _hashes(self, counter: np.ndarray, *purpose: int) -> np.ndarray:
-        return hash_counters(derive_key(self.options.seed, *purpose), counter)
+    def _key(self, *purpose: int) -> int:
+        return derive_key(self.options.seed, *purpose)
+
+    def _draws(self, purpose: int, node: np.ndarray) -> np.ndarray:
+        return unit_interval(hash_counters(self._key(purpose), node))
 
     @cached_property
     def _centroid(self) -> np.ndarray:
         """float32 [num_classes, feature_dim]"""
-        shape = (self._num_classes, self.options.feature_dim)
-        entries = normal_entries(self._hashes(np.arange(shape[0] * shape[1]), _CENTROID))
-        return entries.reshape(shape) * np.float32(_SIGNAL)
+        return normal_rows(self._key(_CENTROID), np.arange(self._num_classes), self.options.feature_dim) * np.float32(
+            _SIGNAL
+        )
 
     def _features(self, node: np.ndarray) -> np.ndarray:
-        dim, purpose = self.options.feature_dim, (_FEATURE,) if self._is_paper else (_FEATURE, self.number)
-        feature = self._centroid[node % self._num_classes]
-        rows_at_once = max(1, (1 << 16) // dim)  # so that temporaries stay in cache
-        for start in range(0, len(node), rows_at_once):
-            some = slice(start, start + rows_at_once)
-            feature[some] += normal_entries(self._hashes(node[some, None] * dim + np.arange(dim), *purpose))
-        return feature
+        key = self._key(_FEATURE) if self._is_paper else self._key(_FEATURE, self.number)
+        return noisy_rows(key, node, self._centroid[node % self._num_classes])
 
     def _labels(self, paper: np.ndarray) -> np.ndarray:
-        is_noisy = unit_interval(self._hashes(paper, _LABEL)) < _LABEL_NOISE
-        other = (unit_interval(self._hashes(paper, _OTHER_LABEL)) * self._num_classes).astype(np.int64)
-        return np.where(is_noisy, other, paper % self._num_classes)
+        other = (self._draws(_OTHER_LABEL, paper) * self._num_classes).astype(np.int64)
+        return np.where(self._draws(_LABEL, paper) < _LABEL_NOISE, other, paper % self._num_classes)
 
     def _splits(self, paper: np.ndarray) -> np.ndarray:
-        share = unit_interval(self._hashes(paper, _SPLIT))
+        share = self._draws(_SPLIT, paper)
         code = np.where(share < _TRAIN, SPLIT_TRAIN, np.where(share < _TRAIN + _VALID, SPLIT_VALID, SPLIT_TEST))
         return code.astype(np.int8)[:, None]
 

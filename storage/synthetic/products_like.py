@@ -167,11 +167,8 @@ class SyntheticGraph:
     @cached_property
     def _centroid(self) -> np.ndarray:
         """float32 [num_classes, feature_dim]"""
-        count = self.options.num_classes * self.options.feature_dim
-        entries = normal_entries(hash_counters(self._key(_CENTROID), np.arange(count))) * np.float32(
-            self.options.feature_signal
-        )
-        return entries.reshape(self.options.num_classes, self.options.feature_dim)
+        rows = normal_rows(self._key(_CENTROID), np.arange(self.options.num_classes), self.options.feature_dim)
+        return rows * np.float32(self.options.feature_signal)
 
     def _community_of(self, node: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._offset, node, side="right") - 1
@@ -191,18 +188,21 @@ class SyntheticGraph:
         return split[:, None]
 
     def _features(self, node: np.ndarray) -> np.ndarray:
-        feature = self._centroid[self._community_of(node)]
-        dim, column = self.options.feature_dim, np.arange(self.options.feature_dim)
-        rows_at_once = max(1, _BLOCK_DRAWS // dim)
-        for start in range(0, len(node), rows_at_once):
-            some = slice(start, start + rows_at_once)
-            counter = node[some, None] * dim + column
-            feature[some] += normal_entries(hash_counters(self._key(_FEATURE), counter))
-        return feature
+        return noisy_rows(self._key(_FEATURE), node, self._centroid[self._community_of(node)])
 
 
-def normal_entries(hashes: np.ndarray) -> np.ndarray:
-    """float32 of mean 0 and variance 1: the sum of four uniform 16-bit lanes (Irwin-Hall), the same on every machine."""
+def noisy_rows(key: int, node: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """`rows` (float32 [n, dim], changed in place) with the noise of these nodes added."""
+    rows_at_once = max(1, _BLOCK_DRAWS // rows.shape[1])
+    for start in range(0, len(node), rows_at_once):
+        block = slice(start, start + rows_at_once)
+        rows[block] += normal_rows(key, node[block], rows.shape[1])
+    return rows
+
+
+def normal_rows(key: int, node: np.ndarray, dim: int) -> np.ndarray:
+    """float32 [n, dim] of mean 0 and variance 1: sums of four uniform 16-bit lanes (Irwin-Hall), the same on every machine."""
+    hashes = hash_counters(key, node[:, None] * dim + np.arange(dim))
     lanes = hashes.view(np.uint16).reshape(*hashes.shape, 4)
     total = lanes[..., 0].astype(np.int32)
     for lane in (1, 2, 3):

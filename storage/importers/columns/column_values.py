@@ -20,15 +20,12 @@ from graphmill.storage.importers.columns.column_roles import (
     listed,
     mask_of,
 )
-from graphmill.storage.importers.memory.array_graph import label_column, split_column, time_column
+from graphmill.storage.importers.memory.array_graph import SPLIT_WORDS, label_column, split_column, time_column
 from graphmill.storage.ingestion.string_ids import is_text_type
 
 Column: TypeAlias = Any  # a pa.Array or pa.ChunkedArray
-_CODES = tuple(map(str, range(len(SPLIT_NAMES))))
-SPLIT_CODES = {text: code for code, name in enumerate(SPLIT_NAMES) for text in (name, str(code))} | {
-    **dict.fromkeys(("val", "validation"), SPLIT_VALID),
-    **dict.fromkeys(NULLS, 0),
-}
+_CODES = {str(code): code for code in range(len(SPLIT_NAMES))}
+SPLIT_CODES = {**SPLIT_WORDS, **_CODES, **dict.fromkeys(NULLS, 0)}
 
 
 def is_list_type(kind: pa.DataType) -> bool:
@@ -39,18 +36,26 @@ def is_number_type(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
+def check_no_null(column: Column, where: Callable[[int], str], what: str, expected: str) -> None:
+    """Raises DataError with the place of the first empty field."""
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{where(row)}: {what}: expected {expected}, found an empty field")
+
+
+def _without_decimals(column: Column) -> Column:
+    """Decimals as floats, and a single chunk as it is: joining chunks would copy it."""
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1 else column
+
+
 def whole_numbers(column: Column, where: Callable[[int], str], what: str) -> np.ndarray:
     """int64 ids: whole numbers, also written as floats or decimals. Raises DataError with the place of an empty field and of another number."""
     if not is_number_type(column.type):
         raise DataError(f"{what}: expected integer ids, found {column.type}")
-    if column.null_count:
-        row = int(np.argmax(np.asarray(column.is_null())))
-        raise DataError(f"{where(row)}: {what}: expected an id, found an empty field")
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1:  # joining chunks would copy it
-        column = column.chunk(0)
-    ids = np.asarray(column)
+    check_no_null(column, where, what, "an id")
+    ids = np.asarray(_without_decimals(column))
     if ids.dtype.kind != "f" and ids.dtype != np.uint64:
         return ids.astype(np.int64, copy=False)
     if ids.dtype.kind == "f":
@@ -69,14 +74,10 @@ def times(column: Column, path: str, where: Callable[[int], str], what: str) -> 
     """int64: whole numbers, or dates, also in text by ISO 8601, as microseconds since 1970. Raises DataError for others, and for an empty field."""
     if is_text_type(column.type):
         column = _dates_of_text(column, where, what)
-    if column.null_count:
-        row = int(np.argmax(np.asarray(column.is_null())))
-        raise DataError(f"{where(row)}: {what}: expected a time in every row, found an empty field")
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
+    check_no_null(column, where, what, "a time in every row")
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         return np.asarray(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
-    return time_column(np.asarray(column), f"{path}: {what}")
+    return time_column(np.asarray(_without_decimals(column)), f"{path}: {what}")
 
 
 def are_dates(column: Column) -> bool:
@@ -153,10 +154,7 @@ def numbers(column: Column, what: str) -> np.ndarray:
         column = column.cast(pa.int8())
     if not is_number_type(column.type):
         raise DataError(f"{what}: expected numbers, found {column.type}")
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1:
-        column = column.chunk(0)
+    column = _without_decimals(column)
     values = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
     return values.astype(np.float32)
 
@@ -170,9 +168,8 @@ def labels(
     """
     if is_text_type(column.type):
         return _classes_of_text(column.cast(pa.string()), what, kind, names, problem)
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
+    column = _without_decimals(column)
+    if not (is_number_type(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(f"{what}: expected numbers or text as labels, found {column.type}")
     if names and kind != "class":
         raise DataError(f"{what}: expected text as labels, of the classes {listed(names)}, found {column.type}")

@@ -7,6 +7,7 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,16 @@ NPY_ERRORS: tuple[type[Exception], ...] = (
 )
 LABEL_KINDS = ("auto", "class", "number", "several")
 _MOST_CLASSES = 1000  # that floats are
+
+
+def load_npy(path: str | Path) -> np.ndarray:
+    """The array of a `.npy`, mapped. DataError for a file that is missing, damaged or pickled."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except NPY_ERRORS as error:
+        raise DataError(f"{path}: expected a plain .npy array, got: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -75,35 +86,37 @@ class ArrayGraph:
         return describe(self)
 
     def __post_init__(self) -> None:
-        for of, names in _COLUMNS.items():
-            for entry, what in names.items():
-                if (given := getattr(self, entry)) is None:
+        for owner, names in _COLUMNS.items():
+            for entry, noun in names.items():
+                if (values := getattr(self, entry)) is None:
                     continue
-                column = self._coerced(entry, given, f"{self.name}: {what}")
+                column = self._coerced(entry, values, f"{self.name}: {noun}")
                 object.__setattr__(self, entry, column)
                 rows = column.shape[0] if hasattr(column, "shape") else len(column)
-                if rows != (count := len(self.src) if of == "edge" else self.num_nodes):
-                    raise DataError(f"{self.name}: {what} must have one row per {of}: {count} {of}s, got {rows} rows")
+                if rows != (count := len(self.src) if owner == "edge" else self.num_nodes):
+                    raise DataError(
+                        f"{self.name}: {noun} must have one row per {owner}: {count} {owner}s, got {rows} rows"
+                    )
 
-    def _coerced(self, entry: str, given: Any, what: str) -> Any:
-        """A column as it is stored."""
+    def _coerced(self, entry: str, values: Any, what: str) -> Any:
+        """The column `entry` as it is stored."""
         if entry in ("src", "dst"):
-            return whole_rows(given, what)
-        may_be_text = entry in ("label", "split", "strings") and not isinstance(given, Mapping | StringIds)
-        if may_be_text and (words := as_text(given)) is not None:
+            return whole_rows(values, what)
+        may_be_text = entry in ("label", "split", "strings") and not isinstance(values, Mapping | StringIds)
+        if may_be_text and (words := as_text(values)) is not None:
             return self._of_words(entry, words, what)
-        if entry == "split" and isinstance(given, Mapping):
-            return rows_split(given, self.num_nodes, self.name)
-        if entry == "strings" or (entry == "feature" and hasattr(given, "tocsr")):
-            return given if entry == "strings" else given.tocsr()
+        if entry == "split" and isinstance(values, Mapping):
+            return rows_split(values, self.num_nodes, self.name)
+        if entry == "strings" or (entry == "feature" and hasattr(values, "tocsr")):
+            return values if entry == "strings" else values.tocsr()
         if entry.endswith("time"):
-            return time_column(as_array(given, what, TIMES), what)
-        array = as_array(given, what)
-        one = array.shape[1:] in ((), (1,))  # number of each
+            return time_column(as_array(values, what, TIMES), what)
+        array = as_array(values, what)
+        is_vector = array.shape[1:] in ((), (1,))
         if entry == "label":
-            told = one and self.num_classes is not None and self.label_kind == "auto"
-            return label_column(array, self.name, "class" if told else self.label_kind)
-        if one and entry.startswith("edge"):
+            are_classes = is_vector and self.num_classes is not None and self.label_kind == "auto"
+            return label_column(array, self.name, "class" if are_classes else self.label_kind)
+        if is_vector and entry.startswith("edge"):
             return array.reshape(-1) if entry == "edge_weight" else array.reshape(-1, 1)
         if entry == "split" and (array.ndim != 2 or array.dtype.kind not in "iu"):
             raise DataError(
@@ -130,14 +143,14 @@ class ArrayGraph:
             return ids
         if entry == "label" and self.label_kind not in ("auto", "class"):
             raise DataError(f"{what}: expected numbers, got text; label_kind is {self.label_kind}")
-        names = [*_SPLIT_WORDS] if entry == "split" else [*self.class_names]
+        names = [*SPLIT_WORDS] if entry == "split" else [*self.class_names]
         names = names or sorted(pc.unique(words.drop_null()).to_pylist())
         codes = pc.index_in(words, pa.array(names, words.type))
         if codes.null_count > words.null_count:
             other = words.filter(pc.and_(codes.is_null(), words.is_valid()))[0].as_py()
             raise DataError(f"{what}: expected {', '.join(names)[:200]}, got {other[:40]!r}")
         if entry == "split":
-            return np.array([*_SPLIT_WORDS.values(), 0], np.int8)[codes.fill_null(len(names))][:, None]
+            return np.array([*SPLIT_WORDS.values(), 0], np.int8)[codes.fill_null(len(names))][:, None]
         object.__setattr__(self, "class_names", tuple(names))
         return np.asarray(codes.fill_null(-1)).astype(np.int64)
 
@@ -181,7 +194,7 @@ class ArrayGraph:
 
 
 _NONE = np.empty(0, np.int64)
-_SPLIT_WORDS = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_VALID, "validation": SPLIT_VALID}
+SPLIT_WORDS = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_VALID, "validation": SPLIT_VALID}
 _COLUMNS = {  # how messages call them; src before what is as long
     "edge": {"src": "src", "dst": "dst"} | {f"edge_{name}": f"edge {name}s" for name in ("weight", "feature", "time")},
     "node": {"feature": "features", "label": "labels", "split": "splits", "node_time": "node times", "strings": "ids"},

@@ -6,9 +6,13 @@ from typing import Any
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
-from graphmill.storage.importers.memory.graph_objects import only_graph, split_of, stored_split, tell_unread
-
-_MASKS = ("train_mask", "val_mask", "test_mask")
+from graphmill.storage.importers.memory.graph_objects import (
+    SPLIT_ENTRIES,
+    only_graph,
+    split_of,
+    stored_split,
+    tell_unread,
+)
 
 
 def dgl_graph(
@@ -114,7 +118,7 @@ def _node_columns(
     num_nodes: int,
     name: str,
 ) -> dict[str, Any]:
-    tell_unread(name, data, (feature, label, node_time, *_MASKS))
+    tell_unread(name, data, (feature, label, node_time, *SPLIT_ENTRIES))
     return {
         "feature": data.get(feature),
         "label": data.get(label),

@@ -9,12 +9,17 @@ from graphmill.core.errors import DataError
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes, edge_rows
 from graphmill.storage.importers.memory.as_array import as_array
-from graphmill.storage.importers.memory.graph_objects import only_graph, split_of, stored_split, tell_unread
+from graphmill.storage.importers.memory.graph_objects import (
+    SPLIT_ENTRIES,
+    only_graph,
+    split_of,
+    stored_split,
+    tell_unread,
+)
 
 _READ = frozenset(
     {"x", "y", "edge_index", "edge_weight", "edge_attr", "time", "edge_time", "node_time", "num_nodes", "num_classes"}
-    | {f"{part}_{kind}" for part in ("train", "val", "test") for kind in ("mask", "idx")}
-    | {"valid_idx", "name", "batch", "ptr"}
+    | {"name", "batch", "ptr", *SPLIT_ENTRIES}
 )
 
 

@@ -9,6 +9,12 @@ import numpy as np
 from graphmill.core.errors import DataError
 from graphmill.storage.importers.memory.array_graph import mask_split, rows_split
 
+_PARTS = ("train", "val", "valid", "test")
+# Entries that `stored_split` reads.
+SPLIT_ENTRIES = tuple(
+    f"{part}_{kind}" for part in _PARTS for kind in ("mask", "idx") if (part, kind) != ("valid", "mask")
+)
+
 
 def only_graph(data: Any, name: str) -> Any:
     """`data`, or the only graph of a list or of a data set of PyG, DGL, OGB or torch. DataError where it has several, or none."""
@@ -36,7 +42,7 @@ def stored_split(
     if split_idx is not None:
         return rows_split(split_idx, num_nodes, name)
     masks = mask_split([get(f"{part}_mask") for part in ("train", "val", "test")], num_nodes, name)
-    rows = {part: idx for part in ("train", "val", "valid", "test") if (idx := get(f"{part}_idx")) is not None}
+    rows = {part: idx for part in _PARTS if (idx := get(f"{part}_idx")) is not None}
     if not rows:
         return masks
     named = rows_split(rows, num_nodes, name)

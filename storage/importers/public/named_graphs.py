@@ -18,7 +18,7 @@ from graphmill.storage.filesystem.filesystem_errors import one_line
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from graphmill.storage.importers.files.npz_members import NpzMembers, open_npz
 from graphmill.storage.importers.files.pickle_reader import Refused, array, read_pickle
-from graphmill.storage.importers.memory.array_graph import NPY_ERRORS, ArrayGraph, mask_sets, split_sets
+from graphmill.storage.importers.memory.array_graph import ArrayGraph, load_npy, mask_sets, split_sets
 
 _MAX_WIDTH = 1 << 20  # features become dense; Planetoid's widest set has 61,278
 _VALIDATE = 500  # nodes, of Planetoid's public split
@@ -112,7 +112,7 @@ def wikipedia(folder: Path, file: str) -> ArrayGraph:
 
 def saint(folder: Path, name: str) -> ArrayGraph:
     """Flickr and Yelp (arXiv:1907.04931): a CSR matrix, features, and JSON files of classes (of Yelp a list of 0 and 1 each) and parts."""
-    feature = _npy(folder / "feats.npy")
+    feature = load_npy(folder / "feats.npy")
     num_nodes = len(feature)
     with open_npz(folder / "adj_full.npz") as arrays:
         adjacency = _csr(arrays, "").tocoo()
@@ -226,13 +226,6 @@ def _fifths(target: np.ndarray) -> np.ndarray:
     """The fifth of the values, counted from the lowest, that each is in."""
     edges = np.quantile(target, [0.2, 0.4, 0.6, 0.8])
     return np.searchsorted(edges, target, side="right").astype(np.int64)
-
-
-def _npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except NPY_ERRORS as error:
-        raise DataError(f"{path}: expected a plain array, got: {one_line(error)}") from error
 
 
 def _json(path: Path) -> Any:

@@ -18,12 +18,12 @@ from graphmill.storage.format.stored_links import Links
 from graphmill.storage.importers.files.pickle_reader import Refused, array, read_torch
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, edge_rows
 from graphmill.storage.importers.public.ogb_nodes import (
-    READ_ERRORS,
-    import_readers,
+    check_release,
+    provenance,
     read_meta,
     read_raw_graph,
+    readable,
     set_folder,
-    unreadable,
 )
 
 NAMES = ("ogbl-collab", "ogbl-citation2", "ogbl-ppa")
@@ -53,20 +53,11 @@ def ogb_link_graph(
             f"{name}: ogb_years: expected a set whose edges have years (ogbl-collab); leave --ogb-years out"
         )
     folder = set_folder(name, meta, root, download, progress)
-    parts = {split: folder / "split" / meta["split"] / f"{split}.pt" for split in ("valid", "test")}
-    needed = [folder / f"RELEASE_v{meta['version']}.txt", folder / "raw/edge.csv.gz", *parts.values()]
-    missing = [str(path.relative_to(folder)) for path in needed if not path.exists()]
-    if missing:
-        raise DataError(
-            f"{folder}: not the current release of {name}, {' and '.join(missing)} missing; remove the folder to download it "
-            f"anew, or unpack {meta['url']} and put its folder {meta['download_name']!r} there"
-        )
-    import_readers()
-    columns = [one for one in additional if one == "edge_weight" or (years and one == _YEAR)]
-    try:
+    parts = {split: f"split/{meta['split']}/{split}.pt" for split in ("valid", "test")}
+    check_release(name, meta, folder, (f"RELEASE_v{meta['version']}.txt", "raw/edge.csv.gz", *parts.values()))
+    columns = [column for column in additional if column == "edge_weight" or (years and column == _YEAR)]
+    with readable(folder, meta):
         graph = read_raw_graph(meta, folder / "raw", columns)
-    except READ_ERRORS as error:
-        raise unreadable(folder, meta, error) from error
     src, dst = edge_rows(graph["edge_index"], name)
     weight = graph.get("edge_weight")
     return ArrayGraph(
@@ -77,9 +68,9 @@ def ogb_link_graph(
         edge_weight=None if weight is None else np.asarray(weight, np.float32).reshape(-1),
         edge_time=np.asarray(graph[_YEAR]).reshape(-1) if years else None,
         feature=graph.get("node_feat"),
-        links=Links.join([_links(path, SPLITS[split], years=years) for split, path in parts.items()]),
+        links=Links.join([_links(folder / file, SPLITS[split], years=years) for split, file in parts.items()]),
         repeats_links=True,
-        provenance={"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]},
+        provenance=provenance(meta),
     )
 
 

@@ -18,7 +18,7 @@ from graphmill.core.errors import DataError
 from graphmill.storage.format.source import SPLIT_NAMES, NodeSource, Progress, Relation, TypedSource
 from graphmill.storage.importers.columns.column_roles import NO_ID
 from graphmill.storage.importers.memory.array_graph import array_nodes, split_sets
-from graphmill.storage.importers.public.ogb_nodes import read_meta, set_folder
+from graphmill.storage.importers.public.ogb_nodes import check_release, provenance, read_meta, set_folder
 from graphmill.storage.importers.tables.node_columns import NodeFile, read_features, read_labels
 from graphmill.storage.importers.tables.typed_tables import EdgeTableOptions, NodeTableOptions, TableEdges, TableNodes
 
@@ -33,12 +33,7 @@ def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progr
     """
     meta = read_meta("nodeproppred", NAME)
     folder = set_folder(NAME, meta, root, download, progress)
-    missing = [file for file in (*_HEAD, f"RELEASE_v{meta['version']}.txt") if not (folder / file).exists()]
-    if missing:
-        raise DataError(
-            f"{folder}: not the current release of {NAME}, {' and '.join(missing)} missing; remove the folder to download it "
-            f"anew, or unpack {meta['url']} and put its folder {meta['download_name']!r} there"
-        )
+    check_release(NAME, meta, folder, (*_HEAD, f"RELEASE_v{meta['version']}.txt"))
     counts = _counts(folder / _HEAD[0])
     nodes: dict[str, NodeSource] = {name: _nodes(folder, name, count, meta["split"]) for name, count in counts.items()}
     rows = {name: TableNodes(name, folder, NodeTableOptions(count=count)) for name, count in counts.items()}
@@ -50,8 +45,7 @@ def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progr
         file = f"raw/relations/{'___'.join(relation)}/edge.csv.gz"
         table = EdgeTableOptions(relation.source, relation.name, relation.target, file, header=False)
         relations[relation] = TableEdges(folder, table, rows[relation.source], rows[relation.target])
-    provenance = {"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]}
-    return TypedSource(NAME, nodes, relations, provenance)
+    return TypedSource(NAME, nodes, relations, provenance(meta))
 
 
 def _counts(path: Path) -> dict[str, int]:

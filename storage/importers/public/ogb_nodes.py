@@ -10,7 +10,7 @@ import importlib.util
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,29 +45,25 @@ def ogb_graph(
     meta = _node_meta(name)
     folder = set_folder(name, meta, root, download, progress)
     _check_layout(name, meta, folder)
-    import_readers()
-    try:
+    with readable(folder, meta):
         graph = read_raw_graph(meta, folder / "raw")
         label = _read_label(meta, folder / "raw")
         parts = [_read_csv(folder / "split" / meta["split"] / f"{part}.csv.gz").T[0] for part in _PARTS]
-    except READ_ERRORS as error:
-        raise unreadable(folder, meta, error) from error
     num_nodes = int(graph["num_nodes"])
     src, dst = edge_rows(graph["edge_index"], name)
-    edge_feature = graph.get("edge_feat")
     return ArrayGraph(
         name=name,
         num_nodes=num_nodes,
         src=src,
         dst=dst,
-        edge_feature=edge_feature,
+        edge_feature=graph.get("edge_feat"),
         feature=graph.get("node_feat"),
         label=label_column(label, name, "auto" if label.ndim == 2 and label.shape[1] > 1 else "class"),
         split=split_sets(num_nodes, [[rows] for rows in parts], name),
         num_classes=int(meta["num classes"])
         if label.shape[1:] in ((), (1,))
         else None,  # ogb's is of one label's answers
-        provenance={"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]},
+        provenance=provenance(meta),
     )
 
 
@@ -77,15 +73,21 @@ def is_directed(name: str) -> bool:
     return meta["add_inverse_edge"] == "False"
 
 
-READ_ERRORS = (RuntimeError, ValueError, LookupError, EOFError, OSError, zlib.error, zipfile.BadZipFile)
+def provenance(meta: Mapping[str, str]) -> dict[str, str]:
+    return {"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]}
 
 
-def unreadable(folder: Path, meta: Mapping[str, str], error: Exception) -> DataError:
-    """What to say where ogb's readers raise one of READ_ERRORS."""
-    return DataError(
-        f"{folder}: ogb cannot read this folder ({type(error).__name__}: {' '.join(str(error).split())}); "
-        f"remove it and run again to get {meta['url']} anew"
-    )
+@contextlib.contextmanager
+def readable(folder: Path, meta: Mapping[str, str]) -> Iterator[None]:
+    """Raises DataError if ogb is installed and its readers fail on this folder, MissingDependencyError if it is not installed."""
+    import_readers()
+    try:
+        yield
+    except (RuntimeError, ValueError, LookupError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{folder}: ogb cannot read this folder ({type(error).__name__}: {' '.join(str(error).split())}); "
+            f"remove it and run again to get {meta['url']} anew"
+        ) from error
 
 
 def read_raw_graph(meta: Mapping[str, str], raw: Path, edge_files: Sequence[str] = ()) -> dict[str, Any]:
@@ -174,7 +176,8 @@ def _check_layout(name: str, meta: Mapping[str, str], folder: Path) -> None:
     kind = "npz" if meta["binary"] == "True" else "csv.gz"
     raw = [f"raw/{name}" for name in ("data.npz" if kind == "npz" else "edge.csv.gz", f"node-label.{kind}")]
     splits = [f"split/{meta['split']}/{part}.csv.gz" for part in _PARTS]
-    missing = [name for name in (*raw, f"RELEASE_v{meta['version']}.txt", *splits) if not (folder / name).exists()]
+    files = (*raw, f"RELEASE_v{meta['version']}.txt", *splits)
+    missing = [name for name in files if not (folder / name).exists()]
     pickles = [
         name
         for name in ("processed/data_processed", f"split/{meta['split']}/split_dict.pt")
@@ -185,7 +188,12 @@ def _check_layout(name: str, meta: Mapping[str, str], folder: Path) -> None:
             f"{folder}: {' and '.join(missing)} missing, and {' and '.join(pickles)} would run code as it is read, so it is not "
             f"read; remove the folder to download {meta['url']} anew"
         )
-    if missing:
+    check_release(name, meta, folder, files)
+
+
+def check_release(name: str, meta: Mapping[str, str], folder: Path, files: Sequence[str]) -> None:
+    """Raises DataError if one of these files of the current release is missing."""
+    if missing := [file for file in files if not (folder / file).exists()]:
         raise DataError(
             f"{folder}: not the current release of {name}, {' and '.join(missing)} missing; remove the folder to download it "
             f"anew, or unpack {meta['url']} and put its folder {meta['download_name']!r} there"

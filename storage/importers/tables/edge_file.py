@@ -15,6 +15,7 @@ from graphmill.storage.importers.columns.column_roles import END_NAMES, is_numbe
 from graphmill.storage.importers.columns.column_values import (
     Column,
     are_dates,
+    check_no_null,
     is_list_type,
     list_rows,
     numbers,
@@ -279,9 +280,7 @@ class EdgeFile:
         return id_strings(column, where, f"column {name!r}")
 
     def _values(self, column: Column, name: str, where: Callable[[int], str]) -> np.ndarray:
-        if column.null_count:
-            row = int(np.argmax(np.asarray(column.is_null())))
-            raise DataError(f"{where(row)}: column {name!r}: expected a value, found an empty field")
+        check_no_null(column, where, f"column {name!r}", "a value")
         return numbers(column, f"{self.path}: column {name!r}")
 
     def _weights(self, column: Column, where: Callable[[int], str]) -> np.ndarray:

@@ -13,23 +13,18 @@ from typing import Any, cast
 import numpy as np
 
 from graphmill.core.errors import ConfigError, DataError
-from graphmill.storage.format.source import SPLIT_TRAIN, EdgeChunk, FeatureColumn, NodeChunk, SourceInfo
+from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
 from graphmill.storage.importers.columns.column_roles import listed, role_of
 from graphmill.storage.importers.columns.feature_table import FeatureTable, Learnt, learnt_before
 from graphmill.storage.importers.columns.role_table import (
     ColumnRole,
     base_name,
-    feature_became,
-    label_became,
-    split_became,
 )
-from graphmill.storage.importers.memory.array_graph import node_chunks
 from graphmill.storage.importers.tables.edge_file import READ_EDGES, EdgeFile, RawEdges, most_nodes
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.importers.tables.node_columns import NodeFile
-from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
+from graphmill.storage.importers.tables.node_ids import NodeIds, OrderedNodes, ascending, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
-from graphmill.storage.splits.drawn_split import split_of_nodes
 from graphmill.storage.splits.split_options import SplitOptions
 
 _NAMED_BY = {
@@ -68,12 +63,11 @@ class EdgeListGraph:
             self._strings = StringIds(scratch)
         self._rows, self._class_names = self._read()
         self._file.strings = (self._strings is not None,) * 2
-        self._numbers = named if isinstance(named, np.ndarray) else None
+        self._numbers: np.ndarray | None = None
+        self._order: np.ndarray | None = None  # of rows without ids
+        if isinstance(named, np.ndarray):
+            self._numbers, self._order = ascending(named)
         self._num_named = None if named is None else len(named)
-        self._order = None  # of rows without ids, where the ids of nodes are not in ascending order
-        if self._numbers is not None and np.any(np.diff(self._numbers) < 0):
-            self._order = np.argsort(self._numbers)
-            self._numbers = self._numbers[self._order]
 
     @property
     def _named(self) -> set[str]:
@@ -192,40 +186,16 @@ class EdgeListGraph:
         return rows, names
 
     @cached_property
-    def _columns(self) -> dict[str, Any]:
-        """Features, labels, splits and times by the option's name, in the order of the nodes. Raises DataError for rows that do not fit them."""
-        nodes, columns, orders = self._node_ids, {}, {}
-        for role, column in self._rows.items():
-            order = self._order
+    def _nodes(self) -> OrderedNodes:
+        """Raises DataError for rows that do not fit the nodes."""
+        ids, orders = self._node_ids, dict.fromkeys(self._rows, self._order)
+        for role, rows in self._rows.items():
             if role in self._keyed:
                 file = self._files[role]
                 key = file.keys(strings=self._strings is not None)
-                order = rows_by_key(nodes, key, len(column), file.path, may_miss=role in _MAY_MISS)
-            orders[role] = order
-            if role != "features":
-                missing = 0 if role == "splits" else np.nan if column.dtype.kind == "f" else -1
-                columns[role] = column if order is None else reordered(column, order, missing)
-        if self._split_options:
-            time = columns.get("node_times")
-            drawn = split_of_nodes(self.path, self._split_options, self._num_nodes, columns.get("labels"), time)
-            columns["splits"] = drawn[:, None]
-        if "features" in self._rows:
-            features, order = self._rows["features"], orders["features"]
-            matrix = (
-                self._matrix(features, order, columns.get("splits")) if isinstance(features, FeatureTable) else features
-            )
-            columns["features"] = matrix if order is None else reordered(matrix, order, lazy=True)
-        self._missing = {role: int((order < 0).sum()) for role, order in orders.items() if order is not None}
-        return columns
-
-    def _matrix(self, features: FeatureTable, order: np.ndarray | None, splits: np.ndarray | None) -> np.ndarray:
-        train = None
-        if splits is not None and splits.shape[1]:
-            train = np.flatnonzero(splits[:, 0] == SPLIT_TRAIN)
-            train = train if order is None else order[train]
-        options = self.options
-        self._learnt = self._like.columns or features.learn(train, options.most_categories, options.embedding_columns)
-        return features.matrix(self._learnt)
+                orders[role] = rows_by_key(ids, key, len(rows), file.path, may_miss=role in _MAY_MISS)
+        learn = (self._like, self.options.most_categories, self.options.embedding_columns)
+        return OrderedNodes(self.path, ids, self._rows, orders, self._class_names, *learn)
 
     def _has_strings_of_its_own(self) -> bool:
         """Whether ids that are to be numbered are strings. Raises ConfigError where columns of nodes could not be told to belong to them."""
@@ -246,29 +216,20 @@ class EdgeListGraph:
             raise ConfigError(
                 f"split: expected {split} or the splits in {path}, got both; leave --split out, or take that column out"
             )
-        drawn = copy(self)
-        drawn._split_options = split
-        for cached in ("_columns", "info"):
-            drawn.__dict__.pop(cached, None)
+        nodes, drawn = replace(self._nodes, split=split), copy(self)
+        drawn._nodes = nodes
+        drawn.__dict__.pop("info", None)
         return drawn
 
     @cached_property
     def info(self) -> SourceInfo:
-        columns = self._columns
-        return SourceInfo(
+        return replace(
+            self._nodes.info,
             name=f"edges:{base_name(self.path).split('.')[0]}",
-            num_nodes=self._num_nodes,
             num_edges=self._num_edges,
-            feature_dim=columns["features"].shape[1] if "features" in columns else 0,
-            feature_columns=self._learnt,
             edge_feature_dim=self._file.feature_dim,
             has_edge_weight=self.options.weight is not None,
             has_edge_time=self.options.time is not None,
-            has_node_time="node_times" in columns,
-            has_string_id=self._strings is not None,
-            has_label="labels" in columns,
-            class_names=self._class_names,
-            num_split_sets=columns["splits"].shape[1] if "splits" in columns else 0,
             undirected_once=self.options.undirected_once
             or (self._file.matrix is not None and self._file.matrix.symmetric),
             provenance={
@@ -277,9 +238,6 @@ class EdgeListGraph:
                 "compact_ids": str(self.options.compact_ids).lower(),
             },
         )
-
-    _split_options = SplitOptions()
-    _learnt: tuple[FeatureColumn, ...] = ()
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         ids = self._node_ids
@@ -290,10 +248,7 @@ class EdgeListGraph:
             yield from raw.chunks(src, dst, chunk_edges)
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        features, labels, splits, times = (self._columns.get(role) for role in _NAMED_BY)
-        yield from node_chunks(
-            self._num_nodes, chunk_nodes, features, labels, splits, self._ids, times, strings=self._strings
-        )
+        return self._nodes.nodes(chunk_nodes)
 
     @property
     def _node_ids(self) -> NodeIds:
@@ -303,37 +258,24 @@ class EdgeListGraph:
     @property
     def roles(self) -> list[ColumnRole]:
         """What became of each column of all files."""
-        options, columns = self.options, self._columns
+        options, nodes = self.options, self._nodes
         roles = self._file.roles
         for path, node_file in self._opened.items():
             rows = {node_file.key: ("id", "", f"{self._num_nodes} nodes" if path == options.ids else "key of the rows")}
             for role, places in self._places.items():
                 if self._files[role] is node_file:
-                    values = columns[role]
-                    missing = f"; {self._missing[role]} nodes without a row" if self._missing.get(role) else ""
+                    order = nodes.orders[role]
+                    num_missing = 0 if order is None else int((order < 0).sum())
+                    missing = f"; {num_missing} nodes without a row" if num_missing else ""
                     for index, place in enumerate(places or [-1]):
-                        became = self._became(role, values, index)
-                        rows[place] = (role.removesuffix("s").removeprefix("node_"), became[0], became[1] + missing)
+                        nulls, became = nodes.became(role, index)
+                        rows[place] = (role.removesuffix("s").removeprefix("node_"), nulls, became + missing)
             names = node_file.names or (["(array)"] if node_file.array is not None else [])
             for place, name in enumerate(names):
                 kind = node_file.table.type_names[place] if node_file.array is None else str(node_file.array.dtype)
                 said = rows.get(-1 if node_file.array is not None else place, ("none", "", "not read"))
                 roles.append(ColumnRole(base_name(path), name, kind, *said))
         return roles
-
-    def _became(self, role: str, values: Any, index: int) -> tuple[str, str]:
-        """(nulls, what became of a column)"""
-        if role == "features":
-            features = self._rows[role]
-            if not isinstance(features, FeatureTable):
-                return "", f"{values.shape[1]} features"
-            column = self._learnt[index]
-            return str(features.num_nulls[index]), feature_became(column, features.num_unknown(column))
-        if role == "labels":
-            return label_became(
-                values if values.ndim == 1 else values[:, index], self._class_names if values.ndim == 1 else ()
-            )
-        return split_became(values[:, min(index, values.shape[1] - 1)]) if role == "splits" else ("0", "int64")
 
     @cached_property
     def _first_pass(self) -> tuple[np.ndarray | None, int, int]:

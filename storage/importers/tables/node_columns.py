@@ -31,7 +31,7 @@ from graphmill.storage.importers.columns.column_roles import (
 )
 from graphmill.storage.importers.columns.column_values import SPLIT_CODES, checked_codes, is_list_type, is_number_type
 from graphmill.storage.importers.columns.feature_table import FeatureTable
-from graphmill.storage.importers.memory.array_graph import NPY_ERRORS, label_column, split_column, time_column
+from graphmill.storage.importers.memory.array_graph import label_column, load_npy, split_column, time_column
 from graphmill.storage.importers.tables.table import Table
 from graphmill.storage.importers.tables.text_table import FieldError, TextTable
 from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_text_type
@@ -75,7 +75,7 @@ class NodeFile:
         self.names: list[str] = []
         self.key: int | None = None
         if self.path.endswith(".npy"):
-            self.array = _load_npy(self.path)
+            self.array = load_npy(self.path)
             return
         known = {id_column} if id_column else {*ID_NAMES} - {""}
 
@@ -424,15 +424,6 @@ def _checked_numbers(ids: np.ndarray, what: str) -> np.ndarray:
     if len(ids) and ordered[0] < 0:
         raise DataError(f"{what}: expected ids from 0, found {int(ordered[0])}")
     return ids
-
-
-def _load_npy(path: str) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except NPY_ERRORS as error:
-        raise DataError(f"{path}: expected a plain .npy array, got: {error}") from error
 
 
 def _npy_splits(codes: np.ndarray, path: str) -> np.ndarray:

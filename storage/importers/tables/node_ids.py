@@ -1,31 +1,39 @@
-"""What edges in a file call the nodes: rows, whole numbers, or strings; and the rows that they mean."""
+"""Ids by which edges in files name nodes (rows, whole numbers or strings), and the nodes' columns in the order of these ids."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from graphmill.core.errors import DataError
+from graphmill.storage.format.source import SPLIT_TRAIN, FeatureColumn, NodeChunk, SourceInfo
+from graphmill.storage.importers.columns.feature_table import FeatureTable, Learnt
+from graphmill.storage.importers.columns.role_table import feature_became, label_became, split_became
+from graphmill.storage.importers.memory.array_graph import node_chunks
 from graphmill.storage.importers.tables.edge_file import EdgeEnds, RawEdges
 from graphmill.storage.ingestion.string_ids import StringIds
+from graphmill.storage.splits.drawn_split import split_of_nodes
+from graphmill.storage.splits.split_options import SplitOptions
 
 
 @dataclass(frozen=True)
 class NodeIds:
     """The ids of the nodes of one type, by row."""
 
-    whose: str  # for people
+    whose: str  # in messages
     num_nodes: int
     numbers: np.ndarray | None = None  # int64 [num_nodes], ascending
-    strings: StringIds | None = None  # neither: an id is a row
+    strings: StringIds | None = None  # without numbers and strings, an id is a row
 
     @property
     def is_row(self) -> bool:
         return self.numbers is None and self.strings is None
 
     def rows(self, ids: EdgeEnds, raw: RawEdges) -> np.ndarray:
-        """int64: the rows of an end of some edges. Raises DataError, with the line of the file, for an id that no node has."""
+        """int64: the rows of one end of the edges. Raises DataError, with the line of the file, for an id that no node has."""
         rows = self.find(ids)
         known = rows >= 0
         if not known.all():
@@ -38,7 +46,7 @@ class NodeIds:
         return f"an id of {self.whose}, 0 to {self.num_nodes - 1}" if self.is_row else f"one of the ids of {self.whose}"
 
     def find(self, ids: EdgeEnds) -> np.ndarray:
-        """int64: the rows of some ids, -1 for one that no node has."""
+        """int64: the row of each id, -1 for an id that no node has."""
         if self.strings is not None:
             assert isinstance(ids, pa.LargeStringArray)
             return self.strings.find(ids)
@@ -49,21 +57,29 @@ class NodeIds:
         return rows if known.all() else np.where(known, rows, -1)
 
     def id_of(self, row: int) -> str:
-        """The id of a node, for people."""
+        """The id of a node, for messages."""
         if self.strings is not None:
             return shown_id(self.strings.strings.part(row, row + 1)[0])
         return str(row if self.numbers is None else self.numbers[row])
 
 
 def shown_id(value: Any) -> str:
-    """An id of an edge or a table, for people."""
+    """An id of an edge or a table, for messages."""
     return repr(value.as_py()) if isinstance(value, pa.Scalar) else str(value)
 
 
-def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, may_miss: bool = False) -> np.ndarray:
-    """int64 [num_nodes]: the row of each node in a file whose rows have these ids; with `may_miss` -1 where a node has none.
+def ascending(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """(the ids in ascending order, the row of each; None if the rows have this order)."""
+    if not np.any(np.diff(numbers) < 0):
+        return numbers, None
+    order = np.argsort(numbers)
+    return numbers[order], order
 
-    Raises DataError for a row without a node, an id twice, and, without `may_miss`, a node without a row, each with the first and their number.
+
+def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, may_miss: bool = False) -> np.ndarray:
+    """int64 [num_nodes]: the row of each node in a file whose rows have these ids; -1 for a node without a row, if `may_miss`.
+
+    Raises DataError, with the first case and the number of cases, for a row without a node, an id that occurs twice, and, unless `may_miss`, a node without a row.
     """
     if len(key) != num_rows:
         raise DataError(f"{path}: expected an id in each of {num_rows} rows, found {len(key)} ids")
@@ -91,19 +107,17 @@ def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, m
     return rows
 
 
-def reordered(column: Any, order: np.ndarray, missing: float = 0, *, lazy: bool = False) -> Any:
-    """The rows of a column (or None) in this order, `missing` where it is -1; with `lazy` they are taken when they are read, as of a matrix of features."""
-    if column is None:
-        return None
-    if (there := order >= 0).all():
-        return _Reordered(column, order) if lazy else column[order]
+def _reordered(column: np.ndarray, order: np.ndarray | None, missing: float) -> np.ndarray:
+    """The rows of a column in this order (None: as they are), `missing` where the order is -1."""
+    if order is None or (known := order >= 0).all():
+        return column if order is None else column[order]
     rows = np.full((len(order), *column.shape[1:]), missing, column.dtype)
-    rows[there] = column[order[there]]
+    rows[known] = column[order[known]]
     return rows
 
 
 class _Reordered:
-    """Rows of a matrix in another order, taken when they are asked for."""
+    """Rows of a matrix in another order, taken when they are read."""
 
     def __init__(self, matrix: np.ndarray, order: np.ndarray) -> None:
         self._matrix, self._order, self.shape = matrix, order, matrix.shape
@@ -113,3 +127,88 @@ class _Reordered:
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         return self._matrix[self._order[rows]]
+
+
+@dataclass(frozen=True)
+class OrderedNodes:
+    """The nodes of one type in the order of their ids, from columns whose files may have other orders. A `NodeSource`."""
+
+    name: str
+    ids: NodeIds
+    rows: Mapping[
+        str, Any
+    ]  # by role, as in the file: features (an array or a FeatureTable), labels, splits, node_times
+    orders: Mapping[
+        str, np.ndarray | None
+    ]  # by role: the file's row of each node, -1: none; None: the file has the order of the nodes
+    class_names: tuple[str, ...]
+    earlier: Learnt  # what an earlier graph keeps of the columns of features; empty: they are learnt here
+    most_categories: int
+    embedding_columns: tuple[str, ...]
+    split: SplitOptions | None = None  # a split to be drawn in place of the file's
+
+    @cached_property
+    def _others(self) -> dict[str, np.ndarray]:
+        """Labels, splits and times by role."""
+        columns = {}
+        for role, rows in self.rows.items():
+            if role != "features":
+                missing = 0 if role == "splits" else np.nan if rows.dtype.kind == "f" else -1
+                columns[role] = _reordered(rows, self.orders[role], missing)
+        if self.split:
+            label, time = columns.get("labels"), columns.get("node_times")
+            columns["splits"] = split_of_nodes(self.name, self.split, self.ids.num_nodes, label, time)[:, None]
+        return columns
+
+    @cached_property
+    def learnt(self) -> tuple[FeatureColumn, ...]:
+        """What the columns of a table of features become: as in the earlier graph, else by the training rows."""
+        features, splits, train = self.rows.get("features"), self._others.get("splits"), None
+        if not isinstance(features, FeatureTable):
+            return ()
+        if splits is not None and splits.shape[1]:
+            train, order = np.flatnonzero(splits[:, 0] == SPLIT_TRAIN), self.orders["features"]
+            train = train if order is None else order[train]
+        return self.earlier.columns or features.learn(train, self.most_categories, self.embedding_columns)
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """Features, labels, splits and times by role; features are reordered as they are read."""
+        if "features" not in self.rows:
+            return dict(self._others)
+        features, order = self.rows["features"], self.orders["features"]
+        matrix = features.matrix(self.learnt) if isinstance(features, FeatureTable) else features
+        return {**self._others, "features": matrix if order is None else _Reordered(matrix, order)}
+
+    @cached_property
+    def info(self) -> SourceInfo:
+        columns = self.columns
+        return SourceInfo(
+            name=self.name,
+            num_nodes=self.ids.num_nodes,
+            feature_dim=columns["features"].shape[1] if "features" in columns else 0,
+            feature_columns=self.learnt,
+            has_node_time="node_times" in columns,
+            has_string_id=self.ids.strings is not None,
+            has_label="labels" in columns,
+            class_names=self.class_names,
+            num_split_sets=columns["splits"].shape[1] if "splits" in columns else 0,
+        )
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        feature, label, split, time = map(self.columns.get, ("features", "labels", "splits", "node_times"))
+        columns = (feature, label, split, self.ids.numbers, time)
+        return node_chunks(self.ids.num_nodes, chunk_nodes, *columns, strings=self.ids.strings)
+
+    def became(self, role: str, index: int = 0) -> tuple[str, str]:
+        """(number of empty fields, what became of the role's column `index`), for people."""
+        values = self.columns[role]
+        if role == "features":
+            features = self.rows[role]
+            if not isinstance(features, FeatureTable):
+                return "", f"{values.shape[1]} features"
+            column = self.learnt[index]
+            return str(features.num_nulls[index]), feature_became(column, features.num_unknown(column))
+        if role == "labels":
+            return label_became(values, self.class_names) if values.ndim == 1 else label_became(values[:, index], ())
+        return split_became(values[:, min(index, values.shape[1] - 1)]) if role == "splits" else ("0", "int64")

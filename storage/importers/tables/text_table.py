@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -40,11 +39,6 @@ class FieldError(DataError):
 
 # Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
 IsRow = Callable[[list[str]], bool | None]
-
-
-def column_values(column: pa.ChunkedArray) -> np.ndarray:
-    """A block's column, without a copy where it lies in one piece."""
-    return column.chunk(0).to_numpy(zero_copy_only=False) if column.num_chunks == 1 else column.to_numpy()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ Node tables are read into memory, but for `.npy` features, which are mapped; edg
 import re
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,7 @@ import numpy as np
 from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.storage.filesystem.urls import absolute_url
 from graphmill.storage.format.source import (
-    SPLIT_TRAIN,
     EdgeChunk,
-    FeatureColumn,
     NodeChunk,
     Relation,
     SourceInfo,
@@ -37,21 +35,18 @@ from graphmill.storage.importers.columns.feature_table import FeatureTable, Lear
 from graphmill.storage.importers.columns.role_table import (
     ColumnRole,
     base_name,
-    feature_became,
-    label_became,
-    split_became,
 )
-from graphmill.storage.importers.memory.array_graph import LABEL_KINDS, node_chunks
+from graphmill.storage.importers.memory.array_graph import LABEL_KINDS
 from graphmill.storage.importers.tables.edge_file import EdgeFile
 from graphmill.storage.importers.tables.edge_list_options import ENDINGS_SAID, TABLE_ENDINGS, EdgeListOptions
 from graphmill.storage.importers.tables.node_columns import NodeFile
-from graphmill.storage.importers.tables.node_ids import NodeIds, reordered, rows_by_key
+from graphmill.storage.importers.tables.node_ids import NodeIds, OrderedNodes, ascending, rows_by_key
 from graphmill.storage.ingestion.string_ids import StringIds
-from graphmill.storage.splits.drawn_split import split_of_nodes
 from graphmill.storage.splits.split_options import SplitOptions
 
 TABLES = "graph.yaml"  # the file's name where a folder is given
 _HEADER = "a first line of column names"
+_NAMES = {"labels": "label", "splits": "split", "node_times": "time"}  # options of `NodeTableOptions` by role
 
 
 @dataclass(frozen=True)
@@ -155,81 +150,63 @@ class TableNodes:
         scratch: str | None = None,
         earlier: Learnt | None = None,
     ) -> None:
-        self.name, self._options, self._earlier = name, options, earlier
-        self._file = (
-            None if options.file is None else NodeFile(folder / options.file, True, options.id or NO_ID, option=_HEADER)
-        )
-        self._of_features = NodeFile(folder / options.features) if isinstance(options.features, str) else self._file
-        columns: dict[str, Any] = {}
-        self._class_names: tuple[str, ...] = ()
-        self._learnt: tuple[FeatureColumn, ...] = ()
-        if (file := self._file) is not None:
+        self.name, self._options, file = name, options, None
+        if options.file is not None:
+            file = NodeFile(folder / options.file, True, options.id or NO_ID, option=_HEADER)
+        self._file, self._features_file = file, file
+        if isinstance(options.features, str):
+            self._features_file = NodeFile(folder / options.features)
+        learnt = Learnt() if earlier is None else earlier
+        rows: dict[str, Any] = {}
+        class_names: tuple[str, ...] = ()
+        ids = None
+        if file is not None:
             if options.id is not None:
-                columns["id"] = file.ids(file.place(options.id), options.string_ids, scratch)
+                ids = file.ids(file.place(options.id), options.string_ids, scratch)
             if options.label is not None:
-                columns["label"], self._class_names = file.labels(
-                    [file.place(options.label)], options.label_kind, () if earlier is None else earlier.class_names
+                rows["labels"], class_names = file.labels(
+                    [file.place(options.label)], options.label_kind, learnt.class_names
                 )
             if options.split is not None:
-                columns["split"] = file.splits([file.place(options.split)])
+                rows["splits"] = file.splits([file.place(options.split)])
             if options.time is not None:
-                columns["time"] = file.times(file.place(options.time))
-        if (features := self._read_features()) is not None:
-            columns["features"] = features
+                rows["node_times"] = file.times(file.place(options.time))
+        if (features := self._read_features(learnt)) is not None:
+            rows["features"] = features
         if earlier is not None:
             earlier.check_width(features, name)
-        key, beside = None, self._of_features
-        if beside is not None and beside is not file:
-            key = beside.keys(strings=isinstance(columns.get("id"), StringIds))
-        counts = {key: len(column) for key, column in columns.items()} | (
-            {"count": options.count} if options.count is not None else {}
-        )
-        if len(set(counts.values())) > 1:
-            told = ", ".join(f"{key} {count}" for key, count in counts.items())
-            raise DataError(f"{name}: expected equally many rows of each column, found {told}")
-        self.num_nodes = next(iter(counts.values()))
-        ids, others = columns.get("id"), [columns.get(key) for key in ("label", "split", "time")]
         strings = ids if isinstance(ids, StringIds) else None
-        numbers, order = None if strings is not None else ids, None
-        if numbers is not None and np.any(np.diff(numbers) < 0):
-            order = np.argsort(numbers)
-            numbers = numbers[order]
-        self.ids = NodeIds(name, self.num_nodes, numbers, strings)
-        self._label, self._split, self._time = (
-            column if order is None else reordered(column, order) for column in others
-        )
+        key = None
+        if self._features_file is not None and self._features_file is not file:
+            key = self._features_file.keys(strings=strings is not None)
+        counts = {} if ids is None else {"id": len(ids)}
+        counts |= {_NAMES.get(role, role): len(column) for role, column in rows.items()}
+        counts |= {} if options.count is None else {"count": options.count}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{column} {count}" for column, count in counts.items())
+            raise DataError(f"{name}: expected equally many rows of each column, found {found}")
+        numbers, order = ascending(ids) if isinstance(ids, np.ndarray) else (None, None)
+        self.ids = NodeIds(name, next(iter(counts.values())), numbers, strings)
+        orders = dict.fromkeys(rows, order)
         if features is not None and key is not None:
-            order = rows_by_key(self.ids, key, len(features), folder / str(options.features))
-        self._features, self._order = features, order
-        self._learn()
+            orders["features"] = rows_by_key(self.ids, key, len(features), folder / str(options.features))
+        learn = (learnt, options.most_categories, options.embedding_columns)
+        self._nodes = OrderedNodes(name, self.ids, rows, orders, class_names, *learn)
+        self.info = self._nodes.info
 
-    def _read_features(self) -> np.ndarray | FeatureTable | None:
-        options, earlier, file = self._options, self._earlier, self._of_features
+    def _read_features(self, earlier: Learnt) -> np.ndarray | FeatureTable | None:
+        options, file = self._options, self._features_file
         said = options.features if isinstance(options.features, tuple) else ()
-        categories, is_beside = {*options.categories, *options.embedding_columns}, isinstance(options.features, str)
-        if file is None or not (said or is_beside or (earlier and earlier.columns)):
+        categories = {*options.categories, *options.embedding_columns}
+        if file is None or not (options.features or earlier.columns):
             return None
         if file.array is not None:
             return file.features((), categories)
-        if earlier is not None and earlier.columns:
+        if earlier.columns:
             said = earlier.check_names(file.names, file.path, said, categories, options.embedding_columns)
             categories |= earlier.categories
         places = [file.place(column) for column in said] or file.feature_places()
         return file.features(places, categories, all_named=bool(said))
-
-    def _learn(self) -> None:
-        """Makes the matrix of features, by the training rows or by what an earlier graph keeps."""
-        features, options, order = self._features, self._options, self._order
-        if isinstance(features, FeatureTable):
-            train = None
-            if self._split is not None:
-                train = np.flatnonzero(self._split[:, 0] == SPLIT_TRAIN)
-                train = train if order is None else order[train]
-            self._learnt = (self._earlier and self._earlier.columns) or features.learn(
-                train, options.most_categories, options.embedding_columns
-            )
-            features = features.matrix(self._learnt)
-        self._feature = features if order is None else reordered(features, order, lazy=True)
 
     def with_split(self, split: SplitOptions) -> "TableNodes":
         """As `SplitSource` has it. Raises ConfigError beside a split of the table."""
@@ -238,27 +215,24 @@ class TableNodes:
                 f"split: expected {split} or the splits of {self.name} in {self._options.file}, got both; leave one of them out"
             )
         drawn = copy(self)
-        drawn._split = split_of_nodes(self.name, split, self.num_nodes, self._label, self._time)[:, None]
-        drawn._learn()
-        drawn.__dict__.pop("info", None)
+        drawn._nodes = replace(self._nodes, split=split)
+        drawn.info = drawn._nodes.info
         return drawn
 
     @property
     def roles(self) -> list[ColumnRole]:
         """What became of each column of the file."""
-        options, roles = self._options, {self._options.id: ("id", "", f"{self.num_nodes} nodes")}
-        if options.label is not None and self._label is not None:
-            roles[options.label] = ("label", *label_became(self._label, self._class_names))
-        if options.split is not None and self._split is not None:
-            roles[options.split] = ("split", *split_became(self._split[:, 0]))
-        roles[options.time] = ("time", "0", "int64")
+        options, nodes, table = self._options, self._nodes, self._nodes.rows.get("features")
+        roles = {options.id: ("id", "", f"{self.ids.num_nodes} nodes")}
+        for role, column in (("labels", options.label), ("splits", options.split), ("node_times", options.time)):
+            if column is not None:
+                roles[column] = (_NAMES[role], *nodes.became(role))
         told: dict[NodeFile | None, dict[str | None, tuple[str, str, str]]] = {self._file: roles}
-        if isinstance(table := self._features, FeatureTable) and (beside := self._of_features) is not None:
-            of_features = told.setdefault(beside, {})
-            if beside.key is not None and beside is not self._file:
-                of_features[beside.names[beside.key]] = ("id", "", "key of the rows")
-            for column, nulls in zip(self._learnt, table.num_nulls, strict=True):
-                of_features[column.name] = ("feature", str(nulls), feature_became(column, table.num_unknown(column)))
+        if isinstance(table, FeatureTable) and (file := self._features_file) is not None:
+            of_features = told.setdefault(file, {})
+            if file.key is not None and file is not self._file:
+                of_features[file.names[file.key]] = ("id", "", "key of the rows")
+            of_features |= {name: ("feature", *nodes.became("features", i)) for i, name in enumerate(table.names)}
         return [
             ColumnRole(base_name(file.path), each, kind, *said.get(each, ("none", "", "not read")))
             for file, said in told.items()
@@ -266,23 +240,8 @@ class TableNodes:
             for each, kind in zip(file.names, file.table.type_names, strict=True)
         ]
 
-    @cached_property
-    def info(self) -> SourceInfo:
-        return SourceInfo(
-            name=self.name,
-            num_nodes=self.num_nodes,
-            feature_dim=0 if self._feature is None else self._feature.shape[1],
-            feature_columns=self._learnt,
-            has_label=self._label is not None,
-            class_names=self._class_names,
-            has_node_time=self._time is not None,
-            has_string_id=self.ids.strings is not None,
-            num_split_sets=0 if self._split is None else self._split.shape[1],
-        )
-
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        columns = (self._feature, self._label, self._split, self.ids.numbers, self._time)
-        yield from node_chunks(self.num_nodes, chunk_nodes, *columns, strings=self.ids.strings)
+        return self._nodes.nodes(chunk_nodes)
 
 
 class TableEdges:
