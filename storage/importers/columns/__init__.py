@@ -1,1 +1,1 @@
-"""Columns of tables: their roles by name, their values as arrays, and what is learnt of them."""
+"""Columns of tables: their roles by name, their values as arrays, and the statistics that later tables reuse."""

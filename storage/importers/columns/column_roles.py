@@ -1,4 +1,4 @@
-"""Names by which a column is known, and the fields that say nothing is there: one list of each for all readers of tables."""
+"""Names that columns of each role have, and the fields that count as empty: one list of each for all readers of tables."""
 
 import contextlib
 import re
@@ -8,12 +8,12 @@ from datetime import datetime
 from graphmill.core.errors import DataError
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
-# What programs write for an empty field.
+# Fields that programs write for a missing value.
 NULLS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "<NA>", "None")
 # Fields of a mask, in small letters.
 TRUTH = {"true": True, "false": False, "1": True, "0": False} | {null.lower(): False for null in NULLS}
 
-# In small letters. The last four: as pandas and Arrow name an index.
+# In small letters. The last four are names that pandas and Arrow give to an index.
 ID_NAMES = (
     "id",
     "ids",
@@ -30,7 +30,7 @@ ID_NAMES = (
 )
 LABEL_NAMES = ("label", "labels", "class", "y", "target")
 SPLIT_COLUMNS = ("split", "splits")
-# Of an edge's source and destination.
+# Names of an edge's source and destination.
 END_NAMES = (
     ("src", "dst"),
     ("source", "target"),
@@ -47,15 +47,14 @@ TIME_NAMES = ("time", "times", "timestamp")
 
 _MASK = re.compile(r"(train|val|valid|validation|test)(?:_mask)?(?:_?([0-9]+))?", re.IGNORECASE)
 _LIKE_IDS = re.compile(r"(?i:.*[ _.-](id|key|uuid|guid)|uuid|guid|key)|.*[a-z]I[dD]")
-_INDEX = re.compile(
-    r"|unnamed: [0-9]+|__index_level_[0-9]+__", re.IGNORECASE
-)  # as pandas and Arrow write one without a name
+# An index without a name, as pandas and Arrow write it.
+_INDEX = re.compile(r"|unnamed: [0-9]+|__index_level_[0-9]+__", re.IGNORECASE)
 NO_ID = "none"
 _PARTS = {"train": SPLIT_TRAIN, "test": SPLIT_TEST}
 
 
 def is_number(field: str) -> bool:
-    """Whether a field is a number, also NaN or infinite."""
+    """Whether a field is a number, NaN and infinity included."""
     try:
         float(field)
     except ValueError:
@@ -69,7 +68,7 @@ _OTHERWISE = re.compile(
 
 
 def is_otherwise_written(field: str) -> bool:
-    """Whether a field that is no number for Python is one for people (`1,234`, `12 %`, `1,25`), or a date."""
+    """Whether a field is a date, or a number that Python does not parse (`1,234`, `12 %`, `1,25`)."""
     if _OTHERWISE.fullmatch(field):
         return True
     with contextlib.suppress(ValueError):
@@ -78,7 +77,7 @@ def is_otherwise_written(field: str) -> bool:
 
 
 def mask_of(name: str) -> tuple[int, str] | None:
-    """The part of a split, as SPLIT_*, and the set (`0` of `val_mask_0`, else empty) that a mask of this name is; None for another name."""
+    """(SPLIT_* code, set) of a column named as a mask: `val_mask_0` is the validation part of set `0`; the set may be empty. None for other names."""
     match = _MASK.fullmatch(name.strip())
     return (_PARTS.get(match[1].lower(), SPLIT_VALID), match[2] or "") if match else None
 
@@ -89,14 +88,16 @@ def is_mask_name(name: str) -> bool:
 
 
 def key_place(names: Sequence[str], asked: str | None, where: object) -> int | None:
-    """The place of the column of ids: of the name `asked`, else of a name that ids have, else of the only one that looks like one (`user_id`, `accountId`); None where
-    there is none, or `asked` is "none". Raises DataError for two."""
+    """The index of the column of ids: the column `asked`, else one with a name of ids, else the only one that looks like ids (`user_id`, `accountId`).
+
+    None if there is no such column, or `asked` is "none". Raises DataError for two.
+    """
     if asked == NO_ID and NO_ID not in names:
         return None
     places = [
         place for place, name in enumerate(names) if (name == asked if asked else name.strip().lower() in ID_NAMES)
     ]
-    if len(places) > 1 and not asked:  # an index without a name stands aside
+    if len(places) > 1 and not asked:  # prefers a column with a name to an index without
         places = [place for place in places if not _INDEX.fullmatch(names[place].strip())] or places
     if not places and not asked and len(names) > 1:
         places = [place for place, name in enumerate(names) if _LIKE_IDS.fullmatch(name.strip())]
@@ -108,7 +109,7 @@ def key_place(names: Sequence[str], asked: str | None, where: object) -> int | N
 
 
 def value_place(names: Sequence[str], known: Collection[str], key: int | None, where: object) -> int:
-    """The place of the column of a name among `known`, else of the only column but that of ids. Raises DataError where neither is there."""
+    """The index of the column whose name is in `known`, else of the only column other than the ids. Raises DataError if there is neither."""
     others = [place for place in range(len(names)) if place != key]
     named = [place for place in others if names[place].strip().lower() in known]
     chosen = named if len(named) == 1 else others
@@ -121,12 +122,13 @@ def value_place(names: Sequence[str], known: Collection[str], key: int | None, w
 
 
 def is_index(name: str) -> bool:
-    """Whether a column of this name is an index that nobody named."""
+    """Whether a column of this name is an index without a name."""
     return _INDEX.fullmatch(name.strip()) is not None
 
 
 def role_of(name: str, names: Sequence[str]) -> str | None:
-    """The option of an edge list that a column of this name is for, beside features; None for another name. `names`: of all columns; `valid` or `test` alone is no mask."""
+    """The option of an edge list, other than features, that a column of this name belongs to, or None. `names`: all columns, since `valid` or `test` without a
+    column for training is no mask."""
     small = name.strip().lower()
     is_mask = mask_of(name) is not None
     trains = any((part := mask_of(each)) is not None and part[0] == SPLIT_TRAIN for each in names)
@@ -138,5 +140,5 @@ def role_of(name: str, names: Sequence[str]) -> str | None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names, for people."""
+    """Names, for messages."""
     return ", ".join(names)[:200] or "none"

@@ -1,4 +1,4 @@
-"""Columns of tables as arrays, wherever they were read: ids, times, numbers and lists of them, labels, splits."""
+"""Columns of tables as arrays, from any kind of file: ids, times, numbers and lists of numbers, labels, splits."""
 
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
@@ -51,7 +51,7 @@ def _without_decimals(column: Column) -> Column:
 
 
 def whole_numbers(column: Column, where: Callable[[int], str], what: str) -> np.ndarray:
-    """int64 ids: whole numbers, also written as floats or decimals. Raises DataError with the place of an empty field and of another number."""
+    """int64 ids: whole numbers, which may be written as floats or decimals. Raises DataError with the place of an empty field or of another number."""
     if not is_number_type(column.type):
         raise DataError(f"{what}: expected integer ids, found {column.type}")
     check_no_null(column, where, what, "an id")
@@ -71,7 +71,7 @@ def whole_numbers(column: Column, where: Callable[[int], str], what: str) -> np.
 
 
 def times(column: Column, path: str, where: Callable[[int], str], what: str) -> np.ndarray:
-    """int64: whole numbers, or dates, also in text by ISO 8601, as microseconds since 1970. Raises DataError for others, and for an empty field."""
+    """int64: whole numbers as they are; dates, which may be ISO 8601 text, as microseconds since 1970. Raises DataError for other values and empty fields."""
     if is_text_type(column.type):
         column = _dates_of_text(column, where, what)
     check_no_null(column, where, what, "a time in every row")
@@ -81,7 +81,7 @@ def times(column: Column, path: str, where: Callable[[int], str], what: str) -> 
 
 
 def are_dates(column: Column) -> bool:
-    """Whether times are dates, by a column's type or its first text."""
+    """Whether times are dates, by the column's type or its first text."""
     if not is_text_type(column.type):
         return not is_number_type(column.type)
     first = next((text for text in column.slice(0, 64).to_pylist() if text and text not in NULLS), "0")
@@ -89,13 +89,13 @@ def are_dates(column: Column) -> bool:
 
 
 def are_texts_of_dates(column: Column) -> bool:
-    """Whether a column is text, and all of it dates."""
+    """Whether a column is text and all its values are dates."""
     texts = pc.unique(column.cast(pa.string())).drop_null().to_pylist() if is_text_type(column.type) else []
     return bool(texts) and not any(is_number(text) or _moment(text) is None for text in texts)
 
 
 def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa.Array:
-    """Timestamps in microseconds of UTC, or numbers where all fields are such."""
+    """Timestamps in microseconds of UTC; numbers if all fields are numbers."""
     distinct = pc.unique(column.cast(pa.string()))
     texts = [None if text is None or text in NULLS else text for text in distinct.to_pylist()]
     known = [text for text in texts if text is not None]
@@ -123,7 +123,7 @@ def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa
 
 
 def _moment(text: str) -> int | None:
-    """Microseconds since 1970 in UTC, in which a text without a zone is taken to be; None where the text is no date."""
+    """Microseconds since 1970; None if the text is no date. A text without a zone is in UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -133,7 +133,7 @@ def _moment(text: str) -> int | None:
 
 
 def list_rows(column: Column, where: Path | str) -> np.ndarray:
-    """float32 [k, dim] of lists. Raises DataError for an empty row, and for lists of several lengths."""
+    """float32 [k, dim] from lists. Raises DataError for an empty row, and for lists of different lengths."""
     if not (is_number_type(column.type.value_type) or pa.types.is_boolean(column.type.value_type)):
         raise DataError(f"{where}: expected lists of numbers, found {column.type}")
     if column.null_count:
@@ -149,7 +149,7 @@ def list_rows(column: Column, where: Path | str) -> np.ndarray:
 
 
 def numbers(column: Column, what: str) -> np.ndarray:
-    """float32 [k] of numbers and truth values; an empty field is NaN. Raises DataError for others."""
+    """float32 [k] from numbers and truth values; an empty field is NaN. Raises DataError for other types."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     if not is_number_type(column.type):
@@ -162,9 +162,10 @@ def numbers(column: Column, what: str) -> np.ndarray:
 def labels(
     column: Column, what: str, kind: str, names: tuple[str, ...] = (), problem: str = ""
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(as `label_column` makes it, the names of the classes where labels are text, sorted).
+    """(labels as `label_column` makes them; sorted class names if labels are text).
 
-    `names`: those of a graph whose classes these are; `problem`: where the first field that is no number lies. Raises DataError for text among numbers, and for a text that `names` has not.
+    `names`: class names of an earlier graph, which these labels must use; `problem`: the message for the first field that is no number. Raises DataError for
+    text among numbers, and for a text that is not in `names`.
     """
     if is_text_type(column.type):
         return _classes_of_text(column.cast(pa.string()), what, kind, names, problem)
@@ -179,7 +180,7 @@ def labels(
         column = column.cast(pa.int64())  # classes 0 and 1
     if pa.types.is_integer(column.type) and column.null_count:
         column = column.fill_null(-1)  # unlabelled
-    # An empty field among real numbers is NaN: an unknown target.
+    # An empty field among real numbers becomes NaN, an unknown target.
     return label_column(np.asarray(column), what, kind), ()
 
 
@@ -212,7 +213,7 @@ def _classes_of_text(
 
 
 def truths(column: Column, what: str) -> pa.Array:
-    """int8 of yes and no, true and false in text; an empty field stays empty. Raises DataError for other words."""
+    """int8 from the words yes, no, true and false; an empty field stays empty. Raises DataError for other words."""
     words = pc.utf8_lower(column.cast(pa.string()))
     known = {"yes": 1, "true": 1, "no": 0, "false": 0}
     other = [word for word in pc.unique(words).to_pylist() if word is not None and word not in known]
@@ -222,7 +223,7 @@ def truths(column: Column, what: str) -> pa.Array:
 
 
 def splits(table: pa.Table, path: str) -> np.ndarray:
-    """int8 [num_rows, num_split_sets] of columns of masks, or of codes and names."""
+    """int8 [num_rows, num_split_sets] from columns of masks, or of codes and names."""
     names = table.column_names
     if not names:
         raise DataError(f"{path}: expected a column of splits, found none")
@@ -245,7 +246,7 @@ def splits(table: pa.Table, path: str) -> np.ndarray:
 
 
 def _mask_values(column: Column, what: str) -> np.ndarray:
-    """Truth values; an empty field is false. Raises DataError for others than true, false, 1 and 0."""
+    """Truth values; an empty field is false. Raises DataError for values other than true, false, 1 and 0."""
     if is_text_type(column.type):
         fields = pc.utf8_lower(column.cast(pa.string()).fill_null("")).to_pylist()
         other = [field for field in fields if field not in TRUTH]
@@ -262,7 +263,7 @@ def _mask_values(column: Column, what: str) -> np.ndarray:
 
 
 def checked_codes(codes: np.ndarray | Collection[int], path: str) -> np.ndarray:
-    """int8 of one set's codes, each of them written as a number. Raises DataError where these may be of another coding."""
+    """int8 codes of one set, given as numbers. Raises DataError if they may follow another coding."""
     codes = np.asarray(codes)
     found = np.unique(codes).tolist()
     if found and not 0 <= found[0] <= found[-1] <= SPLIT_TEST:
@@ -279,8 +280,8 @@ def checked_codes(codes: np.ndarray | Collection[int], path: str) -> np.ndarray:
 
 
 def _codes_of(column: pa.ChunkedArray, path: str) -> np.ndarray:
-    """int8: codes of a column of numbers or names; an empty field is none."""
-    if pa.types.is_floating(column.type):  # as pandas writes codes beside empty fields
+    """int8 codes from a column of numbers or names; an empty field is code 0 (none)."""
+    if pa.types.is_floating(column.type):  # pandas writes codes as floats if a field is empty
         given = column.to_numpy()
         other = given[~(np.isnan(given) | np.isin(given, range(len(SPLIT_NAMES))))]
         if len(other):

@@ -1,8 +1,8 @@
-"""Columns of features as a table has them: numbers with holes, truth values, lists, categories; and the matrix that they become.
+"""Columns of features in a table (numbers with empty fields, truth values, lists, categories), and the matrix that they become.
 
-A category is one of at most `most` features, one for each value (one-hot), or hashed to `most` where there are more values; of an embedded column it is one
-number, for which a model has a trainable row. A hole among numbers is the mean of the training rows, and 1 in a feature of its own; a category that is empty,
-or that no training row has, is 0 in all its features.
+A column of up to `most` categories becomes one feature for each (one-hot); more categories are hashed to `most` features. An embedded column becomes one number,
+for which a model has a trainable row. An empty number becomes the mean of the training rows, with 1 in a separate feature. A category that is empty, or that
+no training row has, is 0 in all features of its column.
 """
 
 import hashlib
@@ -20,16 +20,17 @@ from graphmill.storage.importers.columns.column_roles import is_number, is_other
 from graphmill.storage.importers.columns.column_values import is_list_type, list_rows, numbers
 from graphmill.storage.ingestion.string_ids import is_text_type
 
-_MOST_EMBEDDED = 100_000  # values, which the manifest lists
+_MOST_EMBEDDED = 100_000  # values of a column, which the manifest lists
 
 
 class FeatureTable:
-    """Columns by their names. `categories`: those that are categories even where their values are numbers. Raises DataError for columns of other types, and of numbers and text."""
+    """Columns by name. `categories` names columns that are categories although they hold numbers. Raises DataError for columns of other types, and for
+    columns that mix numbers and text."""
 
     def __init__(
         self, table: pa.Table, path: str, categories: Collection[str] = (), problems: Mapping[str, str] | None = None
     ) -> None:
-        """`problems`: by the column, where its first field that is no number lies."""
+        """`problems`: by column, the message for its first field that is no number."""
         if len({*table.column_names}) < len(table.column_names):
             raise DataError(f"{path}: expected different names of columns, found {listed(table.column_names)}")
         self._path, self.names, self._categories, self._problems = path, table.column_names, categories, problems or {}
@@ -46,12 +47,12 @@ class FeatureTable:
         return [column.null_count for column in self._columns]
 
     def learn(self, train: np.ndarray | None, most: int, embedded: Collection[str] = ()) -> tuple[FeatureColumn, ...]:
-        """What the columns become, by their rows of training (None: all rows)."""
+        """What the columns become, according to the training rows (None: all rows)."""
         mosts = [0 if name in embedded else most for name in self.names]
         return tuple(map(self._learnt, self.names, self._columns, repeat(train), mosts))
 
     def _learnt(self, name: str, column: pa.ChunkedArray, train: np.ndarray | None, most: int) -> FeatureColumn:
-        """`most`: 0 of an embedded column."""
+        """`most` is 0 for an embedded column."""
         if is_list_type(column.type):
             return FeatureColumn(name, "list", list_rows(column, self._path).shape[1])
         known = column if train is None else column.take(pa.array(train))
@@ -95,7 +96,7 @@ class FeatureTable:
         return True
 
     def matrix(self, learnt: Sequence[FeatureColumn]) -> np.ndarray:
-        """float32 [num_rows, dim]. Raises DataError where a column is not of the kind that was learnt."""
+        """float32 [num_rows, dim]. Raises DataError if a column has another kind than `learnt` says."""
         matrix = np.zeros((len(self), sum(column.width for column in learnt)), np.float32)
         end = 0
         for column in learnt:
@@ -137,7 +138,7 @@ class FeatureTable:
         into[rows, place[rows]] = 1
 
     def num_unknown(self, learnt: FeatureColumn) -> int:
-        """In how many rows a category is that was not learnt."""
+        """The number of rows whose category is not in `learnt`."""
         if learnt.kind not in ("categories", "embedded"):
             return 0
         given = self._columns[self.names.index(learnt.name)].cast(pa.string()).drop_null()
@@ -150,7 +151,7 @@ def _hashed(text: str, width: int) -> int:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What an earlier graph keeps of a table of nodes, by which a later table is read: its columns of features in their order, the names of its classes."""
+    """What an earlier graph stores about a table of nodes, so that later tables are read in the same way: the columns of features in order, the class names."""
 
     columns: tuple[FeatureColumn, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -168,7 +169,7 @@ class Learnt:
         categories: Collection[str] = (),
         embedded: Collection[str] = (),
     ) -> tuple[str, ...]:
-        """The columns to read of a later table, which has those `names`. `said`: the features that options name, if any. Raises DataError where columns differ."""
+        """The columns to read from a later table with the columns `names`. `said`: the features that options name, if any. Raises DataError if columns differ."""
         own = tuple(column.name for column in self.columns)
         missing = [name for name in own if name not in names]
         if missing or {*said} - {*own} or (said and {*own} - {*said}):
@@ -186,7 +187,7 @@ class Learnt:
         return own
 
     def check_width(self, features: "np.ndarray | FeatureTable | None", what: str) -> None:
-        """Raises DataError where a later file has features of another kind, or none."""
+        """Raises DataError if a later file has features of another kind, or none."""
         if isinstance(features, FeatureTable):
             found = "" if self.columns else "columns of a table"
         else:
@@ -204,7 +205,7 @@ class Learnt:
 
 
 def learnt_before(url: str) -> tuple[dict[str, Learnt], list[Relation]]:
-    """(what the graph at `url` keeps of each of its types of nodes, its relations), in its order; a plain graph is one type."""
+    """(what the graph at `url` stores about each node type, its relations), in the graph's order; a plain graph has one type."""
     from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 
     manifest = open_graph(url, kind=PLAIN_OR_TYPED).manifest

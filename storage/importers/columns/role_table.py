@@ -1,4 +1,4 @@
-"""What became of each column of the tables of a graph, for people: a line for each, or for several that are alike."""
+"""A table for people that says what became of each column of a graph's files, one line for each column or run of like columns."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,18 +10,18 @@ from graphmill.storage.format.source import SPLIT_NAMES, SPLITS, FeatureColumn
 
 
 class ColumnRole(NamedTuple):
-    """A column and what ingestion made of it."""
+    """A column, and what ingestion made from it."""
 
     file: str  # without its folder
     column: str
     type: str
     role: str  # "feature", "label", "split", "time", "id", "source" …; "none": nothing reads it
-    nulls: str = ""  # how many fields are empty; empty: not counted
+    nulls: str = ""  # number of empty fields; "": not counted
     became: str = ""
 
 
 def format_roles(roles: Sequence[ColumnRole]) -> str:
-    """The table, columns below each other; a run of columns that differ in their names alone is one line."""
+    """The table, one line per column. Consecutive columns that differ only in their names share a line."""
     rows = [("file", "column", "type", "role", "nulls", "became")]
     for alike, run in groupby(roles, lambda each: each._replace(column="")):
         names = [each.column for each in run]
@@ -37,7 +37,7 @@ def base_name(path: str) -> str:
 
 
 def feature_became(column: FeatureColumn, num_unknown: int) -> str:
-    """`num_unknown`: how many fields are of categories that were not learnt."""
+    """`num_unknown`: number of fields whose category was not learnt."""
     if column.kind == "number":
         return "number" + (f", a hole is {column.mean:.6g} and 1 in a feature of its own" if column.has_nulls else "")
     said = {
@@ -50,7 +50,7 @@ def feature_became(column: FeatureColumn, num_unknown: int) -> str:
 
 
 def label_became(labels: np.ndarray, names: Sequence[str]) -> tuple[str, str]:
-    """(how many are missing, what they are)"""
+    """(number of missing labels, what the labels are)"""
     if labels.dtype.kind == "f":
         known = labels[~np.isnan(labels)]
         said = f"real numbers, {known.min():.6g} to {known.max():.6g}" if len(known) else "real numbers"
@@ -65,6 +65,6 @@ def label_became(labels: np.ndarray, names: Sequence[str]) -> tuple[str, str]:
 
 
 def split_became(codes: np.ndarray) -> tuple[str, str]:
-    """The same of a split set."""
+    """(number of nodes in no part, sizes of the parts) of one split set."""
     counts = np.bincount(codes, minlength=len(SPLIT_NAMES))
     return str(counts[0]), ", ".join(f"{name} {counts[code]}" for name, code in SPLITS.items())

@@ -1,1 +1,1 @@
-"""Files that other libraries write: .npz, published pickles (read, never run). Imports: storage.importers.memory, storage.format, storage.filesystem, core."""
+"""Readers of .npz files and published pickles, which are never run. Imports: storage.importers.memory, storage.format, storage.filesystem, core."""

@@ -1,6 +1,6 @@
-"""Members of an `.npz` file, each read only when it is asked for.
+"""Members of an `.npz` file, each read when it is first used.
 
-The size that a member claims is checked before anything is allocated: its shape against its bytes, its bytes against the file. Deflate
+The size that a member claims is checked before memory is allocated: its shape against its bytes, its bytes against the file. Deflate
 expands a byte to at most 1,032, so all members read from a file of n bytes take at most 1,032 n bytes.
 """
 
@@ -24,12 +24,12 @@ _READ_BYTES = 4 << 20
 _UNREADABLE: tuple[type[Exception], ...] = (
     *NPY_ERRORS,
     *(zipfile.BadZipFile, zlib.error, struct.error),
-    *(NotImplementedError, RuntimeError),  # of zipfile: a method of compression that it lacks, a password
+    *(NotImplementedError, RuntimeError),  # from zipfile: an unknown compression, a password
 )
 
 
 class NpzMembers:
-    """The arrays of one open file by their names."""
+    """The arrays of one open file by name."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
@@ -47,14 +47,14 @@ class NpzMembers:
 
     @property
     def read(self) -> list[str]:
-        """The names of those that were asked for."""
+        """The names of the arrays that were read."""
         return list(self._arrays)
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The array of this name. DataError where it is no plain array, damaged, or says that it is larger than it can be."""
+        """The array of this name. DataError if it is no plain array, is damaged, or claims to be larger than it can be."""
         if name not in self._arrays:
             try:
                 self._arrays[name] = self._read(name)
@@ -95,7 +95,7 @@ class NpzMembers:
                 if not count:
                     raise self._refused(name, f"{done} bytes of {num_bytes}")
                 done += count
-            stream.read(1)  # its end, where zipfile compares the checksum
+            stream.read(1)  # zipfile compares the checksum at the end
         return array.reshape(shape, order="F" if in_columns else "C")
 
 
@@ -110,7 +110,7 @@ def _header(stream: zipfile.ZipExtFile) -> tuple[tuple[int, ...], bool, np.dtype
 
 @contextmanager
 def open_npz(path: str | Path) -> Iterator[NpzMembers]:
-    """The members of an `.npz` file. DataError for a file that is missing or no archive."""
+    """The members of an `.npz` file. DataError for a file that is missing or is no archive."""
     path = Path(path)
     try:
         archive = zipfile.ZipFile(path)

@@ -1,8 +1,8 @@
 """Reads pickles of plain data, numpy arrays, SciPy CSR matrices and torch tensors without unpickling: the raw files of published data sets.
 
-The reader runs the opcodes of protocols 0 to 5 itself. Of the functions and classes that a file names it knows the table below, and never
-calls them: it does what each does with these arguments, or refuses. Arrays and tensors are views of the file's bytes. Bytes that are made of
-text are no more than the file's own, and a caller may bound the opcodes, and with them all that is made.
+The reader runs the opcodes of protocols 0 to 5 itself. It knows the functions and classes in the table below and never calls them: it computes their result
+for the given arguments, or refuses. Arrays and tensors are views of the file's bytes. Bytes made from text are no more than the file's bytes, and a caller may
+bound the number of opcodes, and so the number of objects.
 """
 
 import io
@@ -33,7 +33,7 @@ _TORCH_DTYPES = {
     "Bool": "|b1",
 }
 _MAGIC = 0x1950A86A20F9469CFC6C  # of torch.save before 1.6
-# What numpy, struct and zipfile raise of a damaged or forged file.
+# What numpy, struct and zipfile raise for a damaged or forged file.
 _BROKEN = (
     ValueError,
     TypeError,
@@ -48,12 +48,12 @@ _PLAIN = re.compile(r"[biufS?]\d{0,4}|bool")  # dtypes of numbers and of bytes
 
 
 class Refused(Exception):
-    """The file holds something else; the message says what."""
+    """The file holds something that this reader does not accept, which the message names."""
 
 
 @dataclass(frozen=True)
 class _Named:
-    """A function or class of the table."""
+    """A function or class in the table."""
 
     name: str
 
@@ -116,7 +116,7 @@ class _Csr:
 
 @dataclass
 class _Storage:
-    """The bytes of a tensor; in torch's older container they come after the pickle."""
+    """The numbers of a tensor; in torch's older container they follow the pickle."""
 
     dtype: np.dtype
     length: int
@@ -146,14 +146,14 @@ class _Tensor:
 
 
 def array(value: object, what: str = "an array") -> Any:
-    """The numpy array (or SciPy CSR array) of a leaf. Raises Refused for anything else."""
+    """The numpy array, or SciPy CSR array, of a leaf. Raises Refused for anything else."""
     if not isinstance(value, _Array | _Tensor | _Csr):
         raise Refused(f"{what}: expected an array, found {type(value).__name__.strip('_')}")
     return value.array()
 
 
 def read_pickle(path: Path) -> Any:
-    """What a pickle holds: None, numbers, texts, bytes, lists, tuples and dictionaries, and leaves for `array`.
+    """The content of a pickle: None, numbers, texts, bytes, lists, tuples and dictionaries, and leaves for `array`.
 
     Raises DataError for a file that is missing or damaged, or that names anything but arrays and tensors.
     """
@@ -161,7 +161,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def read_torch(path: Path, most_opcodes: float = math.inf) -> Any:
-    """The same of a file of `torch.save`, in either of its containers. More opcodes are refused."""
+    """The content of a file of `torch.save`, in either container. Refuses files with more opcodes."""
     return _read(path, lambda content: _torch(content, _Budget(len(content), most_opcodes)))
 
 
@@ -177,9 +177,9 @@ def _read(path: Path, read: Callable[[bytes], Any]) -> Any:
 
 @dataclass
 class _Budget:
-    """What a file may still cost: a few bytes that refer to the same text or pickle a thousand times would else make a thousand of it."""
+    """What a file may still cost. Otherwise a few bytes could refer to one text or pickle a thousand times, and each reference would make a copy."""
 
-    text_bytes: int  # that become bytes
+    text_bytes: int  # length of text that may become bytes
     opcodes: float = math.inf
 
     def take_text(self, count: int) -> None:
@@ -207,7 +207,7 @@ def _torch(content: bytes, budget: _Budget) -> Any:
 
 
 def _legacy(content: bytes, budget: _Budget) -> Any:
-    """Magic number, version, system, the value, the keys of its storages, and the bytes of each."""
+    """Older container: magic number, version, system, value, keys of the storages, bytes of each storage."""
     storages: dict[str, _Storage] = {}
     reader = _Reader(content, storages, budget)
     if reader.load() != _MAGIC:
@@ -237,7 +237,7 @@ def _view(content: bytes, dtype: np.dtype) -> np.ndarray:
 
 
 def _bytes(content: Any, budget: _Budget) -> bytes:
-    """Python 2's text is bytes."""
+    """Bytes as they are, and text as bytes: Python 2 pickled bytes as text."""
     if isinstance(content, str):
         budget.take_text(len(content))
         return content.encode("latin1")
@@ -253,7 +253,7 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _made(name: str, arguments: tuple[Any, ...], budget: _Budget) -> Any:
-    """What the function or class of the table makes of these arguments."""
+    """The result of the table's function or class `name` for these arguments."""
     match name, arguments:
         case "dtype", (str() | bytes() as kind, *_):
             return _Dtype(kind if isinstance(kind, str) else kind.decode("latin1"))
@@ -311,13 +311,13 @@ class _Reader:
     """Runs the opcodes of one pickle after another."""
 
     def __init__(self, content: bytes, storages: dict[str, _Storage], budget: _Budget) -> None:
-        """`storages`: those that the pickle names are added here, by their keys."""
+        """The storages that the pickle names are added to `storages`, by key."""
         self._content, self._storages, self._budget, self.at = content, storages, budget, 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """The object of the pickle that begins here."""
+        """The object of the pickle at the current position."""
         self._stack, self._memo = [], {}
         content, table, budget = self._content, _OPCODES, self._budget
         while True:

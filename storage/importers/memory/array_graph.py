@@ -1,6 +1,6 @@
-"""A `GraphSource` over arrays in memory (or a mapped file), and the checks that importers share.
+"""`ArrayGraph`, a `GraphSource` over arrays in memory or mapped files, and the checks that importers share.
 
-It checks what ingestion cannot see in chunks: row counts, shapes, overlapping splits. Ingestion checks ids, finite numbers and label ranges.
+These are the checks that ingestion cannot make chunk by chunk: row counts, shapes, overlapping splits. Ingestion checks ids, finite numbers and label ranges.
 """
 
 import tokenize
@@ -29,15 +29,15 @@ from graphmill.storage.format.stored_links import Links
 from graphmill.storage.importers.memory.as_array import TIMES, as_array, as_text
 from graphmill.storage.ingestion.string_ids import StringIds
 
-# What numpy raises of a damaged .npy file.
+# What numpy raises for a damaged .npy file.
 NPY_ERRORS: tuple[type[Exception], ...] = (
     *(ValueError, OSError, EOFError),
-    # Of the header, which is a Python literal.
+    # from the header, which is a Python literal
     *(SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError),
     MemoryError,  # a shape that is larger than the file
 )
 LABEL_KINDS = ("auto", "class", "number", "several")
-_MOST_CLASSES = 1000  # that floats are
+_MOST_CLASSES = 1000  # more different floats may be numbers
 
 
 def load_npy(path: str | Path) -> np.ndarray:
@@ -52,35 +52,32 @@ def load_npy(path: str | Path) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ArrayGraph:
-    """A graph as whole arrays: what is given of numpy, torch, lists, pandas, polars or Arrow is coerced by `as_array`.
+    """A graph as whole arrays. Columns may be of numpy, torch, lists, pandas, polars or Arrow; `as_array` converts them.
 
-    DataError where lengths do not fit each other, and for what is no such column.
+    Raises DataError for columns of different lengths, and for values that are no such column.
     """
 
     name: str
     num_nodes: int
-    src: np.ndarray  # integer [num_edges]; floats that are whole become so
+    src: np.ndarray  # integer [num_edges]; whole floats become integers
     dst: np.ndarray  # integer [num_edges]
     edge_weight: np.ndarray | None = None  # [num_edges]
     edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
-    edge_time: np.ndarray | None = None  # [num_edges], as given; then as `time_column` makes it
-    relations: tuple[
-        str, ...
-    ] = ()  # of a knowledge graph: names; `edge_feature` [num_edges, 1] has the number of each edge's
-    node_time: np.ndarray | None = None  # [num_nodes], the same
+    edge_time: np.ndarray | None = None  # [num_edges]; converted by `time_column`
+    # Names of a knowledge graph's relations; `edge_feature` [num_edges, 1] holds the relation number of each edge.
+    relations: tuple[str, ...] = ()
+    node_time: np.ndarray | None = None  # [num_nodes]; converted by `time_column`
     feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy matrix in CSR form (made dense chunk by chunk)
-    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L], as given; then as `label_column` makes it
-    split: Any = (
-        None  # int8 [num_nodes, num_split_sets]; or rows under train, valid and test, as `rows_split` takes them
-    )
+    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L]; converted by `label_column`
+    split: Any = None  # int8 [num_nodes, num_split_sets]; or rows by part, as `rows_split` takes them
     num_classes: int | None = None
-    class_names: tuple[str, ...] = ()  # of the classes, or of the several labels, in order
+    class_names: tuple[str, ...] = ()  # of the classes, or of the L labels, in order
     undirected_once: bool = False
     provenance: Mapping[str, str] | None = None
-    links: Links | None = None  # that are held out: they are not among the edges
-    repeats_links: bool = False  # or may be, since the data set's publisher has it so
+    links: Links | None = None  # held-out links, which are not among the edges
+    repeats_links: bool = False  # some held-out links are also edges, as published
     strings: StringIds | None = None  # [num_nodes]: the nodes' ids
-    label_kind: str = "auto"  # as `label_column` takes it; with num_classes, floats are classes
+    label_kind: str = "auto"  # see `label_column`; with num_classes, floats are classes
 
     def __repr__(self) -> str:
         return describe(self)
@@ -133,7 +130,7 @@ class ArrayGraph:
         return array
 
     def _of_words(self, entry: str, words: pa.LargeStringArray, what: str) -> Any:
-        """Ids; or codes of a split; or classes, whose names are the words in sorted order where none are given."""
+        """Ids, codes of a split, or classes. Without `class_names`, the classes are the words in sorted order."""
         if entry == "strings":
             ids = StringIds()
             if words.null_count or np.any(ids.add(words) != np.arange(len(words))):
@@ -195,7 +192,7 @@ class ArrayGraph:
 
 _NONE = np.empty(0, np.int64)
 SPLIT_WORDS = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_VALID, "validation": SPLIT_VALID}
-_COLUMNS = {  # how messages call them; src before what is as long
+_COLUMNS = {  # name of each column in messages; src first, since the others are as long
     "edge": {"src": "src", "dst": "dst"} | {f"edge_{name}": f"edge {name}s" for name in ("weight", "feature", "time")},
     "node": {"feature": "features", "label": "labels", "split": "splits", "node_time": "node times", "strings": "ids"},
 }
@@ -222,8 +219,7 @@ def array_edges(
     edge_time: np.ndarray | None = None,
     links: Links | None = None,
 ) -> ArrayGraph:
-    """The edges of one relation of a typed graph, between rows of its source and of its target type, and what is held out of them. DataError as
-    `ArrayGraph`."""
+    """The edges and held-out links of one relation of a typed graph; src and dst are rows of the source and the target type. DataError as `ArrayGraph`."""
     columns: dict[str, Any] = {"edge_weight": edge_weight, "edge_feature": edge_feature, "edge_time": edge_time}
     return ArrayGraph(name, 0, src, dst, links=links, **columns)
 
@@ -238,8 +234,8 @@ def node_chunks(
     time: np.ndarray | None = None,
     strings: StringIds | None = None,
 ) -> Iterator[NodeChunk]:
-    """The node columns in chunks, or one empty chunk where there are none; `feature`: a numpy matrix or a scipy CSR array, made dense float32 chunk by
-    chunk; `strings`: as ids."""
+    """The node columns in chunks; without columns, one empty chunk. `feature` is a numpy matrix or a scipy CSR array, made dense float32 chunk by chunk;
+    `strings` are ids."""
     if all(column is None for column in (feature, label, split, original_id, time, strings)):
         yield NodeChunk()
         return
@@ -262,7 +258,7 @@ def edge_rows(edge_index: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def whole_rows(rows: Any, what: str) -> np.ndarray:
-    """Rows of nodes: integers, or floats that are whole, as pandas writes them. DataError for others, and for missing ones."""
+    """Rows of nodes: integers, or whole floats, as pandas writes them. DataError for other and for missing values."""
     array = as_array(rows, what)
     if array.dtype.kind in "iu":
         return array
@@ -279,9 +275,9 @@ def _whole(numbers: np.ndarray) -> np.ndarray:
 
 
 def time_column(time: np.ndarray, what: str) -> np.ndarray:
-    """int64 of whole numbers, in whatever unit; of dates (numpy's datetime64) the microseconds since 1970.
+    """int64: whole numbers in any unit; dates (numpy's datetime64) as microseconds since 1970.
 
-    DataError for other shapes and types, a number that is not whole, and a date that is missing or out of range.
+    DataError for other shapes and types, for numbers that are not whole, and for dates that are missing or out of range.
     """
     if time.ndim == 2 and time.shape[1] == 1:
         time = time[:, 0]
@@ -306,12 +302,11 @@ def time_column(time: np.ndarray, what: str) -> np.ndarray:
 
 
 def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray:
-    """int64 [num_nodes] classes for whole numbers and truth values, float32 [num_nodes] for real numbers; of several labels per node int8
-    [num_nodes, L] of 1, 0 and, where it is not known, -1, or float32 [num_nodes, L] real numbers.
+    """Labels as they are stored, from [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN is a missing label.
 
-    From [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN where there is none. `kind`: class, number, several (of 0 and 1), or auto: floats
-    that are whole and not negative are classes, of at most 1,000 different ones; rows of several floats, one of which is not whole, are numbers.
-    DataError for other shapes, types, numbers and kinds.
+    One label per node: int64 [num_nodes] classes (whole numbers, truth values) or float32 [num_nodes] real numbers. Several: int8 [num_nodes, L] of 1, 0
+    and -1 (not known), or float32 [num_nodes, L]. `kind`: class, number, several (of 0 and 1), or auto. In auto, at most 1,000 different whole floats from 0
+    are classes; rows of several floats are numbers if any is not whole. DataError for other shapes, types, numbers and kinds.
     """
     if kind not in LABEL_KINDS:
         raise DataError(f"{name}: label_kind: expected {', '.join(LABEL_KINDS)}, got {kind!r}")
@@ -349,7 +344,7 @@ def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray
 
 
 def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
-    """Whether floats are classes, as pandas writes whole numbers beside empty fields. Raises DataError where it cannot be told, or is said wrongly."""
+    """Whether floats are classes: pandas writes a column of whole numbers with empty fields as floats. Raises DataError if it is ambiguous or contradicts `kind`."""
     known = label[~np.isnan(label)]
     whole = _whole(known) & (known >= (-1 if kind == "class" else 0))
     if kind == "class" and not whole.all():
@@ -368,7 +363,7 @@ def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
 
 
 def _answers(label: np.ndarray, name: str) -> np.ndarray:
-    """int8 [num_nodes, L]: several labels of each node."""
+    """int8 [num_nodes, L]: L answers of each node, 1, 0 or -1."""
     known = np.where(np.isnan(label), -1, label) if label.dtype.kind == "f" else label
     other = (known != 0) & (known != 1) & (known != -1)
     if other.any():
@@ -380,9 +375,9 @@ def _answers(label: np.ndarray, name: str) -> np.ndarray:
 
 
 def split_column(num_nodes: int, train: Any, valid: Any, test: Any, name: str) -> np.ndarray:
-    """int8 [num_nodes]: the SPLIT_* codes of three parts, each a mask [num_nodes] or an array of rows.
+    """int8 [num_nodes]: SPLIT_* codes from three parts, each a mask [num_nodes] or an array of rows.
 
-    DataError for a row out of range, for a row in two parts (or twice in one), and for a mask of another length.
+    DataError for a row out of range, a row in two parts or twice in one, and a mask of another length.
     """
     code = np.zeros(num_nodes, dtype=np.int8)
     for part_code, part in ((SPLIT_TRAIN, train), (SPLIT_VALID, valid), (SPLIT_TEST, test)):
@@ -412,7 +407,7 @@ def split_column(num_nodes: int, train: Any, valid: Any, test: Any, name: str) -
 
 
 def rows_split(split_idx: Mapping[str, Any], num_nodes: int, name: str) -> np.ndarray:
-    """int8 [num_nodes, 1] of rows (or masks) under train, valid (or val) and test, some of them or all, as OGB's `get_idx_split` gives them.
+    """int8 [num_nodes, 1] from rows (or masks) under one or more of train, valid (or val) and test: the form of OGB's `get_idx_split`.
 
     DataError for other names, and as `split_column`.
     """
@@ -423,7 +418,7 @@ def rows_split(split_idx: Mapping[str, Any], num_nodes: int, name: str) -> np.nd
 
 
 def split_sets(num_nodes: int, parts: Sequence[Sequence[Any]], name: str) -> np.ndarray:
-    """int8 [num_nodes, num_split_sets] of equally many train, valid and test parts. DataError as `split_column`."""
+    """int8 [num_nodes, num_split_sets] from equally many train, valid and test parts. DataError as `split_column`."""
     train, valid, test = parts
     if not len(train) == len(valid) == len(test):
         raise DataError(
@@ -434,9 +429,9 @@ def split_sets(num_nodes: int, parts: Sequence[Sequence[Any]], name: str) -> np.
 
 
 def mask_split(masks: Sequence[Any], num_nodes: int, name: str) -> np.ndarray | None:
-    """int8 [num_nodes, num_split_sets] of the masks for train, valid and test, as far as there are any; None if there are none.
+    """int8 [num_nodes, num_split_sets] from the masks of train, valid and test, each of which may be None; None if all are.
 
-    A single mask beside several sets of another part belongs to each set: some PyG data sets come so.
+    If one part has a single mask and another part several, the single mask belongs to each set, as in some PyG data sets.
     """
     if all(mask is None for mask in masks):
         return None
@@ -450,9 +445,9 @@ def mask_split(masks: Sequence[Any], num_nodes: int, name: str) -> np.ndarray | 
 
 
 def mask_sets(masks: np.ndarray, num_nodes: int, name: str, *, transposed: bool = True) -> list[np.ndarray]:
-    """The boolean masks [num_nodes] of one array [num_nodes], [num_nodes, num_split_sets] or, with `transposed`, [num_split_sets, num_nodes].
+    """The boolean masks [num_nodes] in an array [num_nodes], [num_nodes, num_split_sets] or, if `transposed`, [num_split_sets, num_nodes].
 
-    DataError for other shapes, for as many sets as nodes where both are allowed, and for numbers but 0 and 1.
+    DataError for other shapes, for a square array if `transposed`, and for numbers other than 0 and 1.
     """
     masks = as_array(masks, name)
     if masks.dtype != bool:

@@ -1,4 +1,4 @@
-"""The one coercion of what enters from Python: numpy, torch, lists, pandas, polars and Arrow become whole numpy arrays, or are refused in one line."""
+"""Converts columns of any Python library (numpy, torch, lists, pandas, polars, Arrow) to numpy arrays, or refuses them in one line."""
 
 from typing import Any
 
@@ -15,10 +15,11 @@ _REFUSALS = (TypeError, ValueError, RuntimeError, OverflowError, pa.ArrowExcepti
 
 
 def as_array(values: Any, what: str, kinds: str = NUMBERS) -> np.ndarray:
-    """A column or matrix of any library, rows in their order; what is missing there (None, null, pandas' NA and NaN) is NaN.
+    """A column or matrix of any library, rows in their order. Missing values (None, null, pandas' NA) become NaN.
 
-    Arrays of numpy stay as they are, mapped ones unread. Short floats of torch (bfloat16, float16, float8) become float32; a table's columns, and lists
-    of equal length, become the columns of a matrix. DataError that begins with `what` for a sparse tensor, lists of different lengths, text and objects.
+    Numpy arrays stay as they are; mapped arrays are not read. Short floats of torch (bfloat16, float16, float8) become float32. The columns of a table, and
+    lists of equal length, become the columns of a matrix. Raises DataError, which begins with `what`, for sparse tensors, lists of different lengths, text
+    and objects.
     """
     expected = "numbers or dates" if kinds == TIMES else "numbers"
     try:
@@ -31,7 +32,7 @@ def as_array(values: Any, what: str, kinds: str = NUMBERS) -> np.ndarray:
 
 
 def as_text(values: Any) -> pa.LargeStringArray | None:
-    """A column of words of any library, null where one is missing; None where it is no such column."""
+    """A column of words of any library, missing words as nulls; None if `values` is no column of words."""
     if hasattr(values, "detach") or getattr(getattr(values, "dtype", None), "kind", "O") not in "OU":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Features of nodes that have none: the means of the features of their edges, the usual input for ogbn-proteins (Hu et al., NeurIPS 2020, section 4.1)."""
+"""Node features as the means of edge features, for nodes without features: the usual input for ogbn-proteins (Hu et al., NeurIPS 2020, section 4.1)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class EdgeMeans:
-    """The `GraphSource` with these features: of each node's in-edges, with `both_ends` of all its edges; 0 where it has none.
+    """A `GraphSource` whose node features are means over the node's in-edges (over all its edges if `both_ends`); 0 for a node without edges.
 
-    Memory: 8 bytes for each number. Raises ConfigError where edges have no features, and where nodes have some.
+    Memory: 8 bytes for each number. Raises ConfigError if edges have no features or nodes have some.
     """
 
     source: GraphSource
@@ -54,6 +54,8 @@ class EdgeMeans:
         row = 0
         for chunk in self.source.nodes(chunk_nodes):
             columns = [column for column in vars(chunk).values() if column is not None]
-            stop = row + len(columns[0]) if columns else self.info.num_nodes  # one empty chunk: bare nodes
+            stop = (
+                row + len(columns[0]) if columns else self.info.num_nodes
+            )  # nodes without columns are one empty chunk
             yield replace(chunk, feature=self._means[row:stop])
             row = stop

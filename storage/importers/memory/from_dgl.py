@@ -1,4 +1,4 @@
-"""DGL graphs as graph sources. Duck-typed on DGL 1.x's `DGLGraph`: importing this module needs no DGL."""
+"""DGL graphs as graph sources. Duck-typed on DGL 1.x's `DGLGraph`: this module does not import DGL."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,13 +28,13 @@ def dgl_graph(
     num_classes: int | None = None,
     name: str = "dgl",
 ) -> ArrayGraph:
-    """The graph of a homogeneous `dgl.DGLGraph`, or the only one of a list or data set, edges as they are.
+    """The graph of a homogeneous `dgl.DGLGraph`, or of a list or data set with one such graph. Edges are taken as they are.
 
-    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight` (None: `weight`, if it is there), `edge_feature` and
-    `edge_time` entries of `edata` and `node_time` one of `ndata`, which must then exist; other entries are not read, which a warning says. Splits are
-    `ndata`'s train_mask, val_mask and test_mask, as far as they are there, or `split_idx` with rows under train, valid and test (OGB's form).
+    `feature` and `label` name entries of `ndata`, which may be absent. `edge_weight` (None: `weight`, if present), `edge_feature` and `edge_time` name entries
+    of `edata`, `node_time` an entry of `ndata`; these must exist. A warning names the entries that are not read. Splits come from `split_idx` (rows under
+    train, valid and test, OGB's form), else from train_mask, val_mask and test_mask in `ndata`.
 
-    Errors: DataError for a heterogeneous graph, several graphs, a named edge entry that is absent, shapes that disagree.
+    Errors: DataError for a heterogeneous graph, several graphs, a named entry that is absent, shapes that disagree.
     """
     split_idx, graph = split_of(graph, split_idx), only_graph(graph, name)
     if not hasattr(graph, "ndata"):
@@ -69,10 +69,10 @@ def typed_dgl_graph(
     node_time: str | None = None,
     name: str = "dgl",
 ) -> TypedSource:
-    """The typed graph of a `dgl.DGLGraph` of several types, edges as they are.
+    """The typed graph of a `dgl.DGLGraph` of several types. Edges are taken as they are.
 
-    `feature` and `label` name entries of the data of each type of nodes, and `node_time`; `edge_weight`, `edge_feature` and `edge_time` those of each relation; a type or relation
-    without the entry has none. Splits are each type's train_mask, val_mask and test_mask.
+    `feature`, `label` and `node_time` name entries in the data of node types; `edge_weight`, `edge_feature` and `edge_time` name entries in the data of
+    relations. A type or relation without the entry has no such column. Splits come from each type's train_mask, val_mask and test_mask.
 
     Errors: DataError for a named entry that no type or relation has, shapes that disagree.
     """

@@ -1,4 +1,4 @@
-"""PyG's `Data` and `HeteroData` as graph sources. Duck-typed: needs torch-geometric only where the caller made the object with it."""
+"""PyG's `Data` and `HeteroData` as graph sources. Duck-typed: this module does not import torch-geometric."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,13 +26,14 @@ _READ = frozenset(
 def pyg_graph(
     data, *, split_idx: Mapping[str, object] | None = None, num_classes: int | None = None, name: str = "pyg"
 ) -> ArrayGraph:
-    """The graph of a homogeneous `torch_geometric.data.Data`, or the only one of a data set, or of a `TemporalData`: its events are edges from `src` to
-    `dst` with the times `t` and the features `msg`.
+    """The graph of a homogeneous `torch_geometric.data.Data`, of a data set with one such graph, or of a `TemporalData`, whose events are edges from `src` to
+    `dst` with times `t` and features `msg`.
 
-    Read are `edge_index`, `x`, `y`, `edge_weight` (or `weight` of edges, as `from_networkx` calls it), `edge_attr`, times of edges (`edge_time`) and of nodes (`node_time`), or of either in `time`,
-    as PyG has them, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
-    [num_nodes, num_split_sets]), the rows `train_idx`, `val_idx`, `test_idx` or, in their place, `split_idx` with rows under train, valid and test (OGB's
-    form, of whose data sets it is the default); any of the three may be missing. A warning names what else there is. The edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes` defaults to `data.num_classes`, where that is set.
+    Entries that are read: `edge_index`, `x`, `y`, `edge_attr`, `edge_weight` (or `weight`, the name that `from_networkx` gives), and times in `edge_time`,
+    `node_time` or `time` (of edges or nodes, by its length). Splits come from `split_idx` (rows under train, valid and test: OGB's form, and the default for
+    OGB's data sets), else from `train_mask`, `val_mask`, `test_mask` ([num_nodes] or [num_nodes, num_split_sets]) or `train_idx`, `val_idx`, `test_idx`; any
+    part may be missing. A warning names the other entries. Edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes`
+    defaults to `data.num_classes`.
 
     Errors: DataError for hetero data, several graphs, sparse tensors and shapes that disagree.
     """
@@ -67,7 +68,7 @@ def pyg_graph(
 
 
 def _temporal_graph(data, name: str) -> ArrayGraph:
-    """Of PyG's `TemporalData`, with `x` of its nodes where it has been given one. Labels of events (`y`) are no labels of nodes, and are not read."""
+    """The graph of a `TemporalData`, with node features `x` if it has them. `y` is not read: it labels events, not nodes."""
     tell_unread(name, getattr(data, "keys", tuple)(), ("src", "dst", "t", "msg", "x", "num_nodes"))
     feature = getattr(data, "x", None)
     ends = np.stack([as_array(data.src, f"{name}: src"), as_array(data.dst, f"{name}: dst")])
@@ -86,12 +87,12 @@ def _temporal_graph(data, name: str) -> ArrayGraph:
 def typed_pyg_graph(
     data, *, split_idx: Mapping[str, Mapping[str, object]] | None = None, name: str = "pyg"
 ) -> TypedSource:
-    """The typed graph of a `torch_geometric.data.HeteroData`: of each type and relation what `pyg_graph` reads of a `Data`.
+    """The typed graph of a `torch_geometric.data.HeteroData`. From each type and relation it reads the entries that `pyg_graph` reads from a `Data`.
 
-    `split_idx`: rows under train, valid and test by type, or by type under train, valid and test (OGB's form), in place of that type's masks. Edges are
-    taken as they are.
+    `split_idx` replaces the masks: {type: {part: rows}}, or {part: {type: rows}} (OGB's form), with the parts train, valid and test. Edges are taken as
+    they are.
 
-    Errors: DataError for a `Data`, a type whose number of nodes is not known, sparse tensors and shapes that disagree.
+    Errors: DataError for a `Data`, a type without a known number of nodes, sparse tensors and shapes that disagree.
     """
     split_idx, data = split_of(data, split_idx), only_graph(data, name)
     if not hasattr(data, "node_types"):
@@ -123,7 +124,7 @@ def typed_pyg_graph(
 
 
 def _with_time(columns: dict[str, Any], store, entry: str) -> dict[str, Any]:
-    """With a store's `time`, as PyG has it, in the place of this entry."""
+    """The columns with a store's `time`, if it has one, under the name `entry`."""
     time = getattr(store, "time", None)
     return columns if time is None else {**columns, entry: time}
 
@@ -139,7 +140,7 @@ def _edge_columns(store, name: str) -> dict[str, Any]:
 
 
 def _read_of(store, edges: dict[str, Any]) -> frozenset[str]:
-    """The entries that are read of a store whose edges have these columns."""
+    """The entries that are read from a store whose edges have these columns."""
     weight = getattr(store, "weight", None)
     return _READ | {"weight"} if weight is not None and edges["edge_weight"] is weight else _READ
 

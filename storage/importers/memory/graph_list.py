@@ -1,4 +1,4 @@
-"""A list, iterator or data set of PyG's or DGL's graphs as a stored set of many graphs."""
+"""Stores a list, iterator or data set of PyG's or DGL's graphs as a set of graphs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
@@ -35,17 +35,17 @@ def ingest_graphs(
     shard_rows: int = 20_000,
     overwrite: bool = False,
 ) -> GraphSetManifest:
-    """Writes graphs one after another under `url`, of which it holds `shard_rows` at a time.
+    """Writes graphs one after another under `url`; memory holds `shard_rows` graphs.
 
-    Read are `edge_index`, `x`, `edge_attr` and `y` of PyG's `Data`; of a `DGLGraph` its edges, `feat` of nodes and of edges, and `label` of nodes; of a
-    pair (graph, label) that label in their place. Real numbers are features, whole ones categories: as many as the largest of each column says, or as
-    `categories` says of "node" and of "edge". `y` is targets of the graph ([T] or [1, T]; NaN: not known) or, with a row for each of several nodes,
-    their classes; `labelled` says it otherwise. The first graph tells the columns of all; a warning names what it holds besides.
+    From a PyG `Data` it reads `edge_index`, `x`, `edge_attr` and `y`; from a `DGLGraph` the edges, `feat` of nodes and edges, and `label` of nodes; in a
+    pair (graph, label) the label replaces these. Real numbers are features. Whole numbers are categories, up to the largest number of each column, or as
+    many as `categories` says for "node" and "edge". `y` is the graph's targets ([T] or [1, T]; NaN: not known); if it has one row for each of several nodes,
+    it is their classes, unless `labelled` says otherwise. The first graph sets the columns of all graphs; a warning names its entries that are not read.
 
-    `split`: the attribute of each graph that says train, valid, test or None; or rows under train, valid and test (OGB's form, of whose data sets it is the
-    default); or `SplitOptions` that draw one, for which graphs are read twice. Without it all graphs train.
+    `split`: the name of the attribute that says train, valid, test or None; or rows under train, valid and test (OGB's form, and the default for OGB's data
+    sets); or `SplitOptions` that draw a split, for which graphs are read twice. By default all graphs train.
 
-    Raises DataError, with the graph's number, for what is no graph or has other columns, and what `write_graphs` raises.
+    Raises DataError, with the graph's number, for an object that is no graph or has other columns, and the errors of `write_graphs`.
     """
     readings, drawn = list[_Reading](), split if isinstance(split, SplitOptions) else None
     if drawn and isinstance(graphs, Iterator):
@@ -64,7 +64,7 @@ def ingest_graphs(
 
 
 class _Reading:
-    """Graphs one after another, with the columns of the first; what it has seen of their categories and classes."""
+    """Reads graphs one after another, with the columns of the first, and keeps the largest category and class seen."""
 
     def __init__(
         self, graphs: Iterable[Any], name: str, split: Any, labelled: str | None, categories: Mapping[str, Any]
@@ -74,7 +74,7 @@ class _Reading:
             raise DataError(f"{name}: expected at least one graph, got none")
         self._first, self._categories, self._key = first, categories, split if isinstance(split, str) else None
         self._code: np.ndarray | None = None
-        self._parts: set[str | None] = set()  # that graphs name
+        self._parts: set[str | None] = set()  # parts that graphs name
         if self._key is None and (rows := split_of(graphs, split)) is not None:
             ends = [int(as_array(part, f"{name}: split").max(initial=-1)) for part in rows.values()]
             self._code = rows_split(rows, len(graphs) if isinstance(graphs, Sized) else max(ends) + 1, name)[:, 0]
@@ -145,7 +145,7 @@ class _Reading:
         return _CODES[part]
 
     def found(self, info: GraphSetInfo) -> GraphSetInfo:
-        """With the numbers of categories and classes that all graphs have shown."""
+        """The info with the numbers of categories and classes of all graphs."""
         for kind in ("node", "edge"):
             schema = getattr(info, kind)
             if schema.categories and not self._categories.get(kind):
@@ -163,7 +163,7 @@ def _schema(rows: np.ndarray | None, categories: tuple[int, ...] | None) -> RowS
 
 
 def graph_columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]:
-    """(edge_index, num_nodes, and node, edge and y where there are any; the names of all that the graph holds). Raises DataError where it is no graph."""
+    """(columns: edge_index, num_nodes, and node, edge and y or None; names of the graph's entries). Raises DataError for an object that is no graph."""
     graph, label = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
     if not getattr(graph, "is_homogeneous", True) or hasattr(graph, "node_types"):
         raise DataError(f"{where}: expected a graph of one type of nodes, got {type(graph).__name__} of several")
@@ -183,6 +183,6 @@ def graph_columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]
         columns[kind] = array[:, None] if array is not None and array.ndim == 1 else array
     if y is not None:
         columns["y"] = as_array([y] if np.ndim(y) == 0 else y, f"{where}: y")
-    if label is not None:  # is of the graph
+    if label is not None:  # labels the graph
         columns["y"] = columns["y"].reshape(1, -1)
     return columns, held

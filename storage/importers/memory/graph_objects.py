@@ -1,4 +1,4 @@
-"""What the importers of PyG's and of DGL's objects share: the only graph of a data set, its split, and what is left unread."""
+"""Shared by the importers of PyG's and DGL's objects: the only graph of a data set, its split, and warnings of entries that are not read."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ SPLIT_ENTRIES = tuple(
 
 
 def only_graph(data: Any, name: str) -> Any:
-    """`data`, or the only graph of a list or of a data set of PyG, DGL, OGB or torch. DataError where it has several, or none."""
+    """`data`, or the only graph of a list or of a data set of PyG, DGL, OGB or torch. DataError if it has several graphs, or none."""
     if not isinstance(data, list) and not any(base.__name__.endswith("Dataset") for base in type(data).__mro__):
         return data
     if len(data) != 1:
@@ -28,16 +28,16 @@ def only_graph(data: Any, name: str) -> Any:
 
 
 def split_of(data: Any, split_idx: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """`split_idx`, or what a data set's `get_idx_split` gives, as those of OGB do."""
+    """`split_idx`, or the result of `get_idx_split`, which OGB's data sets have."""
     return data.get_idx_split() if split_idx is None and hasattr(data, "get_idx_split") else split_idx
 
 
 def stored_split(
     get: Callable[[str], Any], split_idx: Mapping[str, Any] | None, num_nodes: int, name: str
 ) -> np.ndarray | None:
-    """int8 [num_nodes, num_split_sets] of `split_idx`; else of `get`'s masks train_mask, val_mask, test_mask or rows train_idx, val_idx, test_idx.
+    """int8 [num_nodes, num_split_sets] from `split_idx`; else from the entries train_mask … or train_idx … that `get` returns; None without them.
 
-    None if there are none. DataError as `rows_split` and `mask_split`, and for masks and rows that differ.
+    DataError as `rows_split` and `mask_split`, and for masks and rows that differ.
     """
     if split_idx is not None:
         return rows_split(split_idx, num_nodes, name)
@@ -52,6 +52,6 @@ def stored_split(
 
 
 def tell_unread(name: str, entries: Iterable[str], read: Iterable[str | None]) -> None:
-    """Warns, in one line, of what an object holds and its importer does not read."""
+    """Warns, in one line, of the entries of an object that its importer does not read."""
     if unread := sorted(entry for entry in set(entries) - set(read) if not entry.startswith("_")):
         warnings.warn(f"{name}: not read: {', '.join(unread)}", stacklevel=4)

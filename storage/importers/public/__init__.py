@@ -1,1 +1,1 @@
-"""Public data sets by name, in the layout in which they are published. Imports: every other room of storage."""
+"""Public data sets by name, read from the files as they are published. Imports: every other room of storage."""

@@ -1,6 +1,6 @@
-"""The table of public data sets that `graphmill ingest NAME` knows: what each is about, which files it is read from, and where they come from.
+"""The table of public data sets for `graphmill ingest NAME`: the subject of each set, its files, and their source.
 
-Nothing is downloaded: the files lie as their publisher packs them, in the folder that PyG's data set class would put them in, below `root`.
+Nothing is downloaded. The files lie as their publisher packs them, below `root`, in the folder where PyG's data set class would put them.
 docs/guides/data_sets.md shows this table (`table`).
 """
 
@@ -25,30 +25,30 @@ class DataSet:
     """One graph, or many."""
     title: str
     task: str
-    """What is predicted, in words."""
+    """The prediction, in words."""
     options: str
-    """The options of the training command that say so."""
+    """The options of the training command for this task."""
     metric: str
     split: str
     reader: str
-    """`module:function` of this room; it takes the folder of the files and `arguments`."""
+    """`module:function` in this room; it takes the folder of the files and `arguments`."""
     folder: str
-    """Below `root`: what PyG calls raw_dir."""
+    """Folder below `root`, PyG's raw_dir."""
     files: tuple[str, ...]
     url: str
     arguments: dict[str, Any] = field(default_factory=dict)
     per_class: int | None = None
-    """No split is published: so many nodes of each class validate, and as many test."""
+    """For a set without a published split: this many nodes of each class validate, and as many test."""
 
     def read(self, root: str | Path) -> Any:
-        """The graph, or the source of graphs. Raises DataError where files are missing or not of their layout."""
+        """The graph, or the source of graphs. Raises DataError for files that are missing or have another layout."""
         module, function = self.reader.split(":")
         return getattr(import_module(f"graphmill.storage.importers.public.{module}"), function)(
             self.find(root), **self.arguments
         )
 
     def find(self, root: str | Path) -> Path:
-        """The folder of the files: below `root`, or `root` itself. Raises DataError that says what to put where."""
+        """The folder of the files, below `root` or `root` itself. Raises DataError that says which files to put where."""
         wanted = Path(root) / self.folder
         for folder in (wanted, Path(root), Path(root) / "raw"):
             missing = [name for name in self.files if not (folder / name).exists()]
@@ -178,7 +178,7 @@ DATA_SETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 
 def check_ingested(path: str) -> None:
-    """Raises ConfigError that says how to ingest a public set which is named in place of a stored one; nothing where something lies there."""
+    """Raises ConfigError, with the command that ingests it, if `path` is the name of a public set and nothing lies there."""
     row = DATA_SETS.get(path)
     if row is None or Path(path).exists():
         return
@@ -190,7 +190,7 @@ def check_ingested(path: str) -> None:
 
 
 def table(kind: Kind) -> str:
-    """The rows of one kind as a table in Markdown, which docs/guides/data_sets.md shows."""
+    """The rows of one kind as a table in Markdown, for docs/guides/data_sets.md."""
     rows = [row for row in DATA_SETS.values() if row.kind == kind]
     lines = ["| name | set | predicted, metric | split | files, below `--root` | from |", "|---|---|---|---|---|---|"]
     for row in rows:

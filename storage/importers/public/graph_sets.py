@@ -1,8 +1,8 @@
-"""Public data sets of many graphs, from the files that their publishers give; `graphmill.storage.importers.public.data_sets` lists them.
+"""Public data sets of many graphs, from the publishers' files; `graphmill.storage.importers.public.data_sets` lists them.
 
-Graphs, features and labels are those of PyG's class for the set, which the tests compare; where GraphGPS's loader changes them before training, as
-the papers' models expect, so does this: positions beside the colours of superpixels, a local degree profile on call graphs, one kind of edge where
-edges have no features. Nothing is unpickled (`graphmill.storage.importers.files.pickle_reader`).
+Tests compare graphs, features and labels with PyG's class for the set. In addition, as in GraphGPS's loader and as the papers' models expect, superpixels get
+their positions as features, call graphs a local degree profile, and edges without features one kind of edge. Nothing is unpickled
+(`graphmill.storage.importers.files.pickle_reader`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +21,14 @@ from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
 
 _FILES = ("train", "val", "test")
 _PARTS = ("train", "valid", "test")
-_KIND = RowSchema(1, "uint8", (1,))  # of edges without features: GraphGPS's DummyEdge
+_KIND = RowSchema(1, "uint8", (1,))  # for edges without features, GraphGPS's DummyEdge
 
-# COCO's 91 ids, of which 81 are used, in their order (as PyG's LRGBDataset and the LRGB's own code map them).
+# COCO uses 81 of 91 ids; PyG's LRGBDataset and LRGB's code number them in order.
 _COCO_UNUSED = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
 
 
 def zinc(folder: Path, atom_types: int, subset: bool) -> GraphSetSource:
-    """ZINC of the benchmarking GNNs (arXiv:2003.00982): types of atoms and of bonds, penalised logP. `subset`: the 12,000 of `*.index`."""
+    """ZINC of the benchmarking GNNs (arXiv:2003.00982): types of atoms and bonds, penalised logP. `subset`: only the 12,000 molecules in `*.index`."""
     info = GraphSetInfo(
         "zinc" if subset else "zinc-full",
         RowSchema(1, "uint8", (atom_types,)),
@@ -63,8 +63,8 @@ def _molecule(value: dict[str, Any], split: int) -> RawGraph:
 def benchmark(folder: Path, file: str, dim: int, num_classes: int, of: str) -> GraphSetSource:
     """MNIST and CIFAR10 superpixels, PATTERN and CLUSTER of the benchmarking GNNs, as PyG packs them.
 
-    `of` graphs: colours and the two coordinates, edges with a distance, and a class of each graph. `of` nodes: one-hot features, edges of one kind, and
-    a class of each node.
+    `of` is "graphs" (colours and two coordinates, a distance of each edge, a class of each graph) or "nodes" (one-hot features, one kind of edge, a class of
+    each node).
     """
     name = file.removesuffix("_v2.pt").lower()
     nodes = of == "nodes"
@@ -99,7 +99,7 @@ def benchmark(folder: Path, file: str, dim: int, num_classes: int, of: str) -> G
 
 
 def long_range(folder: Path, name: str) -> GraphSetSource:
-    """A set of the Long Range Graph Benchmark (arXiv:2206.08164): superpixels with classes of nodes, peptides, or contacts of atoms."""
+    """A set of the Long Range Graph Benchmark (arXiv:2206.08164): superpixels with node classes, peptides, or contacts of atoms."""
     superpixels, read = name.endswith("-sp"), read_pickle if name.endswith("-sp") else read_torch
     ending = "pickle" if superpixels else "pt"
     kind: dict[str, dict[str, Any]] = {
@@ -153,7 +153,8 @@ _STRUCTURE = (
 
 
 def malnet_tiny(folder: Path) -> GraphSetSource:
-    """MalNet-Tiny (arXiv:2011.07682): call graphs as edge lists below five lines of comments, five types of software. Features: a local degree profile of each node."""
+    """MalNet-Tiny (arXiv:2011.07682): call graphs of five types of software, as edge lists below five lines of comments. Features: each node's local degree
+    profile."""
     info = GraphSetInfo(
         "malnet-tiny",
         RowSchema(5, "float32"),
@@ -185,7 +186,7 @@ def _calls(path: Path, split: int, kind: int) -> RawGraph:
 
 
 def _degree_profile(edges: np.ndarray, num_nodes: int) -> np.ndarray:
-    """float32 [n, 5]: out-degree, and its minimum, maximum, mean and standard deviation over successors (arXiv:1811.03508), as PyG has it."""
+    """float32 [n, 5]: out-degree, and its minimum, maximum, mean and standard deviation over successors (arXiv:1811.03508), as in PyG."""
     source, target = edges
     degree = np.bincount(source, minlength=num_nodes).astype(np.float64)
     of_target, has = degree[target], degree > 0
@@ -200,7 +201,7 @@ def _degree_profile(edges: np.ndarray, num_nodes: int) -> np.ndarray:
 
 
 def _raw(path: Path, number: int, make: Callable[..., RawGraph], *arguments: Any) -> RawGraph:
-    """What `make` returns. Raises DataError where its argument is of another layout."""
+    """The result of `make`. Raises DataError if its argument has another layout."""
     try:
         return make(*arguments)
     except (Refused, OSError, LookupError, TypeError, ValueError, AttributeError) as error:

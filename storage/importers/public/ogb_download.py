@@ -1,4 +1,4 @@
-"""Downloads one OGB archive without a prompt and without leaving incomplete folders: `ogb`'s own downloader asks on stdin above 1 GB."""
+"""Downloads one OGB archive without a prompt and without incomplete folders; `ogb`'s downloader asks on stdin above 1 GB."""
 
 import tempfile
 import urllib.error
@@ -11,14 +11,14 @@ from graphmill.core.errors import DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line
 from graphmill.storage.format.source import Progress
 
-_SILENCE_S = 30.0  # a server that sends nothing for this long is taken for unreachable
+_SILENCE_S = 30.0  # a server that sends nothing for this long counts as unreachable
 _READ_BYTES = 1 << 20
 
 
 def download_archive(url: str, archive_folder: str, destination: Path, progress: Progress | None = None) -> None:
     """Unpacks folder `archive_folder` of the zip file at `url` as `destination`, which appears whole or not at all.
 
-    `progress` is told ("download", bytes done, bytes in all or None). DataError names the cause where it fails.
+    Calls `progress` with ("download", bytes done, bytes in all or None). Raises DataError, with the cause, if it fails.
     """
     report = progress or (lambda *_: None)
     prefix = f".{destination.name}.download-"

@@ -1,9 +1,9 @@
-"""OGB link sets (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`) from their raw files, by the `ogb` package's own readers.
+"""OGB link sets (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`) from their raw files, with the readers of the `ogb` package.
 
-The raw graph has the training edges alone; the splits lie in files of `torch.save`, which are read and not unpickled (`graphmill.storage.importers.files.pickle_reader`). A split
-has pairs that are no links (`edge_neg`), or negatives of each link (`target_node_neg`).
+The raw graph has only the training edges. The splits are files of `torch.save`, which are not unpickled (`graphmill.storage.importers.files.pickle_reader`). A
+split has pairs that are no links (`edge_neg`), or negatives of each link (`target_node_neg`).
 
-Some training edges are held-out links too, as published: authors of ogbl-collab who write together again. Ingestion counts them.
+Some training edges are also held-out links, as published: authors in ogbl-collab who write together again. Ingestion counts them.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from graphmill.storage.importers.public.ogb_nodes import (
 )
 
 NAMES = ("ogbl-collab", "ogbl-citation2", "ogbl-ppa")
-_YEAR = "edge_year"  # of ogbl-collab
+_YEAR = "edge_year"  # in ogbl-collab
 
 
 def ogb_link_graph(
@@ -40,9 +40,9 @@ def ogb_link_graph(
 ) -> ArrayGraph:
     """The training graph of one OGB link set below `root` (ogbl-collab lies in root/ogbl_collab), with the links of validation and test.
 
-    Edges are as `ogb` gives them; those of ogbl-collab have weights, and with `years` the year of each as its time. A split's pairs that are no links are
-    as of its last year. Errors: ConfigError for another name, and for years of another set; DataError for data that is missing
-    and cannot be downloaded, incomplete, or unreadable; MissingDependencyError.
+    Edges are as `ogb` gives them. Edges of ogbl-collab have weights and, if `years`, their year as time; pairs that are no links get the last year of their
+    split. Errors: ConfigError for another name, and for years of another set; DataError for data that is missing and cannot be downloaded, incomplete, or
+    unreadable; MissingDependencyError.
     """
     if name not in NAMES:
         raise ConfigError(f"unknown OGB link set {name!r}: expected one of {', '.join(NAMES)}")
@@ -75,7 +75,7 @@ def ogb_link_graph(
 
 
 def _links(path: Path, code: int, *, years: bool) -> Links:
-    """One split's, with what they are ranked against. Raises DataError where the file is not of one of OGB's two layouts."""
+    """The links of one split with their negatives. Raises DataError if the file has neither of OGB's two layouts."""
     content = read_torch(path)
     if not isinstance(content, Mapping):
         raise DataError(f"{path}: expected a dictionary of arrays, found {type(content).__name__}")

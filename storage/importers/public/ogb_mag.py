@@ -1,13 +1,13 @@
 """ogbn-mag from OGB's raw files: papers with features, venue and split, and the relations of authors, institutions and fields of study.
 
-    raw/num-node-dict.csv.gz                             one column per type
+    raw/num-node-dict.csv.gz                             one column for each type
     raw/triplet-type-list.csv.gz                         the relations
     raw/relations/author___writes___paper/edge.csv.gz    two columns of row numbers
-    raw/node-feat/paper/node-feat.csv.gz                 128 numbers of each paper
+    raw/node-feat/paper/node-feat.csv.gz                 128 numbers for each paper
     raw/node-label/paper/node-label.csv.gz               the venue, 349 classes
     split/time/paper/train.csv.gz                        row numbers
 
-Edges are streamed from the compressed files; OGB's own reader would hold them all.
+Edges are streamed from the compressed files; OGB's reader would hold them all in memory.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ _HEAD = ("raw/num-node-dict.csv.gz", "raw/triplet-type-list.csv.gz")
 def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progress | None = None) -> TypedSource:
     """The typed graph in root/ogbn_mag, edges in the direction in which OGB gives them.
 
-    The papers' years are not read. Errors: DataError for data that is missing and cannot be downloaded, incomplete, or unreadable; MissingDependencyError.
+    Years of papers are not read. Errors: DataError for data that is missing and cannot be downloaded, incomplete, or unreadable; MissingDependencyError.
     """
     meta = read_meta("nodeproppred", NAME)
     folder = set_folder(NAME, meta, root, download, progress)
@@ -49,7 +49,7 @@ def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progr
 
 
 def _counts(path: Path) -> dict[str, int]:
-    """How many nodes each type has; types in the alphabet's order, as `ogb` has them."""
+    """Number of nodes of each type, types in alphabetical order, as in `ogb`."""
     table = NodeFile(path, True, NO_ID, option="a first line of column names")
     return {name: int(table.numbers(table.place(name))[0]) for name in sorted(table.names)}
 

@@ -1,7 +1,7 @@
-"""OGB node sets (`ogbn-products`, `ogbn-arxiv` …) from their raw files, read by the `ogb` package's own readers.
+"""OGB node sets (`ogbn-products`, `ogbn-arxiv` …) from their raw files, with the readers of the `ogb` package.
 
-An archive comes over plain http, so nothing in it is unpickled: neither `processed/data_processed` nor a `.pt` is read, and `ogb`'s dataset
-class, which unpickles and asks on stdin, is not used. OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
+Archives come over plain http, so nothing in them is unpickled: neither `processed/data_processed` nor any `.pt` is read, and `ogb`'s dataset class is not used,
+since it unpickles and asks on stdin. OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
 """
 
 import contextlib
@@ -35,12 +35,10 @@ def ogb_graph(
 ) -> ArrayGraph:
     """The graph of one OGB node set below `root` (ogbn-products lies in root/ogbn_products), edges as `ogb` gives them.
 
-    A set that is not there is downloaded if `download`, whatever its size.
-
-    Labels are classes; of ogbn-proteins, 112 answers a node (int8 of 1 and 0).
+    A missing set is downloaded if `download`, whatever its size. Labels are classes; ogbn-proteins has 112 answers per node (int8 of 1 and 0).
 
     Errors: ConfigError for a name that is no OGB node set; DataError for a set of several node types, and for data that is missing and
-    cannot be downloaded (the line says what to put where), incomplete, or unreadable; MissingDependencyError.
+    cannot be downloaded (the message says what to put where), incomplete, or unreadable; MissingDependencyError.
     """
     meta = _node_meta(name)
     folder = set_folder(name, meta, root, download, progress)
@@ -60,15 +58,14 @@ def ogb_graph(
         feature=graph.get("node_feat"),
         label=label_column(label, name, "auto" if label.ndim == 2 and label.shape[1] > 1 else "class"),
         split=split_sets(num_nodes, [[rows] for rows in parts], name),
-        num_classes=int(meta["num classes"])
-        if label.shape[1:] in ((), (1,))
-        else None,  # ogb's is of one label's answers
+        # For several labels, OGB's number of classes counts the answers to one.
+        num_classes=int(meta["num classes"]) if label.shape[1:] in ((), (1,)) else None,
         provenance=provenance(meta),
     )
 
 
 def is_directed(name: str) -> bool:
-    """Whether `ogb` gives this set's edges in one direction only: citations, whose reverse a model wants too."""
+    """Whether `ogb` gives the edges of this set in one direction only, such as citations; a model also needs the reverse."""
     meta = read_meta("linkproppred", name) if name.startswith("ogbl-") else _node_meta(name)
     return meta["add_inverse_edge"] == "False"
 
@@ -79,7 +76,7 @@ def provenance(meta: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def readable(folder: Path, meta: Mapping[str, str]) -> Iterator[None]:
-    """Raises DataError if ogb is installed and its readers fail on this folder, MissingDependencyError if it is not installed."""
+    """Raises DataError if ogb's readers fail on this folder, MissingDependencyError if ogb is not installed."""
     import_readers()
     try:
         yield
@@ -91,7 +88,7 @@ def readable(folder: Path, meta: Mapping[str, str]) -> Iterator[None]:
 
 
 def read_raw_graph(meta: Mapping[str, str], raw: Path, edge_files: Sequence[str] = ()) -> dict[str, Any]:
-    """OGB's dictionary of the one graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes, and these columns of edges."""
+    """OGB's dictionary of the only graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes, and the columns in `edge_files`."""
     readers, add_inverse = import_readers(), meta["add_inverse_edge"] == "True"
     more = {"additional_edge_files": list(edge_files)} if edge_files else {}
     read = readers.read_binary_graph_raw if meta["binary"] == "True" else readers.read_csv_graph_raw
@@ -111,7 +108,7 @@ def _read_label(meta: Mapping[str, str], raw: Path) -> np.ndarray:
 
 def _read_csv(path: Path) -> np.ndarray:
     """[num_rows, num_columns] of a gzip file without a header."""
-    import pandas  # a dependency of ogb, which reads these files so too
+    import pandas  # a dependency of ogb, which reads these files in the same way
 
     return pandas.read_csv(path, compression="gzip", header=None).to_numpy()
 
@@ -125,9 +122,9 @@ def import_readers() -> ModuleType:
 
 
 def read_meta(kind: str, name: str) -> Mapping[str, str]:
-    """OGB's own table of this set ("nodeproppred", "linkproppred"): version, url, download_name, split … Read without importing ogb (seconds).
+    """OGB's metadata of a set: version, url, download_name, split … `kind`: "nodeproppred" or "linkproppred". Does not import ogb, which takes seconds.
 
-    Raises ConfigError for a name that is not in it, MissingDependencyError.
+    Raises ConfigError for an unknown name, MissingDependencyError.
     """
     package = importlib.util.find_spec("ogb")
     if package is None or not package.submodule_search_locations:
@@ -149,7 +146,7 @@ def _node_meta(name: str) -> Mapping[str, str]:
 
 
 def set_folder(name: str, meta: Mapping[str, str], root: str | Path, download: bool, progress: Progress | None) -> Path:
-    """Where the set lies; it is downloaded where it does not, if `download`. Raises DataError that says what to put where."""
+    """The folder of the set, which is downloaded if it is missing and `download`. Raises DataError that says what to put where."""
     folder = Path(root) / name.replace("-", "_")
     if not folder.exists() or not any(folder.iterdir()):
         _fetch(name, meta, folder, download, progress)

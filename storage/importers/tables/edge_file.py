@@ -1,4 +1,4 @@
-"""One file of edges, Parquet, CSV, SNAP text or Matrix Market, read in record batches and never held as a whole."""
+"""One table of edges (Parquet, Arrow, CSV, SNAP text or Matrix Market), streamed in record batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ from graphmill.storage.ingestion.string_ids import id_strings, is_text_type
 READ_EDGES = READ_ROWS
 
 EdgeEnds: TypeAlias = Any  # int64 [k], not negative, or a pa.LargeStringArray
-# A number of nodes above these, from ids or from a size line, is accepted only with that many edges.
+# More than 2**24 nodes, according to ids or a size line, need an edge for every 128 nodes.
 _SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
 
 
 @dataclass(frozen=True)
 class RawEdges:
-    """Some consecutive edges as the file has them."""
+    """Consecutive edges as they are in the file."""
 
     src: EdgeEnds
     dst: EdgeEnds
@@ -47,22 +47,25 @@ class RawEdges:
     time: np.ndarray | None
     feature: np.ndarray | None  # float32 [k, feature_dim]
     base: int  # the file's number of node 0
-    where: Callable[[int], str]  # "edges.csv: line 7", for one of these edges
+    where: Callable[[int], str]  # the place of an edge, "edges.csv: line 7"
 
     def __len__(self) -> int:
         return len(self.src)
 
     def chunks(self, src: np.ndarray, dst: np.ndarray, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """The edges between these rows of nodes, with their columns."""
+        """The edges in chunks, with these rows of nodes as ends."""
         columns = {"weight": self.weight, "feature": self.feature, "time": self.time}
         for start in range(0, len(self), chunk_edges):
-            some = slice(start, start + chunk_edges)
-            of_some = {name: column[some] for name, column in columns.items() if column is not None}
-            yield EdgeChunk(src[some], dst[some], **of_some)
+            chunk = slice(start, start + chunk_edges)
+            yield EdgeChunk(
+                src[chunk],
+                dst[chunk],
+                **{name: column[chunk] for name, column in columns.items() if column is not None},
+            )
 
 
 class EdgeFile:
-    """The columns that `options` name. `flag` begins an option's name in what is said to the user. `strings`: whether ids of sources, and of destinations, are strings.
+    """The columns that `options` name. `flag`: prefix of option names in messages. `strings`: whether ids of sources, and of destinations, are strings.
 
     Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), and for negative ids.
     """
@@ -76,7 +79,7 @@ class EdgeFile:
     ) -> None:
         self.path, self.options, self._flag, self.strings = str(path), options, flag, strings
         self.files = table_files(path, EDGE_ENDINGS)
-        self._below_0 = ""  # the first weight that is, once it is read
+        self._below_0 = ""  # describes the first negative weight, once it is read
 
     @cached_property
     def _table(self) -> Table:
@@ -98,28 +101,28 @@ class EdgeFile:
         return table(1) if isinstance(first, TextTable) and first.banner.startswith("%%MatrixMarket") else read
 
     def _is_row(self, fields: list[str]) -> bool | None:
-        """Whether the first line holds values: its first two fields are numbers, and none is a column's name."""
+        """Whether the first line holds values: its first two fields are numbers, and no field is a column's name."""
         named = (self.options.src in fields and self.options.dst in fields) or _ends_by_name(fields) is not None
         if not named and any(self.strings):
-            return None  # strings may be names of columns as well
+            return None  # strings may also be names of columns
         return not named and all(map(is_number, fields[:2]))
 
     @cached_property
     def names(self) -> list[str]:
-        """Of all columns; those of a file without names are the options' for the first two, then their numbers."""
+        """Names of all columns. Without a header the first two columns have the options' names, the others their numbers."""
         names = self._table.names
         return names if self._table.has_header else [self.options.src, self.options.dst, *names[2:]][: len(names)]
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """What each column is for."""
+        """The role of each column."""
         options, file = self.options, base_name(self.path)
-        of_edges = dict.fromkeys(options.edge_features, "edge feature") | dict.fromkeys(self.ends[:1], "source")
-        of_edges |= {name: role for name, role in ((options.weight, "weight"), (options.time, "time")) if name}
-        of_edges |= {self.ends[1]: "destination"}
-        became = dict.fromkeys(of_edges, "") | {options.weight or "": self._below_0}
+        roles = dict.fromkeys(options.edge_features, "edge feature") | dict.fromkeys(self.ends[:1], "source")
+        roles |= {name: role for name, role in ((options.weight, "weight"), (options.time, "time")) if name}
+        roles |= {self.ends[1]: "destination"}
+        became = dict.fromkeys(roles, "") | {options.weight or "": self._below_0}
         return [
-            ColumnRole(file, name, kind, of_edges.get(name, "none"), "", became.get(name, "not read"))
+            ColumnRole(file, name, kind, roles.get(name, "none"), "", became.get(name, "not read"))
             for name, kind in zip(self.names, self._table.type_names, strict=True)
         ]
 
@@ -127,15 +130,9 @@ class EdgeFile:
     def types(self) -> list[pa.DataType]:
         return self._table.types
 
-    @property
-    def _wanted_names(self) -> list[str]:
-        options = self.options
-        named = [options.src, options.dst, *(name for name in (options.weight, options.time) if name)]
-        return named + [name for name in options.edge_features if name not in named]
-
     @cached_property
     def ends(self) -> tuple[str, str]:
-        """The columns of sources and of destinations: as the options name them, else by the names that such columns have."""
+        """The columns of sources and destinations: the options' names if the file has them or they are not the defaults, else a usual pair of names."""
         options = self.options
         asked = (options.src, options.dst)
         if asked != (EdgeListOptions.src, EdgeListOptions.dst) or set(asked) & set(self.names):
@@ -144,34 +141,35 @@ class EdgeFile:
 
     @cached_property
     def _place(self) -> dict[str, int]:
-        """Of each column that is read."""
-        wanted = [*self.ends, *self._wanted_names[2:]]
-        if any(self.names.count(name) != 1 for name in wanted):
+        """Index of each column that is read, by name."""
+        options = self.options
+        columns = dict.fromkeys(filter(None, (*self.ends, options.weight, options.time, *options.edge_features)))
+        if any(self.names.count(name) != 1 for name in columns):
             raise DataError(
-                f"{self.path}: expected one column each of {', '.join(wanted)}, found {', '.join(self.names)[:200]}; "
+                f"{self.path}: expected one column each of {', '.join(columns)}, found {', '.join(self.names)[:200]}; "
                 f"set {self._flag}src, {self._flag}dst, {self._flag}weight and {self._flag}time"
             )
-        return {name: self.names.index(name) for name in wanted}
+        return {name: self.names.index(name) for name in columns}
 
     @cached_property
     def num_edges(self) -> int | None:
-        """None: the file does not say it."""
+        """None if the file does not say it."""
         return self._table.num_rows if self.matrix is None else self.matrix.num_entries
 
     @property
     def names_strings(self) -> bool:
-        """Whether sources or destinations are strings by the file's own types."""
+        """Whether sources or destinations are strings according to the file's types; False for text."""
         return not self._table.is_text and any(is_text_type(self.types[self._place[name]]) for name in self.ends)
 
     @cached_property
     def _lists(self) -> bool:
-        """Whether features of edges are one column of lists."""
+        """Whether one column of lists holds the edge features."""
         features = self.options.edge_features
         return len(features) == 1 and bool(self.names) and is_list_type(self.types[self._place[features[0]]])
 
     @cached_property
     def feature_dim(self) -> int:
-        """How many features an edge has."""
+        """Number of features of an edge."""
         if self._lists:
             place = self._place[self.options.edge_features[0]]
             for block in self._table.blocks({place: pa.float64()}, required=True, skip_blank=True, rows=1):
@@ -180,7 +178,7 @@ class EdgeFile:
 
     @cached_property
     def matrix(self) -> MatrixMarket | None:
-        """What a Matrix Market file says of itself."""
+        """Header of a Matrix Market file; None for other files."""
         text = self._table.parts[0]
         if not isinstance(text, TextTable) or not text.preamble:
             return None
@@ -234,7 +232,7 @@ class EdgeFile:
             raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
 
     def _blocks(self) -> Iterator[TableBlock]:
-        """The rows; a column of text that holds whole numbers written as floats, or dates, is read as such from there on."""
+        """The rows. If a field of a text column is a whole number written as a float, or a date, the column is read again with that type from there on."""
         place, kinds = self._place, dict.fromkeys(self._place.values(), pa.float64())
         wider = {place[name]: pa.float64() for name in self.ends}
         kinds |= {
@@ -303,7 +301,7 @@ class EdgeFile:
 
 
 def _ends_by_name(names: Sequence[str]) -> tuple[str, str] | None:
-    """The two columns that are named as the ends of edges are, if there is one such pair."""
+    """The two columns whose names are a usual pair for the ends of edges; None unless there is exactly one pair."""
     small = [name.strip().lower() for name in names]
     pairs = [(names[small.index(u)], names[small.index(v)]) for u, v in END_NAMES if u in small and v in small]
     return pairs[0] if len(pairs) == 1 else None

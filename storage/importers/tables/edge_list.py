@@ -1,6 +1,6 @@
-"""A graph from plain files: edges as a table, SNAP text or Matrix Market, columns of nodes as `.npy` or tables. Streamed.
+"""A graph from plain files: edges as a table, SNAP text or Matrix Market, columns of nodes as `.npy` or tables.
 
-Edges are read in record batches and never held as a whole. The ids of nodes are, where they are no rows: 8 bytes each, of strings up to 24.
+Edges are streamed in record batches. Ids of nodes are held in memory unless they are rows: 8 bytes each, up to 24 for strings.
 """
 
 from collections.abc import Iterator
@@ -33,53 +33,53 @@ _NAMED_BY = {
     "splits": "split_columns",
     "node_times": "time_column",
 }
-_MAY_MISS = ("labels", "splits")  # a node without a row has none
+_MAY_MISS = ("labels", "splits")  # their files need no row for every node
 
 
 class EdgeListGraph:
-    """The `GraphSource` of one table of edges and the files of nodes that go with it.
+    """The `GraphSource` of one table of edges and its files of nodes. `scratch`: a folder for ids that are strings; None: the system's.
 
-    Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), for node columns whose
-    rows do not match the nodes, and for ids that are negative, do not fit 0 … num_nodes - 1, or are so large and so few that the nodes
-    between them would fill the memory (with the line, or the row of a Parquet file). `scratch`: a folder for ids that are strings; None: the system's.
+    Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line); for node columns whose rows do not match the
+    nodes; for ids (with the line, or the row in Parquet) that are negative, outside 0 … num_nodes - 1, or so large that the nodes between the few ids would
+    fill the memory.
     """
 
     def __init__(self, path: str | Path, options: EdgeListOptions | None = None, scratch: str | None = None) -> None:
-        self.path, self._scratch = str(path), scratch
-        given = EdgeListOptions() if options is None else options
-        self._file = EdgeFile(path, given)
+        self.path = str(path)
+        self.options = EdgeListOptions() if options is None else options
+        self._file = EdgeFile(path, self.options)
         self._opened: dict[str, NodeFile] = {}
-        self._like = _learnt_before(given)
-        self.options = options = self._with_nodes(given)
-        named = None
+        self._like = _learnt_before(self.options)
+        self.options = options = self._with_nodes(self.options)
+        ids = None
         if options.ids is not None:
-            named = self._open(options.ids).ids(strings=options.string_ids, folder=scratch)
-        self._strings = named if isinstance(named, StringIds) else None
+            ids = self._open(options.ids).ids(strings=options.string_ids, folder=scratch)
+        self._strings = ids if isinstance(ids, StringIds) else None
         self._files = {role: self._open(at) for role in _NAMED_BY if (at := getattr(options, role)) is not None}
         self._places = {role: self._places_of(role, file) for role, file in self._files.items()}
         self._check_one_role_each()
         self._keyed = {role for role, file in self._files.items() if file.key is not None}
-        if options.compact_ids and self._has_strings_of_its_own():
+        if options.compact_ids and self._numbers_strings():
             self._strings = StringIds(scratch)
         self._rows, self._class_names = self._read()
         self._file.strings = (self._strings is not None,) * 2
         self._numbers: np.ndarray | None = None
         self._order: np.ndarray | None = None  # of rows without ids
-        if isinstance(named, np.ndarray):
-            self._numbers, self._order = ascending(named)
-        self._num_named = None if named is None else len(named)
+        if isinstance(ids, np.ndarray):
+            self._numbers, self._order = ascending(ids)
+        self._num_named = None if ids is None else len(ids)
 
     @property
     def _named(self) -> set[str]:
-        """The columns that the options name, also by a graph whose columns they are: a line that has one is a line of names."""
+        """Column names in the options and in the graph of `features_as`: a first line with such a name is a header."""
         options = self.options
-        named = {
+        return {
             *options.categories,
             *options.embedding_columns,
             *(name for role in _NAMED_BY for name in _said(options, role)),
             *(column.name for column in self._like.columns),
+            *([options.id_column] if options.id_column else []),
         }
-        return named | ({options.id_column} if options.id_column else set())
 
     def _check_one_role_each(self) -> None:
         taken: dict[tuple[str, int], str] = {}
@@ -92,19 +92,17 @@ class EdgeListGraph:
                     )
 
     def _open(self, path: str) -> NodeFile:
+        options = self.options
         if path not in self._opened:
-            header, id_column = self.options.node_header, self.options.id_column
-            self._opened[path] = NodeFile(path, header, id_column, of_ids=path == self.options.ids, named=self._named)
+            of_ids, named = path in (options.ids, options.nodes), self._named
+            header, id_column = options.node_header, options.id_column
+            self._opened[path] = NodeFile(path, header, id_column, of_ids=of_ids, named=named)
         return self._opened[path]
 
     def _with_nodes(self, options: EdgeListOptions) -> EdgeListOptions:
-        """With `nodes` as the file of each role for which it has a column, and no other file is named."""
-        self.options = options
+        """The options with `nodes` as the file of each role that has a column there and no file of its own."""
         if options.nodes is not None:
-            path = options.nodes
-            file = self._opened[path] = NodeFile(
-                path, options.node_header, options.id_column, of_ids=True, named=self._named
-            )
+            path, file = options.nodes, self._open(options.nodes)
             if file.array is not None:
                 raise ConfigError(f"nodes: expected a table, got {path}; name it with --edge-list.features")
             said = {role: set(_said(options, role)) for role in _NAMED_BY}
@@ -122,7 +120,7 @@ class EdgeListGraph:
         for role, name in _NAMED_BY.items():
             if (columns := _said(options, role)) and getattr(options, role) is None:
                 if options.nodes is not None:
-                    self._opened[options.nodes].place(columns[0])  # it is not there, and is named so
+                    self._opened[options.nodes].place(columns[0])  # raises: the table has no such column
                 flag = name.replace("_", "-")
                 raise ConfigError(
                     f"{name}: expected a table, --edge-list.{role.replace('_', '-')} or --edge-list.nodes, got none; leave --edge-list.{flag} out"
@@ -130,7 +128,7 @@ class EdgeListGraph:
         return options
 
     def _places_of(self, role: str, file: NodeFile) -> list[int]:
-        """The columns of a file that are read for a role."""
+        """The indices of the columns that are read from a file for a role."""
         options, said = self.options, _said(self.options, role)
         if role == "features" and self._like.columns and file.array is None:
             said = self._like.check_names(file.names, file.path, said, options.categories)
@@ -139,22 +137,17 @@ class EdgeListGraph:
         if file.array is not None:
             return []
         if role == "features":
-            others = [other for other, at in self._files_named if at == file.path and other != role]
+            others = [other for other in _NAMED_BY if getattr(options, other) == file.path and other != role]
             taken = {file.place(name) for other in others for name in _said(options, other)}
-            of_nodes = (
-                file.path == options.nodes
-            )  # whose columns with names of other roles are not read, and said to be so
-            return [place for place in file.feature_places(_NAMED_BY if of_nodes else others) if place not in taken]
+            # In the table of nodes, columns with names of other roles are not read, which `roles` says.
+            places = file.feature_places(_NAMED_BY if file.path == options.nodes else others)
+            return [place for place in places if place not in taken]
         if role == "labels":
             return file.label_places(options.label_kind)
         return file.split_places() if role == "splits" else [file.time_place()]
 
-    @property
-    def _files_named(self) -> list[tuple[str, str | None]]:
-        return [(role, getattr(self.options, role)) for role in _NAMED_BY]
-
     def _read(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """(the rows of each file by its role, names of classes)"""
+        """(the rows of each file by role, class names)"""
         rows: dict[str, Any] = {}
         names: tuple[str, ...] = ()
         categories = {*self.options.categories, *self.options.embedding_columns}
@@ -165,12 +158,10 @@ class EdgeListGraph:
         for role, file in self._files.items():
             places = self._places[role]
             if role == "features":
-                is_said, of_nodes = (
-                    bool(_said(self.options, role) or self._like.columns),
-                    file.path == self.options.nodes,
-                )
                 categories |= self._like.categories
-                features = file.features(places, categories, all_named=is_said, may_be_none=of_nodes)
+                is_named = bool(_said(self.options, role) or self._like.columns)
+                may_be_none = file.path == self.options.nodes
+                features = file.features(places, categories, all_named=is_named, may_be_none=may_be_none)
                 if isinstance(features, FeatureTable):
                     self._places[role] = [file.place(name) for name in features.names]
                 if features is None:
@@ -197,20 +188,20 @@ class EdgeListGraph:
         learn = (self._like, self.options.most_categories, self.options.embedding_columns)
         return OrderedNodes(self.path, ids, self._rows, orders, self._class_names, *learn)
 
-    def _has_strings_of_its_own(self) -> bool:
-        """Whether ids that are to be numbered are strings. Raises ConfigError where columns of nodes could not be told to belong to them."""
+    def _numbers_strings(self) -> bool:
+        """Whether the ids that `compact_ids` numbers are strings. Raises ConfigError for files of nodes without ids: their rows could not be matched."""
         options = self.options
         strings = options.string_ids if options.string_ids is not None else self._file.names_strings
-        beside = [role for role in self._files if role not in self._keyed]
-        if strings and beside:
+        without_ids = [role for role in self._files if role not in self._keyed]
+        if strings and without_ids:
             raise ConfigError(
-                f"compact_ids: strings are numbered as the edges name them, which says nothing of the rows of {', '.join(beside)}; name the "
+                f"compact_ids: strings are numbered as the edges name them, which says nothing of the rows of {', '.join(without_ids)}; name the "
                 "nodes' ids with --edge-list.ids in place of --edge-list.compact-ids, or give these files a column of ids"
             )
         return bool(strings)
 
     def with_split(self, split: SplitOptions) -> "EdgeListGraph":
-        """As `SplitSource` has it. Raises ConfigError beside a split of the tables."""
+        """See `SplitSource`. Raises ConfigError if the tables have a split."""
         if "splits" in self._files:
             path = self._files["splits"].path
             raise ConfigError(
@@ -257,7 +248,7 @@ class EdgeListGraph:
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """What became of each column of all files."""
+        """What became of each column in all files."""
         options, nodes = self.options, self._nodes
         roles = self._file.roles
         for path, node_file in self._opened.items():
@@ -279,7 +270,7 @@ class EdgeListGraph:
 
     @cached_property
     def _first_pass(self) -> tuple[np.ndarray | None, int, int]:
-        """(the numbers that occur, ascending, under compact_ids; highest id; number of edges). Strings that occur are numbered."""
+        """(under compact_ids, the numbers that occur, ascending; highest id; number of edges). Strings that occur get their numbers."""
         ids = np.empty(0, np.int64) if self.options.compact_ids and self._strings is None else None
         pending: list[np.ndarray] = []
         highest, count, where = -1, 0, ""
@@ -310,7 +301,7 @@ class EdgeListGraph:
 
     @property
     def _ids(self) -> np.ndarray | None:
-        """int64, ascending; None: ids are rows, or strings."""
+        """int64, ascending; None if ids are rows or strings."""
         return self._first_pass[0] if self.options.compact_ids else self._numbers
 
     @property
@@ -324,19 +315,17 @@ class EdgeListGraph:
 
     @cached_property
     def _counted(self) -> tuple[int, str]:
-        """(number of nodes, what says it)"""
+        """(number of nodes, its origin for messages)"""
         rows = [(self._files[role].path, len(column)) for role, column in self._rows.items() if role not in self._keyed]
         whole = rows + [
-            (self._files[role].path, len(self._rows[role]))
-            for role in self._rows
+            (self._files[role].path, len(column))
+            for role, column in self._rows.items()
             if role in self._keyed - set(_MAY_MISS)
         ]
         if self.options.compact_ids:
             numbers = self._first_pass[0]
-            num_nodes, counted = (
-                len(self._strings if self._strings is not None else cast(np.ndarray, numbers)),
-                "ids occur in the edges",
-            )
+            occurring = self._strings if self._strings is not None else cast(np.ndarray, numbers)
+            num_nodes, counted = len(occurring), "ids occur in the edges"
         elif self._num_named is not None:
             num_nodes, counted = self._num_named, f"ids are in {self.options.ids}"
         elif self.options.num_nodes is not None:
@@ -366,13 +355,13 @@ class EdgeListGraph:
 
 
 def _said(options: EdgeListOptions, role: str) -> tuple[str, ...]:
-    """The columns that the options name for a role."""
+    """The columns that options name for a role."""
     said = getattr(options, _NAMED_BY[role])
     return said if isinstance(said, tuple) else () if said is None else (said,)
 
 
 def _learnt_before(options: EdgeListOptions) -> Learnt:
-    """What the graph at `features_as` keeps."""
+    """What the graph at `features_as` stores about its nodes' columns."""
     if options.features_as is None:
         return Learnt()
     types, _ = learnt_before(options.features_as)

@@ -1,4 +1,4 @@
-"""Options for reading an edge list, apart from the reader: a command line names them without loading Arrow."""
+"""Options for reading an edge list. Apart from the reader, so that a command line need not load Arrow."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -19,61 +19,61 @@ class EdgeListOptions:
     src: str = "src"
     """Column of an edge's source."""
     dst: str = "dst"
-    """Columns of the edge file; where it has no header, the first two columns are meant, and where it has none of these names a pair `source`, `target`, `from`, `to` …"""
+    """Column of an edge's destination. Without header, source and destination are the first two columns; with other names, a usual pair such as `source`, `target` or `from`, `to`."""
     weight: str | None = None
-    """Column with edge weights (in a file without header: `2` is the third column); None: no weights."""
+    """Column with edge weights (in a file without header `2` is the third column); None: no weights."""
     time: str | None = None
     """Column with the times of edges: whole numbers, or dates, which become microseconds since 1970; None: no times."""
     edge_features: tuple[str, ...] = ()
-    """Columns with features of edges: numbers, or in Parquet one of lists. Edges that are made one have their features summed."""
+    """Columns with features of edges: numbers, or in Parquet one column of lists. Edges that are merged into one have their features summed."""
     header: bool | None = None
     """Whether a text file of edges starts with column names; None: it does if its first two fields are not numbers."""
     node_header: bool | None = None
-    """Whether the text files of features, labels and splits start with column names; None: they do if no field there is a value."""
+    """Whether text files of node columns start with column names; None: they do if no field in the first line is a value."""
     delimiter: str | None = None
-    """One character; None: the first of tab, comma, semicolon and space in the first line. A run of spaces is one delimiter; so
-    is a run of tabs and spaces, unless it is set or the columns have names."""
+    """One character; None: the first of tab, comma, semicolon and space in the first line. A run of spaces is one delimiter, and so
+    is a run of tabs and spaces, unless `delimiter` is set or the columns have names."""
     compact_ids: bool = False
-    """Number the ids that occur 0, 1, 2 … in ascending order (strings as they come) and keep the originals; else ids are rows as they are."""
+    """Number the ids that occur 0, 1, 2 … in ascending order (strings in order of appearance) and keep the originals; otherwise ids are rows."""
     nodes: str | None = None
-    """One table of nodes (Parquet, Arrow or text): ids, features, label, split and time by the names of its columns, as far as no other file is named for them."""
+    """One table of nodes (Parquet, Arrow or text), whose columns are recognised by name: ids, features, label, split and time. The options `features`, `labels` … take precedence."""
     ids: str | None = None
-    """The ids by which edges name nodes, whole numbers or strings, each once: a table (the column of ids, or the only one), rows as in features, labels, splits and times that have no ids; of numbers also `.npy`."""
+    """File of the ids by which edges name nodes, whole numbers or strings, each once: a table (the column of ids, or the only column), or `.npy` for numbers. Files of node columns without ids have the same rows."""
     id_column: str | None = None
-    """Column of ids in all tables of nodes: their rows are joined by it, in any order. None: a column `id`, `node`, `node_id` …, else the only one that looks so (`user_id`), else rows are taken as they come; none: there is no such column."""
+    """Column of ids in all tables of nodes, by which their rows are joined, in any order. None: a column `id`, `node`, `node_id` …, else the only column that looks like ids (`user_id`), else rows are taken as they come; none: no table has ids."""
     string_ids: bool | None = None
-    """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all of `ids` are whole numbers."""
+    """Whether ids are strings, 007 too; None: they are if Parquet says so, or if not all of `ids` are whole numbers."""
     num_nodes: int | None = None
-    """None: the rows of features or labels, else the highest id + 1."""
+    """Number of nodes; None: the rows of features or labels, else the highest id + 1."""
     features: str | None = None
-    """`.npy` [num_nodes, dim], or a table: every column but that of ids, of numbers, lists of them, or text, which is categories; rows by their ids, else in ascending id, or as in `ids`. An empty number is the mean of the training rows, and 1 in a feature of its own."""
+    """`.npy` [num_nodes, dim], or a table of numbers, lists of numbers, or text, which is categories. Rows are joined by the column of ids, else they are in the order of ascending id, or as in `ids`. An empty number becomes the mean of the training rows, and 1 in a separate feature."""
     feature_columns: tuple[str, ...] = ()
-    """The columns of features, where not all are."""
+    """Columns of features; empty: all columns that have no other role."""
     categories: tuple[str, ...] = ()
-    """Columns of features that are categories though they hold numbers."""
+    """Columns of features that are categories although they hold numbers."""
     most_categories: int = 64
-    """A column of up to so many categories is a feature for each (one-hot); of more, they are hashed to so many."""
+    """A column of up to so many categories becomes a feature for each (one-hot); more categories are hashed to so many features."""
     embedding_columns: tuple[str, ...] = ()
     """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
     features_as: str | None = None
-    """A stored graph whose categories, means and names of classes these tables are read by: as it was trained, so it predicts. Of typed tables (.yaml), too."""
+    """A stored graph whose categories, means and class names these tables reuse, so that predictions read tables as training did. Also for typed tables (.yaml)."""
     labels: str | None = None
-    """`.npy` [num_nodes], or a table (column `label`, or the only one): numbers, or text, whose values in sorted order are the classes. A node without a row has no label."""
+    """`.npy` [num_nodes], or a table (column `label`, or the only one) of numbers or text, whose sorted values are the classes. A node without a row has no label."""
     label_columns: tuple[str, ...] = ()
-    """The columns of labels: one, or several labels of each node."""
+    """Columns of labels: one, or several for several labels of each node."""
     label_kind: Literal["auto", "class", "number", "several"] = "auto"
-    """What labels are. auto: classes where they are text, truth values or whole numbers (written as floats: not negative ones, of at most 1,000 different), else real numbers; several: yes or no in each column but that of ids."""
+    """Kind of labels. auto: text, truth values and whole numbers are classes (at most 1,000 different whole floats from 0, too), other numbers are real numbers; several: yes or no in every column except the ids."""
     splits: str | None = None
-    """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; or a table: columns of such codes, of names, or masks `train_mask`, `val_mask`, `test_mask`. A node without a row is in none."""
+    """`.npy` [num_nodes] or [num_nodes, sets] of codes 0 none, 1 train, 2 valid, 3 test; or a table with columns of such codes, of names, or masks `train_mask`, `val_mask`, `test_mask`. A node without a row is in no split."""
     split_columns: tuple[str, ...] = ()
-    """The columns of splits, each a set, or masks."""
+    """Columns of splits, one for each set, or masks."""
     node_times: str | None = None
     """`.npy` [num_nodes], or a table (column `time`, or the only one), rows as in `features`. Without times of edges, an edge is as old as the
     younger of its ends."""
     time_column: str | None = None
-    """The column of nodes' times."""
+    """Column of the nodes' times."""
     undirected_once: bool = False
-    """The file gives each undirected edge once: ingestion adds the reverse."""
+    """The file gives each undirected edge once, and ingestion adds the reverse."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,4 +1,4 @@
-"""What a Matrix Market file says of its content: a banner, comments, then a size line (math.nist.gov/MatrixMarket/formats.html)."""
+"""The header of a Matrix Market file: a banner, comments, then a size line (math.nist.gov/MatrixMarket/formats.html)."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class MatrixMarket:
 
 
 def read_matrix_market(file: TableFile, banner: str, size: list[str]) -> MatrixMarket:
-    """From the banner and the fields of the size line. DataError for what is no square matrix in coordinates."""
+    """The header, from the banner and the fields of the size line. DataError unless it describes a square matrix in coordinates."""
     path, words = file.name, banner.lower().split()
     if len(words) != 5 or words[1:3] != ["matrix", "coordinate"]:
         raise DataError(f"{path}: expected '%%MatrixMarket matrix coordinate …' in the first line, got {banner[:80]!r}")
@@ -29,7 +29,7 @@ def read_matrix_market(file: TableFile, banner: str, size: list[str]) -> MatrixM
     rows, columns, entries = map(int, size)
     if rows != columns:
         raise DataError(f"{path}: expected a square matrix, a node for each row and column, got {rows} by {columns}")
-    # An entry takes at least four bytes, and deflate makes of a byte at most 1,032.
+    # An entry takes at least four bytes, and deflate expands a byte to at most 1,032.
     if 4 * entries > file.num_bytes * (1032 if path.endswith(".gz") else 1) + 4:
         raise DataError(f"{path}: size line: {entries} entries cannot be in a file of {file.num_bytes} bytes")
     return MatrixMarket(rows, entries, words[4] == "symmetric")

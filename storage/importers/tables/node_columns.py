@@ -1,7 +1,7 @@
-"""Columns of nodes in one file, a `.npy` or a table: ids, features, labels, splits, times, each a row per node.
+"""Columns of nodes in one file, a `.npy` or a table: ids, features, labels, splits, times, with a row for each node.
 
-A `.npy` is mapped, whatever its size; of a table the columns that are asked for are read into memory. In text, a blank line is a node
-without a label or a split, so that nothing shifts; among features of several columns it is refused, in a single column it is a hole.
+A `.npy` is mapped; of a table, the columns that are asked for are read into memory. In text, a blank line is a node without a label or a split, so that rows
+do not shift. A blank line in a single column of features is a missing value; in several columns it is refused.
 """
 
 import re
@@ -39,13 +39,14 @@ from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_tex
 _OPTION = "--edge-list.node-header"
 _SPLIT_KINDS = (pa.int64(), pa.bool_(), pa.float64(), pa.string())
 _LABEL_KINDS = (pa.int64(), pa.bool_(), pa.float64())
+_SEVERAL_KINDS = (*_LABEL_KINDS, pa.string())
 _VALUES = {"true", "false", *SPLIT_CODES, *(null.lower() for null in NULLS)}
 
 
 def _is_row(fields: list[str]) -> bool | None:
-    """Whether the first line holds values: numbers, truth values, names of splits. None if it holds values and other words, different
-    names of splits (which may be names of masks), or 0, 1, 2 …, which is how pandas names columns without names."""
-    if len(fields) > 1 and not fields[0]:  # as pandas writes an index without a name, beside the columns' names
+    """Whether the first line holds values: numbers, truth values, names of splits. None if it is ambiguous: values and other words, different names of splits
+    (they may be names of masks), or 0, 1, 2 …, pandas' names for columns without names."""
+    if len(fields) > 1 and not fields[0]:  # pandas writes an empty name for an index without a name
         return False
     values = [is_number(field) or field.lower() in _VALUES for field in fields]
     masks = len(set(fields)) == len(fields) and all(map(mask_of, fields))
@@ -55,10 +56,10 @@ def _is_row(fields: list[str]) -> bool | None:
 
 
 class NodeFile:
-    """The columns of one file, read one by one. `array`: a `.npy`, which has no columns; else `table`, and the place of its ids in `key`.
+    """The columns of one file, read one by one. A `.npy` is `array` and has no columns; other files are `table`, with the column of ids at `key`.
 
-    `header`: whether text has names of columns (None: seen by the first line); `id_column`: that of ids (None: seen by its name); `of_ids`: whether
-    the file is one of ids that may be text; `named`: columns that options name. DataError for a file that cannot be read.
+    `header`: whether text begins with column names (None: inferred from the first line); `id_column`: name of the column of ids (None: inferred from the
+    names); `of_ids`: whether the file holds ids, which may be text; `named`: columns that options name. DataError for a file that cannot be read.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class NodeFile:
         known = {id_column} if id_column else {*ID_NAMES} - {""}
 
         def is_row_of_ids(fields: list[str]) -> bool | None:
-            """Strings look like names: only a name of ids is one."""
+            """Any string may be an id, so only a known name of ids makes the line a header."""
             said = any((field if id_column else field.lower()) in known for field in fields)
             return not said and (_is_row(fields) or None)
 
@@ -97,7 +98,7 @@ class NodeFile:
         self._check_comment()
 
     def _check_comment(self) -> None:
-        """Raises DataError where a comment above the rows is a line of column names."""
+        """Raises DataError if a comment above the rows looks like column names."""
         first = self.table.parts[0]
         if not isinstance(first, TextTable) or first.has_header or first.banner[:1] not in ("#", "%"):
             return
@@ -108,13 +109,14 @@ class NodeFile:
             )
 
     def place(self, name: str) -> int:
-        """Of a column by its name. DataError where it is not there once."""
+        """The index of the column `name`. DataError unless exactly one column has the name."""
         if self.names.count(name) != 1:
             raise DataError(f"{self.path}: expected one column {name!r}, found {listed(self.names)}")
         return self.names.index(name)
 
     def feature_places(self, others: Collection[str] = (), *, empty: bool = False) -> list[int]:
-        """All columns but that of ids, those with a name of the roles `others` (`labels` …), and those of a type that no features have. `empty`: there may be none."""
+        """The indices of all columns except the ids, columns named for a role in `others` (`labels` …), and columns whose type is no feature. Raises DataError
+        for a name of another role, and for no column, unless `empty`."""
         names = self.names
         places = [place for place in range(len(names)) if place != self.key and not is_index(names[place])]
         for place in places:
@@ -130,7 +132,7 @@ class NodeFile:
         return readable
 
     def label_places(self, kind: str = "auto") -> list[int]:
-        """The column named as labels are, else the only one but that of ids; with `kind` several all of them."""
+        """The column with a name of labels, else the only column other than the ids; for `kind` several, all columns for labels."""
         if kind == "several":
             names = self.names
             chosen = [place for place in range(len(names)) if role_of(names[place], names) in (None, "labels")]
@@ -138,7 +140,7 @@ class NodeFile:
         return [value_place(self.names, LABEL_NAMES, self.key, self.path)]
 
     def split_places(self) -> list[int]:
-        """The columns that splits have names of, else all but that of ids."""
+        """The columns with names of splits, else all columns except the ids."""
         places = [place for place in range(len(self.names)) if place != self.key]
         return [place for place in places if role_of(self.names[place], self.names) == "splits"] or places
 
@@ -153,8 +155,8 @@ class NodeFile:
         all_named: bool = False,
         may_be_none: bool = False,
     ) -> np.ndarray | FeatureTable | None:
-        """[num_nodes, dim] of a `.npy`, mapped; else columns. Dates in text are left out, unless options have named all columns; None where none is left and that
-        `may_be`, else DataError."""
+        """[num_nodes, dim] of a `.npy`, mapped; else the columns. Unless `all_named`, columns of dates in text are left out. If no column is left, returns None
+        if `may_be_none`, else raises DataError."""
         if missing := {*categories} - {self.names[place] for place in places}:
             raise ConfigError(
                 f"categories: expected columns of features of {self.path}, {listed(self.names)}, got {min(missing)!r}"
@@ -170,7 +172,7 @@ class NodeFile:
         while True:
             try:
                 table = self._feature_columns(kinds)
-            except FieldError as error:  # of a field that is no number: the column is truth values, or text
+            except FieldError as error:  # a field is no number, so the column is truth values or text
                 kind = kinds[error.place]
                 if kind == pa.string():
                     raise
@@ -193,7 +195,7 @@ class NodeFile:
             return FeatureTable(named, self.path, categories, problems)
 
     def _check_name(self, column: pa.ChunkedArray) -> None:
-        """Raises DataError where the name of the only column is among its values: it may be the first of them."""
+        """Raises DataError if the name of the only column is also among its values: the name may be the first value."""
         if self._header is not None or len(self.names) > 1 or not self.table.is_text or not is_text_type(column.type):
             return
         if self.table.has_header and pc.index(column, self.names[0]).as_py() >= 0:
@@ -202,7 +204,7 @@ class NodeFile:
             )
 
     def _widen(self, kinds: dict[int, pa.DataType]) -> None:
-        """Each column that is no number in the first block is read as truth values or text, all at once: a parse for each would take long."""
+        """Changes the types of all columns that are no numbers in the first block at once: a parse for each would take long."""
         asked = dict.fromkeys((place for place, kind in kinds.items() if kind == pa.float64()), pa.string())
         for block in self.table.blocks(asked, required=False, skip_blank=False, hashes=self.key is not None):
             for place, column in zip(asked, _with_nulls(block.table).columns, strict=True):
@@ -236,7 +238,7 @@ class NodeFile:
     def labels(
         self, places: Sequence[int] = (), kind: str = "auto", names: tuple[str, ...] = ()
     ) -> tuple[np.ndarray, tuple[str, ...]]:
-        """(labels as `label_column` makes them, the names of their classes where they are text), of a `.npy` or of these columns, several of which are several labels."""
+        """(labels as `label_column` makes them; class names if labels are text) of a `.npy`, or of these columns. Several columns are several labels."""
         if self.array is not None:
             return label_column(self.array, self.path, kind), ()
         if len(places) == 1 and kind != "several" and not is_list_type(self.table.types[places[0]]):
@@ -249,23 +251,19 @@ class NodeFile:
             return column_values.labels(column, what, kind, names, problem)
         rows = []
         for place in places:
-            what, column = (
-                f"{self.path}: column {self.names[place]!r}",
-                self._column(place, (*_LABEL_KINDS, pa.string())),
-            )
+            what, column = f"{self.path}: column {self.names[place]!r}", self._column(place, _SEVERAL_KINDS)
             if is_text_type(column.type):
                 column = column_values.truths(column, what)
-            rows.append(
-                column_values.list_rows(column, what)
-                if is_list_type(column.type)
-                else column_values.numbers(column, what)[:, None]
-            )
+            if is_list_type(column.type):
+                rows.append(column_values.list_rows(column, what))
+            else:
+                rows.append(column_values.numbers(column, what)[:, None])
         said = tuple(self.names[place] for place in places) if len(places) > 1 else ()
         return label_column(np.concatenate(rows, axis=1), self.path, kind), said
 
     def splits(self, places: Sequence[int] = ()) -> np.ndarray:
-        """int8 [num_nodes, num_split_sets] of SPLIT_* codes: of codes or names, a column for each set; or of masks
-        `train_mask`, `val_mask`, `test_mask` (of several sets `train_mask_0` …), in a `.npy` truth values [num_nodes, 3] in this order."""
+        """int8 [num_nodes, num_split_sets] of SPLIT_* codes. Tables have a column of codes or names for each set, or masks `train_mask`, `val_mask`, `test_mask`
+        (`train_mask_0` … for several sets); a `.npy` has codes, or truth values [num_nodes, 3] for train, valid and test."""
         if self.array is not None:
             return _npy_splits(self.array, self.path)
         table = self.table.columns(places, _SPLIT_KINDS, hashes=self.key is not None)
@@ -281,9 +279,9 @@ class NodeFile:
     def ids(
         self, place: int | None = None, strings: bool | None = None, folder: str | None = None
     ) -> np.ndarray | StringIds:
-        """int64 [num_nodes] from 0 on, or strings (files in `folder`), each once; of the column of ids, else the only one.
+        """int64 [num_nodes] from 0 on, or strings (files in `folder`), each once. Read from column `place` (None: the column of ids, else the only one).
 
-        `strings`: whether they are; None: they are where the file says so, or not all of a text's are whole numbers.
+        `strings`: whether ids are strings; None: they are if the file's type says so, or if not all ids in text are whole numbers.
         """
         if self.array is not None:
             if self.array.ndim != 1 or self.array.dtype.kind not in "iu":
@@ -312,14 +310,14 @@ class NodeFile:
         return _numbered(((block.table.column(0), block.where) for block in blocks), what, folder)
 
     def _has_leading_zeros(self, place: int) -> bool:
-        """Whether text has ids as 007 or 0x1f, which are not the numbers 7 and 31."""
+        """Whether text has ids such as 007 or 0x1f, which are not the numbers 7 and 31."""
         if not self.table.is_text:
             return False
         blocks = self.table.blocks({place: pa.string()}, required=False, skip_blank=False, hashes=True)
         return any(pc.any(pc.match_substring_regex(block.table.column(0), r"^-?0[0-9xX]")).as_py() for block in blocks)
 
     def keys(self, *, strings: bool) -> np.ndarray | pa.LargeStringArray | None:
-        """The ids beside the values, as whole numbers or as strings; None where there are none."""
+        """The column of ids as whole numbers or strings; None without such a column."""
         if self.key is None:
             return None
         hint = "" if strings else "; ids that are strings are named with --edge-list.ids"
@@ -338,11 +336,11 @@ class NodeFile:
             raise DataError(f"{error}{hint}") from None
 
     def numbers(self, place: int) -> np.ndarray:
-        """int64 [num_nodes]: whole numbers, one in each row."""
+        """int64 [num_nodes]: a whole number in each row."""
         kinds = (pa.int64(), pa.float64())
         try:
             column = self._column(place, kinds[:1], required=True, raw=True)
-        except FieldError as error:  # whole numbers may be written as floats; what is said is said of whole numbers
+        except FieldError as error:  # whole numbers may be written as floats; messages still ask for whole numbers
             if error.field.lstrip("-").isdigit():
                 raise
             try:
@@ -353,7 +351,7 @@ class NodeFile:
         return column_values.whole_numbers(column, self._row, f"column {self.names[place]!r}")
 
     def _holds_numbers(self, place: int) -> bool:
-        """Whether all fields but those that say nothing are whole numbers: then an NA is no id."""
+        """Whether all fields that are not empty are whole numbers; then NA is a missing id, not a string."""
         try:
             column = self.table.columns([place], (pa.int64(),)).column(0)
         except DataError:
@@ -363,7 +361,7 @@ class NodeFile:
     def _column(
         self, place: int, kinds: Sequence[pa.DataType], *, required: bool = False, raw: bool = False
     ) -> pa.ChunkedArray:
-        """As `Table.columns`; in text, fields of NULLS are empty but where `raw`."""
+        """See `Table.columns`. In text, fields of NULLS become nulls unless `raw`."""
         table = self.table.columns([place], kinds, required=required, hashes=self.key is not None)
         return (_with_nulls(table) if self.table.is_text and not raw else table).column(0)
 
@@ -372,7 +370,7 @@ class NodeFile:
 
 
 def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
-    """[num_nodes, dim] of a file of numbers alone: a mapped `.npy`, or float32 of all columns but that of ids."""
+    """[num_nodes, dim] of a file of numbers: a mapped `.npy`, or float32 from all columns except the ids."""
     file = NodeFile(path, header)
     features = file.features(file.feature_places() if file.array is None else ())
     assert features is not None
@@ -393,7 +391,7 @@ def _may_be_features(kind: pa.DataType) -> bool:
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:
-    """Fields of text that say nothing is there are nulls."""
+    """The table with nulls for text fields that mean a missing value."""
     columns = [
         pc.if_else(pc.is_in(column, pa.array(NULLS, pa.string())), pa.scalar(None, pa.string()), column)
         if is_text_type(column.type)
@@ -404,7 +402,7 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 
 
 def _numbered(columns: Iterator[tuple[Any, Callable[[int], str]]], what: str, folder: str | None) -> StringIds:
-    """Strings by row. Raises DataError, with the place, for one that is empty or there before."""
+    """Strings numbered by row. Raises DataError, with the place, for an empty or repeated string."""
     ids = StringIds(folder)
     for column, where in columns:
         strings = id_strings(column, where, what)

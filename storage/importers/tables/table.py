@@ -1,4 +1,4 @@
-"""A table, whatever its files are: text, Parquet or Arrow, one or several, read in blocks of rows."""
+"""A table in one or several files of text, Parquet or Arrow, read in blocks of rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ READ_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Some consecutive rows."""
+    """Consecutive rows."""
 
-    table: pa.Table  # the columns that were asked for, under their places as names
-    where: Callable[[int], str]  # "edges.csv: line 7", for one of these rows
+    table: pa.Table  # the columns that were asked for, named by their indices
+    where: Callable[[int], str]  # the place of a row, "edges.csv: line 7"
 
 
 class ColumnarFile:
@@ -34,7 +34,7 @@ class ColumnarFile:
         self.file = file
         with self._read() as (schema, _, num_rows):
             self.names, self.num_rows = schema.names, num_rows
-            # A column of nothing but nulls has no type of its own.
+            # Arrow gives a column of nulls alone the type null.
             self.types = [pa.float64() if pa.types.is_null(kind) else kind for kind in schema.types]
         if len(set(self.names)) < len(self.names):
             raise DataError(f"{file.name}: expected different names of columns, found {listed(self.names)}")
@@ -55,7 +55,7 @@ class ColumnarFile:
 
 
 class _Opened:
-    """Context of (schema, batches of columns by their names and a number of rows, number of rows) of a file."""
+    """Context of an open file: (schema, function from column names and a number of rows to batches, number of rows)."""
 
     def __init__(self, file: TableFile) -> None:
         self._file = file
@@ -72,7 +72,7 @@ class _Opened:
             try:
                 reader = pa.ipc.open_file(source)
                 return reader.schema, _arrow_batches(map(reader.get_batch, range(reader.num_record_batches))), None
-            except pa.ArrowInvalid:  # a stream, or no Arrow file
+            except pa.ArrowInvalid:  # the file is a stream, or no Arrow file
                 source.seek(0)
                 stream = pa.ipc.open_stream(source)
                 return stream.schema, _arrow_batches(stream), None
@@ -93,7 +93,7 @@ def _parquet_batches(file: pa_parquet.ParquetFile) -> Callable[[list[str], int],
 def _arrow_batches(batches: Iterator[pa.RecordBatch]) -> Callable[[list[str], int], Iterator[pa.RecordBatch]]:
     def read(names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            batch.validate(full=True)  # as Parquet's reader does: offsets of a damaged file point anywhere
+            batch.validate(full=True)  # as the Parquet reader does: offsets in a damaged file may point anywhere
             chosen = batch.select(names)
             yield from (chosen.slice(start, rows) for start in range(0, chosen.num_rows, rows))
 
@@ -101,9 +101,10 @@ def _arrow_batches(batches: Iterator[pa.RecordBatch]) -> Callable[[list[str], in
 
 
 class Table:
-    """Columns by their places, 0, 1 … The parts have the same columns; rows follow each other in the order of the parts' names.
+    """Columns by index, 0, 1 … All files have the same columns; rows follow in the order of the files' names.
 
-    `is_row`, `option`, `header`, `delimiter`, `preamble`: as `TextTable` takes them. DataError for files that are missing, unreadable, or of other columns than the first.
+    `is_row`, `option`, `header`, `delimiter`, `preamble`: see `TextTable`. DataError for files that are missing, unreadable, or have other columns than the
+    first.
     """
 
     def __init__(
@@ -140,18 +141,18 @@ class Table:
 
     @cached_property
     def types(self) -> list[pa.DataType]:
-        """Of each column; of text a string's."""
+        """Types of the columns; string for text."""
         first = self.parts[0]
         return list(first.types) if isinstance(first, ColumnarFile) else [pa.string()] * len(self.names)
 
     @property
     def type_names(self) -> list[str]:
-        """Of each column, for people."""
+        """Types of the columns, for people."""
         return ["text" if self.is_text else str(kind) for kind in self.types]
 
     @property
     def num_rows(self) -> int | None:
-        """None: the files do not say it."""
+        """None if the files do not say it."""
         counts = [part.num_rows for part in self.parts if isinstance(part, ColumnarFile)]
         return None if self.is_text or None in counts else sum(count or 0 for count in counts)
 
@@ -165,7 +166,7 @@ class Table:
         hashes: bool = False,
         rows: int = READ_ROWS,
     ) -> Iterator[TableBlock]:
-        """The rows. Text is read as these types, as `TextTable.blocks`; other columns have those of their files."""
+        """The rows. Text is read with these types (see `TextTable.blocks`); other files keep their types."""
         for part in self.parts:
             if isinstance(part, ColumnarFile):
                 yield from part.blocks(list(columns), rows)
@@ -183,7 +184,7 @@ class Table:
         required: bool = False,
         hashes: bool = False,
     ) -> pa.Table:
-        """Some columns as a whole: of text as the first of these types that all of their values have. DataError where none fits, of the last."""
+        """These columns as a whole. Text gets the first of these types that fits all values; if none fits, raises the DataError of the last."""
         for kind in kinds:
             try:
                 asked = dict.fromkeys(places, kind)

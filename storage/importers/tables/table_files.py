@@ -1,4 +1,4 @@
-"""The files of a table: one, a folder of part files, or a glob; local or at an fsspec URL; plain or compressed."""
+"""The files of a table: one file, a folder of part files, or a glob; local or at an fsspec URL; plain or compressed."""
 
 import lzma
 import re
@@ -16,7 +16,7 @@ from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_er
 from graphmill.storage.filesystem.urls import is_local, split_url
 from graphmill.storage.importers.tables.edge_list_options import ENDINGS_SAID, TABLE_ENDINGS
 
-UNREADABLE = (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)  # the last for a column's name
+UNREADABLE = (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)  # the last from column names
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
 
@@ -24,7 +24,7 @@ _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 class TableFile:
     """One file of a table."""
 
-    name: str  # as errors say it
+    name: str  # in messages
     filesystem: fsspec.AbstractFileSystem
     path: str
 
@@ -38,7 +38,7 @@ class TableFile:
             return int(self.filesystem.size(self.path))
 
     def source(self) -> Any:
-        """What Arrow reads Parquet and Arrow files from."""
+        """The path or file object from which Arrow reads."""
         if is_local(self.filesystem):
             return self.path
         with one_line_errors(self.name, "open this file", DataError):
@@ -46,7 +46,7 @@ class TableFile:
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """The file's bytes, decompressed. What cannot be read becomes DataError."""
+        """The file's bytes, decompressed. Raises DataError for a file that cannot be read."""
         ending = self.path[self.path.rfind(".") :]
         try:
             source = self.source()
@@ -61,7 +61,7 @@ class TableFile:
 
 
 def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> list[TableFile]:
-    """The file at a path or URL, or in order of their names those that a glob matches or a folder holds, but for names that begin with `_` or `.`.
+    """The file at a path or URL, or the files in a folder or matched by a glob, in the order of their names. Skips files of a folder that begin with `_` or `.`.
 
     Raises DataError for a file that is missing or of another kind, and for files of two kinds.
     """
@@ -93,7 +93,7 @@ def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> l
 
 
 def _in_order(path: str) -> list[tuple[int, str]]:
-    """part-2 before part-10."""
+    """A sort key by which part-2 comes before part-10."""
     return [(int(each), "") if each.isdecimal() else (-1, each) for each in re.split("([0-9]+)", path)]
 
 

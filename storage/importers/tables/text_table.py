@@ -1,8 +1,8 @@
 """One file of text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or compressed.
 
-Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines and runs of blanks as one delimiter. The
-caller gives the types, for the whole file. Each line is a row: where unclosed quotes would join lines, they are taken as plain characters. An
-error names the number of the line that does not fit. A block is parsed unchanged first, and cleaned only if that fails.
+Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines, and runs of blanks as one delimiter. The caller gives the types for
+the whole file. Each line is a row; quotes that are not closed on their line are plain characters. Errors name the line that does not fit. A block is first
+parsed unchanged, and cleaned only if that fails.
 """
 
 import csv
@@ -24,17 +24,17 @@ from graphmill.storage.importers.tables.table_files import TableFile
 _READ_BYTES = 8 << 20
 _MAX_LINE_BYTES = 8 << 20
 _BOM = b"\xef\xbb\xbf"
-_COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # but for a row whose first field is #N/A
+_COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # a first field #N/A begins a row
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
 
 
 class FieldError(DataError):
-    """A field is not of its column's type."""
+    """A field does not have its column's type."""
 
     def __init__(self, message: str, place: int, field: str) -> None:
         super().__init__(message)
-        self.place, self.field = place, field  # of the column, and its text
+        self.place, self.field = place, field  # the column's index, the field's text
 
 
 # Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
@@ -43,20 +43,20 @@ IsRow = Callable[[list[str]], bool | None]
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Some consecutive rows."""
+    """Consecutive rows."""
 
-    table: pa.Table  # the columns that were asked for, under their names
-    line_of: Callable[[int], int]  # the line of a row of this block in its file, from 1
+    table: pa.Table  # the columns that were asked for, named by their indices
+    line_of: Callable[[int], int]  # the file's line, from 1, of a row in this block
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a reader wants of each line."""
+    """How a reader takes lines."""
 
     columns: Mapping[int, pa.DataType]
     required: bool
     skip_blank: bool
-    comments: bool  # whether lines that begin like one are comments
+    comments: bool  # whether lines that begin with # or % are comments
 
     def is_passed_over(self, line: bytes) -> bool:
         """Whether the line is no row."""
@@ -72,11 +72,11 @@ class _Parsed:
 
 
 class TextTable:
-    """A text file with equally many fields in each line.
+    """A text file with the same number of fields in each line.
 
-    `header` says whether column names come first (None: `is_row` decides); `delimiter` is one character (None: the first of tab,
-    comma, semicolon and space in the first line). `preamble` lines after the first comments are no part of the table. `option` is how
-    the command line names `header`. DataError for a file that cannot be read, and for a header that is not as `header` says.
+    `header`: whether column names come first (None: `is_row` decides); `option`: the name of this option in messages. `delimiter`: one character (None: the
+    first of tab, comma, semicolon and space in the first line). `preamble`: number of lines after the first comments that are not part of the table.
+    DataError for a file that cannot be read, and for a first line that contradicts `header`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TextTable:
             return
         self._first_line, self._start, text = lines[preamble]
         mark = delimiter or next((mark for mark in "\t,; " if mark in text.strip(_BLANKS)), ",")
-        # Between blanks, a run is one delimiter. Tabs alone may also stand around empty fields, in a file with names for them.
+        # A run of blanks is one delimiter. Runs of tabs alone may also enclose empty fields, in a file with column names.
         ragged = mark in _BLANKS and re.search(r"[ \t]{2}|^[ \t]|[ \t]$", text) is not None
         self._delimiter, self._runs = mark, mark == " " or (delimiter is None and ragged)
         fields = self._fields(text, self._first_line)
@@ -109,7 +109,7 @@ class TextTable:
         if self.has_header:
             self._first_line += 1
             self._start += len(text.encode()) + 1
-        self._dirty = False  # whether a block had to be cleaned: then the next ones are cleaned at once
+        self._dirty = False  # after a block that had to be cleaned, the next blocks are cleaned at once
 
     def blocks(
         self,
@@ -120,16 +120,15 @@ class TextTable:
         num_threads: int = 1,
         hashes: bool = False,
     ) -> Iterator[TextBlock]:
-        """The rows, block by block, with columns 0, 1 … of the file under those numbers as names.
+        """The rows, block by block; the file's columns have the names 0, 1 …
 
-        `required`: no field of these columns may be empty. `skip_blank`: blank lines are no rows, else each is a row of
-        empty fields, but not before column names, at the end of the file, or, where fields are required, before the first row.
-        `hashes`: a row may begin with `#` or `%`, so only lines above the first row are comments.
-        DataError names the first line that does not fit. A file without any line gives no block.
+        `required`: no field of these columns may be empty. `skip_blank`: blank lines are no rows; otherwise each is a row of empty fields, except before column
+        names, at the end of the file and, if fields are required, before the first row. `hashes`: a row may begin with `#` or `%`, so only lines above the
+        first row are comments. DataError names the first line that does not fit. A file without lines gives no block.
         """
         if not self.names:
             return
-        # A row whose first column is text that nobody asked for may begin like a comment.
+        # If the first column is text that is not read, a row may begin like a comment.
         asked = _Asked(columns, required, skip_blank, comments=not hashes and (self._runs or 0 in columns))
         from_top = not (self.has_header or required or skip_blank)
         line, start = self._top if from_top else (self._first_line, self._start)
@@ -145,7 +144,7 @@ class TextTable:
 
     def _parse(self, asked: _Asked, raw: bytes) -> _Parsed:
         problem = ""
-        # Where text is asked for, comments and blanks parse as well.
+        # Comments and blanks would parse as text.
         dirty = self._dirty or any(map(pa.types.is_string, asked.columns.values()))
         for cleaned in (True,) if dirty else (False, True):
             try:
@@ -153,7 +152,7 @@ class TextTable:
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 problem = str(error)
                 continue
-            # In a line between blanks, an empty field may be a run of delimiters.
+            # If runs of blanks are delimiters, an empty field may come from a run.
             whole = asked.required or (self._runs and not cleaned)
             if not whole or not any(map(_has_hole, table.columns)):
                 self._dirty = cleaned
@@ -166,7 +165,7 @@ class TextTable:
             return pa.table({name: pa.array([], kind) for name, kind in asked.items()})
         num_lines = text.count(b"\n") + (not text.endswith(b"\n"))
         try:
-            # The parser takes a quoted field with its line breaks, to the end of the block if need be.
+            # A quoted field may contain line breaks for this parser, up to the end of the block.
             if (table := self._read(text, asked, '"')).num_rows == num_lines:
                 return table
         except (pa.ArrowException, UnicodeDecodeError):
@@ -204,7 +203,7 @@ class TextTable:
         return _BLANK.sub(b"", raw) if asked.skip_blank else raw
 
     def _raw_blocks(self, start: int) -> Iterator[bytes]:
-        """The file from a byte on, in blocks that end with a line which is not blank."""
+        """The file from byte `start` on, in blocks that end with a line that is not blank."""
         rest = b""
         with self.file.opened() as stream:
             stream.read(self._bom + start)
@@ -228,8 +227,8 @@ class TextTable:
             yield rest
 
     def _first_lines(self, count: int) -> tuple[list[tuple[int, int, str]], tuple[int, int], int]:
-        """(number, offset, text) of the first lines that are neither blank nor comments, (number, offset) of the first that is
-        no comment, and the bytes of the byte order mark."""
+        """((number, offset, text) of the first lines that are neither blank nor comments, (number, offset) of the first line that is no comment, length of the
+        byte order mark)."""
         with self.file.opened() as stream:
             head = stream.read(_MAX_LINE_BYTES)
         bom = len(_BOM) if head.startswith(_BOM) else 0
@@ -273,7 +272,7 @@ class TextTable:
                     f"{where}: cannot tell column names from a row in {first_row}; set {option} True or False"
                 )
             return not is_row
-        numbered = fields == [str(index) for index in range(len(fields))]  # as pandas names columns without names
+        numbered = fields == [str(index) for index in range(len(fields))]  # pandas' names for columns without names
         if asked and is_row and not numbered:
             raise DataError(f"{where}: expected column names, found a row: {first_row}; set {option} False")
         if not asked and is_row is False:
@@ -281,7 +280,7 @@ class TextTable:
         return asked
 
     def _located(self, parsed: _Parsed, line: int, asked: _Asked) -> DataError:
-        """What is wrong with the first line of a block that does not fit."""
+        """The error of the first line in a block that does not fit."""
         lines = parsed.raw.removesuffix(b"\n").split(b"\n")
         open_quote = ""
         for number, raw in enumerate(lines, line):
@@ -311,13 +310,13 @@ class TextTable:
 
 
 def _line_of(asked: _Asked, raw: bytes, line: int, row: int) -> int:
-    """The number of the line of a row in a cleaned block that begins at `line`."""
+    """The line number of a row in a cleaned block that begins at `line`."""
     rows = (number for number, text in enumerate(raw.split(b"\n"), line) if not asked.is_passed_over(text))
     return next(itertools.islice(rows, row, None), line)
 
 
 def _has_hole(column: pa.ChunkedArray) -> bool:
-    """Whether a field is empty: of text, one that has no letters, since `NA` may be a name."""
+    """Whether a field is empty. In text only "" is empty, since `NA` may be a name."""
     if pa.types.is_string(column.type):
         return bool(pc.any(pc.equal(pc.binary_length(column), 0)).as_py())
     return column.null_count > 0
@@ -328,7 +327,7 @@ def _has_open_quote(line: bytes) -> bool:
 
 
 def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:
-    """Why a field is not of this type; None if it is."""
+    """Why a field does not have this type; None if it does."""
     if not field or (field in NULLS and not pa.types.is_string(kind)):
         return f"expected a value, found {repr(field) if field else 'an empty field'}" if required else None
     if pa.types.is_integer(kind) and not re.fullmatch("-?[0-9]+", field):

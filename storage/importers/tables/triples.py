@@ -1,8 +1,7 @@
-"""Knowledge graphs: triples of a head, a relation and a tail, as FB15k-237 and WN18RR are published: train.txt, valid.txt and test.txt in a folder.
+"""Knowledge graphs: triples (head, relation, tail) in train.txt, valid.txt and test.txt, the form in which FB15k-237 and WN18RR are published.
 
-A line is three strings between tabs. Each triple becomes two edges, from head to tail by the relation, and back by its inverse, whose number is
-that of the relation after those of all relations. So a link is predicted from either end by its source and relation (Lacroix et al., ICML
-2018, section 4), and samplers, which follow in-edges, reach both.
+A line is three strings between tabs. A triple becomes two edges: head to tail with relation r, and tail to head with the inverse relation r + num_relations.
+So a link is predicted from either end by its source and relation (Lacroix et al., ICML 2018, section 4), and samplers, which follow in-edges, reach both ends.
 """
 
 import re
@@ -29,14 +28,15 @@ _COLUMNS = ("head", "relation", "tail")
 
 
 def read_triples(folder: str | Path, scratch: str | None = None, *, drop_repeated: bool = False) -> ArrayGraph:
-    """The graph of train.txt; the triples of valid.txt and test.txt, where there are any, are held out.
+    """The graph of train.txt. The triples of valid.txt and test.txt, if these exist, are held out.
 
-    Files may be compressed, and lines have tabs or, where the first has none, blanks between their fields. With entity2id.txt and relation2id.txt (a name and a
-    number in each line, as OpenKE has them) train2id.txt … have a head, a tail and a relation by numbers. Else entities and relations are numbered as they come.
-    Raises DataError with the file for what is no triple. `scratch`: a folder for the entities' names; None: the system's. `drop_repeated`: as `knowledge_graph`.
+    Files may be compressed. Fields stand between tabs or, if the first line has no tab, between blanks. In OpenKE's form, entity2id.txt and relation2id.txt
+    have a name and a number in each line, and train2id.txt … have head, tail and relation by number. Otherwise entities and relations are numbered in order
+    of appearance. `scratch`: a folder for the entities' names; None: the system's. `drop_repeated`: see `knowledge_graph`. Raises DataError, with the file,
+    for a line that is no triple.
     """
-    folder, scratch_of = Path(folder), scratch
-    entities, relations = (_mapped(folder, name, scratch_of) for name in ("entity", "relation"))
+    folder = Path(folder)
+    entities, relations = _mapped(folder, "entity", scratch), _mapped(folder, "relation", scratch)
     if (entities is None) != (relations is None):
         raise DataError(
             f"{folder}: expected entity2id.txt and relation2id.txt, or neither, got one of them; add the other one"
@@ -69,7 +69,7 @@ def read_triples(folder: str | Path, scratch: str | None = None, *, drop_repeate
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    """The file of this name, of any ending that text has. Raises DataError for two."""
+    """The file of this name with any ending of text; None if there is none. Raises DataError for two."""
     found = [folder / (name + ending) for ending in TEXT_ENDINGS if (folder / (name + ending)).exists()]
     if len(found) > 1:
         raise DataError(f"{folder}: expected one file of {name}, found {found[0].name} and {found[1].name}; remove one")
@@ -77,7 +77,7 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _mapped(folder: Path, of: str, scratch: str | None) -> StringIds | None:
-    """The names in entity2id.txt or relation2id.txt by their numbers; None where there is none. Raises DataError where the numbers are not 0, 1, 2 … once each."""
+    """The names in entity2id.txt or relation2id.txt by number; None without the file. Raises DataError unless the numbers are 0, 1, 2 … once each."""
     if (path := _file(folder, f"{of}2id")) is None:
         return None
     table = _table(path, ("name", "id"), skip=1)
@@ -87,9 +87,8 @@ def _mapped(folder: Path, of: str, scratch: str | None) -> StringIds | None:
     except pa.ArrowException as error:
         raise DataError(f"{path}: expected a name and a number in each line: {one_line(error)}") from error
     mapped = StringIds(scratch)
-    if not np.array_equal(ids[order], np.arange(len(ids))) or len(
-        np.unique(mapped.add(names.take(pa.array(order))))
-    ) < len(ids):
+    is_whole = np.array_equal(ids[order], np.arange(len(ids)))
+    if not is_whole or len(np.unique(mapped.add(names.take(pa.array(order))))) < len(ids):
         raise DataError(f"{path}: expected numbers 0 to {len(ids) - 1} and different names, each once; got others")
     return mapped
 
@@ -105,10 +104,10 @@ def knowledge_graph(
     entities: StringIds | None = None,
     drop_repeated: bool = False,
 ) -> ArrayGraph:
-    """Of triples by numbers, int64 [3, m]: heads, relations, tails. Each triple of a part counts once.
+    """The graph of triples by number: int64 [3, m] of heads, relations, tails. A repeated triple in one part counts once.
 
-    `num_nodes`: where there are no names. `drop_repeated`: a triple of two parts is left in the last of them alone, else it is in both; the provenance says how many
-    there are. Raises DataError for arrays that are no triples, and a relation without a name.
+    `num_nodes` is needed without `entities`. A triple in two parts is kept in both or, if `drop_repeated`, only in the last; the provenance has the number of
+    such triples. Raises DataError for arrays that are no triples, and for a relation without a name.
     """
     count, parts = len(relations), {}
     names = (*relations, *(INVERSE + each for each in relations))
@@ -129,15 +128,14 @@ def knowledge_graph(
                 f"{name}: {split}: expected relations 0 to {count - 1}, got {relation.min()} to {relation.max()}"
             )
     repeated = _repeated(parts, drop=drop_repeated)
-    told = (
-        {"triples_in_two_splits": f"{repeated}, {'left in the later one' if drop_repeated else 'kept in both'}"}
-        if repeated
-        else {}
-    )
+    provenance = {}
+    if repeated:
+        fate = "left in the later one" if drop_repeated else "kept in both"
+        provenance["triples_in_two_splits"] = f"{repeated}, {fate}"
     known = np.unique(parts["train"][[0, 2]])
     held = [part[[0, 2]].ravel() for split, part in parts.items() if split != "train"]
     if unseen := len(np.setdiff1d(np.concatenate([known, *held]), known)):
-        told["entities_of_no_training_triple"] = str(unseen)
+        provenance["entities_of_no_training_triple"] = str(unseen)
     source, number, destination = _both_ways(parts.pop("train"), count)
     links = None
     if parts:
@@ -153,18 +151,18 @@ def knowledge_graph(
         links=links,
         strings=entities,
         repeats_links=bool(repeated),
-        provenance={"triples": f"{len(source) // 2}, each as two edges", **told},
+        provenance={"triples": f"{len(source) // 2}, each as two edges", **provenance},
     )
 
 
 def _both_ways(triples: np.ndarray, num_relations: int) -> np.ndarray:
-    """int64 [3, 2m]: sources, relations, destinations of the triples and of their inverses."""
+    """int64 [3, 2m]: sources, relations and destinations of the triples and their inverses."""
     head, relation, tail = triples
     return np.concatenate([triples, np.stack([tail, relation + num_relations, head])], axis=1)
 
 
 def _repeated(parts: dict[str, np.ndarray], *, drop: bool) -> int:
-    """How many triples lie in two parts; with `drop` they are left in the last alone: none that is scored is trained on."""
+    """The number of triples in two parts. If `drop`, `parts` keeps them only in the last part, so that no scored triple is trained on."""
     count = 0
     splits = list(parts)
     for place, split in enumerate(splits):
@@ -180,7 +178,7 @@ def _repeated(parts: dict[str, np.ndarray], *, drop: bool) -> int:
 
 
 def _read(path: Path, skip: int = 0, kind: pa.DataType | None = None) -> list[pa.Array]:
-    """The three columns, as this type (None: strings, none of them empty)."""
+    """The three columns in file order, with this type (None: strings, none empty)."""
     table = _table(path, _COLUMNS, skip)
     try:
         if kind is not None:
@@ -193,7 +191,7 @@ def _read(path: Path, skip: int = 0, kind: pa.DataType | None = None) -> list[pa
 
 
 def _table(path: Path, names: Sequence[str], skip: int = 0) -> pa.Table:
-    """Columns of text between tabs, or between blanks where the first line has no tab; the first `skip` lines (a count) are passed over."""
+    """Columns of text between tabs, or between blanks if the first line has no tab. Skips the first `skip` lines, such as a count."""
     (file,) = table_files(path)
     with file.opened() as stream:
         text = stream.read()

@@ -1,4 +1,4 @@
-"""A typed graph from tables: a YAML file names a table for each type of nodes and for each relation, Parquet or text.
+"""A typed graph from tables: a YAML file names a table (Parquet, Arrow or text) for each node type and each relation.
 
     nodes:
       paper: {file: papers.csv, id: paper_id, features: papers.npy, label: venue, split: part}
@@ -8,7 +8,7 @@
       - {source: author, relation: writes, target: paper, file: writes.csv, src: author_id, dst: paper_id, weight: share}
     features_as: ../graphs/papers
 
-Node tables are read into memory, but for `.npy` features, which are mapped; edges pass in batches.
+Node tables are read into memory; `.npy` features are mapped; edges are streamed in batches.
 """
 
 import re
@@ -44,7 +44,7 @@ from graphmill.storage.importers.tables.node_ids import NodeIds, OrderedNodes, a
 from graphmill.storage.ingestion.string_ids import StringIds
 from graphmill.storage.splits.split_options import SplitOptions
 
-TABLES = "graph.yaml"  # the file's name where a folder is given
+TABLES = "graph.yaml"  # name of the file in a folder
 _HEADER = "a first line of column names"
 _NAMES = {"labels": "label", "splits": "split", "node_times": "time"}  # options of `NodeTableOptions` by role
 
@@ -56,16 +56,17 @@ class NodeTableOptions:
     file: str | None = None
     """One row per node, with column names."""
     id: str | None = None
-    """Column of whole numbers from 0, or of strings, each once, by which edges name nodes. Numbers are the permanent ids, beside strings the row's number is. None: the row's number, from 0."""
+    """Column of ids by which edges name nodes: whole numbers from 0, or strings, each once. Numbers are also the permanent ids; with strings, or without this
+    column, the permanent id is the row number, from 0."""
     string_ids: bool | None = None
-    """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all are whole numbers."""
+    """Whether ids are strings, 007 too; None: they are if Parquet says so, or if not all are whole numbers."""
     features: str | tuple[str, ...] | None = None
-    """A file of features alone, rows as in `file` or by their ids; or a list of columns of `file`: of numbers, lists of them, or text, which is categories. With
-    `features_as` the earlier type's columns, and they may be left out."""
+    """A file of features, with the rows of `file` or a column of ids; or a list of columns of `file` (numbers, lists of numbers, or text, which is categories).
+    With `features_as` it may be left out: then the columns of the earlier type are read."""
     categories: tuple[str, ...] = ()
-    """Columns of features that are categories though they hold numbers."""
+    """Columns of features that are categories although they hold numbers."""
     most_categories: int = 64
-    """A column of up to so many categories is a feature for each (one-hot); of more, they are hashed to so many."""
+    """A column of up to so many categories becomes a feature for each (one-hot); more categories are hashed to so many features."""
     embedding_columns: tuple[str, ...] = ()
     """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
     label: str | None = None
@@ -77,7 +78,7 @@ class NodeTableOptions:
     time: str | None = None
     """Column of whole numbers, or dates."""
     count: int | None = None
-    """How many nodes there are, where no table says it."""
+    """Number of nodes, if no table says it."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +91,24 @@ class EdgeTableOptions:
     file: str
     src: str = "src"
     dst: str = "dst"
-    """Columns of ids of nodes; where the file has no header, the first two columns are meant."""
+    """Columns of ids of nodes; in a file without header, the first two columns."""
     weight: str | None = None
     """Column of weights."""
     features: tuple[str, ...] = ()
-    """Columns of numbers, or in Parquet one of lists."""
+    """Columns of numbers, or in Parquet one column of lists."""
     time: str | None = None
-    """Column of whole numbers, or dates; None: an edge is as old as the younger of its ends, where these have times."""
+    """Column of whole numbers, or dates; None: if nodes have times, an edge is as old as the younger of its ends."""
     header: bool | None = None
     """Whether a text file starts with column names; None: it does if its first two fields are not numbers."""
     undirected_once: bool = False
-    """Of a relation of one type: the file gives each edge in one direction, ingestion adds the reverse."""
+    """The file gives each edge in one direction, and ingestion adds the reverse. For a relation within one type."""
 
 
 def typed_tables(path: str | Path, scratch: str | None = None, features_as: str | None = None) -> TypedSource:
-    """The typed graph that a YAML file, or the `graph.yaml` of a folder, describes. `scratch`: a folder for ids that are strings; None: the system's.
-    `features_as`: the stored graph whose categories, means and names of classes the tables are read by, where the file names none.
+    """The typed graph that a YAML file, or `graph.yaml` in a folder, describes. `scratch`: a folder for ids that are strings; None: the system's.
+    `features_as`: a stored graph whose categories, means and class names the tables reuse, unless the file names one.
 
-    Errors: ConfigError with the line for what the YAML file says wrongly, DataError for tables that are missing, malformed, or do not fit each other.
+    Errors: ConfigError, with the line, for a mistake in the YAML file; DataError for tables that are missing, malformed, or do not fit each other.
     """
     file = tables_file(path)
     node_options, edge_options, said = read_tables(file)
@@ -135,12 +136,12 @@ def typed_tables(path: str | Path, scratch: str | None = None, features_as: str 
 
 
 def tables_file(path: str | Path) -> Path:
-    """The YAML file itself, or that of a folder."""
+    """The YAML file at `path`, or in the folder `path`."""
     return Path(path) / TABLES if Path(path).is_dir() else Path(path)
 
 
 class TableNodes:
-    """The nodes of one type, in ascending id, or, where ids are strings, in the table's order."""
+    """The nodes of one type, in the order of ascending ids; in the table's order if ids are strings."""
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class TableNodes:
         return file.features(places, categories, all_named=bool(said))
 
     def with_split(self, split: SplitOptions) -> "TableNodes":
-        """As `SplitSource` has it. Raises ConfigError beside a split of the table."""
+        """See `SplitSource`. Raises ConfigError if the table has a split."""
         if self._options.split is not None:
             raise ConfigError(
                 f"split: expected {split} or the splits of {self.name} in {self._options.file}, got both; leave one of them out"
@@ -221,7 +222,7 @@ class TableNodes:
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """What became of each column of the file."""
+        """What became of each column in the type's files."""
         options, nodes, table = self._options, self._nodes, self._nodes.rows.get("features")
         roles = {options.id: ("id", "", f"{self.ids.num_nodes} nodes")}
         for role, column in (("labels", options.label), ("splits", options.split), ("node_times", options.time)):
@@ -262,7 +263,7 @@ class TableEdges:
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """What each column is for."""
+        """The role of each column."""
         return self._file.roles
 
     @cached_property
@@ -284,7 +285,7 @@ class TableEdges:
 
 
 def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation, EdgeTableOptions], str | None]:
-    """What the YAML file says of types and relations, and where the graph of `features_as` lies. Raises ConfigError with the line where it is not what is expected there."""
+    """(options by type, options by relation, URL of `features_as` or None) in the YAML file. Raises ConfigError, with the line, for anything unexpected."""
     from graphmill.core.files.plain_yaml import compose_yaml
 
     try:
@@ -333,7 +334,7 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
 
 
 class _TablesReader:
-    """Typed access to the nodes of a YAML file; every refusal names the line."""
+    """Typed access to the nodes of a YAML file; every error names the line."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
