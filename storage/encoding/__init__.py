@@ -1,1 +1,1 @@
-"""Positional encodings of a stored graph, computed and stored beside it. Imports: storage.graph and what it imports."""
+"""Positional encodings of a stored graph, computed and stored with it. Imports: storage.graph and what it imports."""

@@ -1,8 +1,8 @@
-"""Computes an encoding of a stored graph and publishes a snapshot with it; an encoding that is stored already is not computed again.
+"""Computes an encoding of a stored graph and publishes a snapshot with it. A stored encoding is not computed again.
 
 A typed graph is encoded as one graph: the nodes of all types, one type after another, and the edges of all relations. Every type stores its nodes' rows.
-Nodes are taken in the order of original ids, so the rows do not depend on partitions. Runs on one machine; memory: 12 bytes per edge (24
-while the matrix is built, twice that if the graph is not symmetric), and about dim + 70 numbers of 8 bytes per node for eigenvectors.
+Nodes have the order of original ids, so rows do not depend on partitions. Runs on one machine. Memory: 12 bytes per edge (24 while the matrix is built,
+twice that if the graph is not symmetric), and about dim + 70 numbers of 8 bytes per node for eigenvectors.
 """
 
 import time
@@ -27,17 +27,16 @@ from graphmill.storage.graph import StoredGraph, TypedGraph
 from graphmill.storage.snapshots.snapshot_writer import write_snapshot
 from graphmill.storage.snapshots.snapshots import read_manifest
 
-_TRIES = 10  # other writers may publish while the rows are written
+_TRIES = 10  # another writer may publish while the rows are written
 _Graph = TypeVar("_Graph", bound=StoredGraph | TypedGraph)
 
 
 def encode(
     graph: _Graph, options: EncodingOptions, report: Progress | None = None, *, overwrite: bool = False
 ) -> tuple[_Graph, bool]:
-    """The graph with the encoding, and whether it was computed just now; `overwrite` computes it in any case.
+    """(graph with the encoding, whether it was computed now). `overwrite` computes it in any case.
 
-    Raises ConfigError where it cannot be computed, DataError where the solver does not converge, FormatError where reading or
-    writing fails.
+    Raises ConfigError if it cannot be computed, DataError if the solver does not converge, FormatError if reading or writing fails.
     """
     if not overwrite and find_encoding(graph, options.name) is not None:
         return graph, False
@@ -60,7 +59,7 @@ def encode(
 
 
 def _edges(graph: StoredGraph | TypedGraph, report: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All edges as ranks of original ids, source and destination; and the rank of each node. Types stand one after another."""
+    """(sources, destinations, rank of each node): edges between ranks, which are the order of types, then of original ids."""
     num_partitions = graph.manifest.num_partitions
     dtype = np.int32 if graph.manifest.num_nodes < 2**31 else np.int64
     first, rank = _first_rows(graph), np.empty(graph.manifest.num_nodes, dtype)
@@ -79,27 +78,27 @@ def _edges(graph: StoredGraph | TypedGraph, report: Progress) -> tuple[np.ndarra
             partition = lists.partition(index)
             sources.append(rank_of[relation.source][partition.indices])
             destinations.append(np.repeat(rank_of[relation.target][start:stop], np.diff(partition.indptr)))
-            check_unchanged()  # the partition is mapped as yet
+            check_unchanged()  # while the partition is still mapped
     no_edges = np.empty(0, dtype)
     return np.concatenate([no_edges, *sources]), np.concatenate([no_edges, *destinations]), rank
 
 
 def _types(graph: StoredGraph | TypedGraph) -> dict[str, StoredGraph]:
-    """The nodes of each type; a plain graph is one type."""
+    """The nodes of each type; a plain graph has one type."""
     return {NODE: graph} if isinstance(graph, StoredGraph) else {name: graph.nodes(name) for name in graph.node_types}
 
 
 def _first_rows(graph: StoredGraph | TypedGraph) -> dict[str, int]:
-    """Where the rows of each type begin among those of all types."""
+    """The first row of each type among the rows of all types."""
     types = graph.manifest.node_types
     return dict(zip(types, accumulate((row.num_nodes for row in types.values()), initial=0), strict=False))
 
 
 def store_encoding(graph: _Graph, name: str, rows: np.ndarray, provenance: Mapping[str, str] | None = None) -> _Graph:
-    """Publishes a snapshot that has float32 rows [num_nodes, dim], in the order of node ids, type after type, as this encoding; returns that graph.
+    """Publishes a snapshot with this encoding, float32 rows [num_nodes, dim] in the order of node ids, type after type, and returns the new graph.
 
-    Raises ConfigError where the shape does not fit, ConflictError where the newest snapshot is another graph by now, FormatError where
-    writing fails. Two encodings that are stored at once are both kept.
+    Raises ConfigError for another shape, ConflictError if the newest snapshot now holds another graph, FormatError if writing fails. If two encodings are
+    stored at the same time, both are kept.
     """
     expected = (graph.manifest.num_nodes, encoding_dim(name))
     if rows.shape != expected or rows.dtype != np.float32:

@@ -1,10 +1,12 @@
 """Extreme eigenvectors of one large graph's normalised Laplacian, L = I - D^-½ A D^-½, by a sparse solver (ARPACK).
 
-L and S = D^-½ A D^-½ share eigenvectors; L's two ends are S's 1 and -1. A graph of many components repeats these two eigenvalues, with which
-solvers have trouble, so their vectors are computed directly: D^½·1_c for each component c with edges, and one with alternating signs for each
-bipartite one. ARPACK finds the rest in their orthogonal complement, and runs again until it finds nothing larger: it may miss copies.
-Deterministic on one machine: fixed start vectors; each vector's largest entry is positive (the first of those within 0.1 % of it). Within
-a repeated eigenvalue the basis is arbitrary, except for zeros and twos. Degrees are clipped to ≥ 1: an isolated node has eigenvalue 1.
+L and S = D^-½ A D^-½ share eigenvectors; the ends of L's spectrum are S's eigenvalues 1 and -1. In a graph of many components these two eigenvalues repeat,
+and solvers have trouble with repeated eigenvalues. So their vectors are computed directly: D^½·1_c for each component c with edges, and the same with
+alternating signs for each bipartite component. ARPACK finds the rest in the orthogonal complement. Since it may miss copies, it runs again until it finds
+nothing larger.
+
+Deterministic on one machine: start vectors are fixed, and each vector's largest entry (the first within 0.1 % of the maximum) is positive. For a repeated
+eigenvalue other than 0 and 2 the basis is arbitrary. Degrees are clipped to ≥ 1, so an isolated node has eigenvalue 1.
 """
 
 import inspect
@@ -20,14 +22,16 @@ from graphmill.core.errors import DataError
 from graphmill.storage.format.source import Progress
 
 _DENSE_NODES = 256  # up to here a dense solver is faster and more reliable
-_TOLERANCE = 1e-8  # of S's eigenvalues; an eigenvector is known to about this over its distance to the next eigenvalue
-_SHIFT = 4.0  # moves known eigenvectors of S + I, whose spectrum is [0, 2], out of sight
+_TOLERANCE = (
+    1e-8  # error of S's eigenvalues; an eigenvector's error is about this over the distance to the next eigenvalue
+)
+_SHIFT = 4.0  # moves known eigenvectors of S + I below its spectrum [0, 2]
 _MAX_RESTARTS = 3000
 _SEED = 20240229
 
 
 def symmetric_adjacency(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> sparse.csr_array:
-    """float64 [n, n]: 1 where there is an edge in either direction; self-loops as given."""
+    """float64 [n, n]: 1 for an edge in either direction; self-loops are kept."""
     ones = np.ones(len(source), np.float64)
     adjacency = sparse.coo_array((ones, (source, destination)), shape=(num_nodes, num_nodes)).tocsr()
     adjacency = (adjacency + adjacency.T).tocsr()
@@ -39,11 +43,11 @@ def symmetric_adjacency(source: np.ndarray, destination: np.ndarray, num_nodes: 
 def laplacian_modes(
     adjacency: sparse.csr_array, k: int, which: str = "smallest", report: Progress | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit eigenvectors float64 [n, k] of L and their eigenvalues [k], ascending; zeros where n < k.
+    """(unit eigenvectors of L, float64 [n, k]; their eigenvalues [k], ascending), padded with zeros if n < k.
 
-    "smallest": the k smallest; "both_ends": the ⌈k/2⌉ smallest and the ⌊k/2⌋ largest (all n where n ≤ k).
+    "smallest": the k smallest; "both_ends": the ⌈k/2⌉ smallest and the ⌊k/2⌋ largest, or all n if n ≤ k.
     `adjacency` must be symmetric with entries 1. `report` is called with the number of matrix products so far.
-    Raises DataError where ARPACK does not converge.
+    Raises DataError if ARPACK does not converge.
     """
     num_nodes = adjacency.shape[0]
     root = 1 / np.sqrt(np.maximum(adjacency.sum(axis=1), 1))
@@ -60,7 +64,7 @@ def laplacian_modes(
         parts = [low]
         values = 1 - low_values
         if num_high:
-            # Without the low modes: where one eigenvalue fills the middle (a complete graph), both ends take from it.
+            # Avoids the low modes: if one eigenvalue fills the middle (a complete graph), both ends take vectors from it.
             high_values, high = _largest(counted, -1.0, num_high, _component_modes(adjacency, -1), low)
             parts.append(high[:, ::-1])
             values = np.concatenate([values, 1 + high_values[::-1]])
@@ -70,7 +74,7 @@ def laplacian_modes(
 
 
 def fixed_signs(vectors: np.ndarray) -> np.ndarray:
-    """Each column times the sign of its largest entry; of entries within 0.1 % of it the first one decides."""
+    """Each column times the sign of its largest entry; the first entry within 0.1 % of the maximum decides."""
     if not vectors.size:
         return vectors
     size = np.abs(vectors)
@@ -79,7 +83,7 @@ def fixed_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 class _Counted:
-    """S, with a count of its products."""
+    """The matrix S, with a count of its products."""
 
     def __init__(self, walk: sparse.csr_array, report: Progress | None) -> None:
         self.walk, self._report, self._count = walk, report, 0
@@ -92,10 +96,10 @@ class _Counted:
 
 
 def _component_modes(adjacency: sparse.csr_array, sign: int) -> sparse.csc_array:
-    """[n, c]: unit eigenvectors of S for the eigenvalue 1, or -1 with `sign` -1; one per (bipartite) component with edges.
+    """[n, c]: unit eigenvectors of S for eigenvalue `sign` (1 or -1): one for each component with edges, for -1 for each bipartite component.
 
-    A component is bipartite where the two copies of its nodes in the graph's double cover, whose edges lead from one copy to the
-    other, are not connected; its sides are then the nodes whose first copy lies in the one or in the other part.
+    In the double cover of the graph, every edge leads from the first copy of a node to the second copy of its neighbor. A component is bipartite if the two
+    copies of its nodes are not connected; the part that holds a node's first copy is then the node's side.
     """
     num_nodes = adjacency.shape[0]
     degree = adjacency.sum(axis=1)
@@ -111,7 +115,7 @@ def _component_modes(adjacency: sparse.csr_array, sign: int) -> sparse.csc_array
     node = np.flatnonzero(chosen)
     if not len(node):
         return sparse.csc_array((num_nodes, 0))
-    # Columns: the largest component first, of equal ones that of the smallest node.
+    # Columns: the largest component first; equal components by their smallest node.
     component, smallest, column, size = np.unique(
         label[node], return_index=True, return_inverse=True, return_counts=True
     )
@@ -125,7 +129,7 @@ def _component_modes(adjacency: sparse.csr_array, sign: int) -> sparse.csc_array
 def _largest(
     matrix: _Counted, sign: float, count: int, known: sparse.csc_array, avoided: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` largest eigenvalues of sign·S, descending, and eigenvectors, but for those `avoided`.
+    """(the `count` largest eigenvalues of sign·S, descending; eigenvectors), without the eigenvectors in `avoided`.
 
     `known` holds all eigenvectors of eigenvalue 1.
     """
@@ -139,7 +143,7 @@ def _largest(
 
         def apply(vector: np.ndarray, dense: np.ndarray = dense) -> np.ndarray:
             vector = np.asarray(vector).reshape(-1)
-            # Plus the identity: a spectrum of [0, 2] has no wanted eigenvalue near 0, where ARPACK's relative tolerance is none.
+            # The identity moves the spectrum to [0, 2]: near 0, where ARPACK's relative tolerance fails, lies no eigenvalue that is needed.
             product = vector + sign * matrix.apply(vector) - _SHIFT * (hidden @ (hidden.T @ vector))
             return product - _SHIFT * (dense @ (dense.T @ vector)) if dense.size else product
 
@@ -147,7 +151,7 @@ def _largest(
         new_values = new_values - 1
         if len(solved_values) >= wanted and new_values[0] <= solved_values[wanted - 1] + 10 * _TOLERANCE:
             break
-        # Orthogonal to what was found before, to the solver's tolerance; made so to rounding.
+        # The new vectors are orthogonal to the earlier ones up to the solver's tolerance; this makes it up to rounding.
         new = np.linalg.qr(new - solved @ (solved.T @ new))[0]
         solved_values, solved = np.concatenate([solved_values, new_values]), np.concatenate([solved, new], axis=1)
         order = np.argsort(-solved_values, kind="stable")
@@ -159,13 +163,13 @@ def _largest(
 def _solve(
     apply: Callable[[np.ndarray], np.ndarray], num_nodes: int, count: int, attempt: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` largest eigenvalues of a symmetric operator, descending, and eigenvectors.
+    """(the `count` largest eigenvalues of a symmetric operator, descending; eigenvectors).
 
-    Each attempt starts elsewhere: of a repeated eigenvalue's space, a start vector shows one direction alone.
+    Each attempt has another start vector, since one start vector finds only one direction in the space of a repeated eigenvalue.
     """
     operator = LinearOperator((num_nodes, num_nodes), matvec=apply, dtype=np.float64)
     draws = np.random.default_rng((_SEED, attempt))
-    # SciPy 1.17 draws the restarts of exhausted Krylov spaces from `rng`; before, ARPACK drew them from a fixed seed of its own.
+    # SciPy 1.17 draws the restarts of exhausted Krylov spaces from `rng`; before, ARPACK had a fixed seed.
     random = {"rng": draws} if "rng" in inspect.signature(eigsh).parameters else {}
     try:
         values, vectors = eigsh(

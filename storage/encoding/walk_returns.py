@@ -1,7 +1,7 @@
 """Return probabilities of random walks on one large graph: the diagonals of M, M², …, with M = D⁻¹A, by sparse products.
 
-Exact, a block of nodes at a time: with U = M^t and V = (Mᵀ)^h applied to a block's unit vectors, [M^(h+t)]_ii = Σ_j V_ji U_ji, so half the
-steps suffice. Work: n · m · K multiplications (m edges, K steps): minutes for a million edges and 10,000 nodes.
+Exact, one block of nodes after another. If U = M^t and V = (Mᵀ)^h are applied to a block's unit vectors, [M^(h+t)]_ii = Σ_j V_ji U_ji, so half the steps
+suffice. Work: n · m · K multiplications (m edges, K steps), minutes for a million edges and 10,000 nodes.
 """
 
 import numpy as np
@@ -17,10 +17,9 @@ _BLOCK_NODES = 16  # a block of columns stays in cache: measured 2.0 G multiplic
 def return_probabilities(
     source: np.ndarray, destination: np.ndarray, num_nodes: int, steps: int, report: Progress | None = None
 ) -> np.ndarray:
-    """float32 [n, steps]: the chance that a walk from node i, along the edges source → destination, is at i after 1, …, steps.
+    """float32 [n, steps]: the probability that a walk from node i, along the edges source → destination, is at i after 1, …, `steps` steps.
 
-    Parallel edges count once; the row of a node without out-edges is zero. Raises ConfigError where the work is more than
-    `MAX_WORK`.
+    Parallel edges count once; the row of a node without out-edges is zero. Raises ConfigError if the work exceeds `MAX_WORK`.
     """
     work = float(num_nodes) * len(source) * steps
     if work > MAX_WORK:

@@ -1,14 +1,13 @@
-"""Many small graphs on disk, such as molecules: shards of Arrow files, opened as one store that hands out any graphs by number.
+"""Many small graphs on disk, such as molecules: shards of Arrow files, opened as one store that returns graphs by number.
 
     manifests/000001.json                    kind many-graphs; counts, schema, shards, files with checksums (`graphmill.storage.snapshots.snapshots`)
     data/<snapshot>/part-00000/graphs.arrow  one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
-                              `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers. Where nodes are
-                              labelled `node_label` (list of classes, -1: none), where pairs are `pairs` (list of two nodes and 0 or 1);
-                              where the source has ids, `id`
-    data/<snapshot>/rejects.csv              the source's rows that are no graph, where there are any
+                              `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers. Optional:
+                              `node_label` (list of classes, -1: none), `pairs` (list of two nodes and 0 or 1), `id` (ids of the source)
+    data/<snapshot>/rejects.csv              the source's rows that are no graph, if any
 
-Opening maps the files and checks what `graphmill.storage.graph` checks for one graph: sizes, Arrow structure, pointers, and that edges stay
-in their graph. `verify` adds checksums and categories. `graphmill.samplers.methods.graph_batches.GraphBatchSampler` draws from it.
+Opening maps the files and makes the checks of `graphmill.storage.graph`: sizes, Arrow structure, pointers, and that edges stay in their graph. `verify` adds
+checksums and categories. `graphmill.samplers.methods.graph_batches.GraphBatchSampler` draws from the store.
 """
 
 import csv
@@ -53,7 +52,7 @@ ID_TYPES = {"number": pa.int64(), "string": pa.large_string()}
 
 @dataclass(frozen=True)
 class GraphShard:
-    """Some consecutive graphs of a store. All arrays are read-only views of the file."""
+    """Consecutive graphs of a store. All arrays are read-only views of the file."""
 
     node_ptr: np.ndarray  # int64 [g + 1]
     edge_ptr: np.ndarray  # int64 [g + 1]
@@ -63,11 +62,11 @@ class GraphShard:
     split: np.ndarray  # int8 [g]
     node_feature: np.ndarray | None = None  # [n, dim]
     edge_feature: np.ndarray | None = None  # [m, dim]
-    target: np.ndarray | None = None  # float32 [g, num_targets], NaN where there is none
-    node_label: np.ndarray | None = None  # int16 [n], -1 where there is none
+    target: np.ndarray | None = None  # float32 [g, num_targets], NaN: missing
+    node_label: np.ndarray | None = None  # int16 [n, 1], -1: none
     pair_ptr: np.ndarray | None = None  # int64 [g + 1]
     pairs: np.ndarray | None = None  # int32 [p, 3]: two nodes, positions within their graph, and 0 or 1
-    ids: pa.Array | None = None  # [g], those of the source
+    ids: pa.Array | None = None  # [g], the source's ids
 
     def __repr__(self) -> str:
         return describe(self)
@@ -79,13 +78,13 @@ class GraphShard:
 
 @dataclass(frozen=True)
 class StoredGraphs:
-    """All graphs of a directory, by number: 0 … num_graphs - 1, in the order of their source."""
+    """All graphs of a directory by number, 0 … num_graphs - 1, in the order of their source."""
 
     url: str
     manifest: GraphSetManifest
     shards: tuple[GraphShard, ...]
 
-    def __reduce__(self):  # pickled by name: another process, perhaps in another folder, maps the same files
+    def __reduce__(self):  # pickled by name: another process, even in another working directory, maps the same files
         return open_graphs, (absolute_url(self.url), self.manifest.snapshot)
 
     def __repr__(self) -> str:
@@ -105,23 +104,22 @@ class StoredGraphs:
 
     @cached_property
     def num_edges(self) -> np.ndarray:
-        """int64 [num_graphs]: directed edges; a bond counts twice."""
+        """int64 [num_graphs]: directed edges, so a bond counts twice."""
         return _joined([_sizes(shard.edge_ptr) for shard in self.shards])
 
     @cached_property
     def num_pairs(self) -> np.ndarray:
         """int64 [num_graphs]: labelled pairs of nodes."""
-        none = [np.zeros(shard.num_graphs, np.int64) for shard in self.shards]
         return _joined(
             [
-                zeros if shard.pair_ptr is None else _sizes(shard.pair_ptr)
-                for shard, zeros in zip(self.shards, none, strict=True)
+                np.zeros(shard.num_graphs, np.int64) if shard.pair_ptr is None else _sizes(shard.pair_ptr)
+                for shard in self.shards
             ]
         )
 
     @cached_property
     def target(self) -> np.ndarray:
-        """float32 [num_graphs, num_targets]; NaN where the source has none."""
+        """float32 [num_graphs, num_targets]; NaN: missing in the source."""
         return _joined(
             [
                 np.empty((shard.num_graphs, 0), np.float32) if shard.target is None else shard.target
@@ -131,7 +129,7 @@ class StoredGraphs:
 
     @cached_property
     def original_id(self) -> np.ndarray:
-        """int64 [num_graphs]: the row of the source, counted from 0, header and empty lines apart."""
+        """int64 [num_graphs]: the row of the source, from 0, without header and empty lines."""
         return _joined([shard.original_id for shard in self.shards])
 
     @property
@@ -144,7 +142,7 @@ class StoredGraphs:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in order; empty where numbers name them."""
+        """Names of the classes, in order; empty if classes have only numbers."""
         return self.manifest.class_names
 
     @property
@@ -152,7 +150,7 @@ class StoredGraphs:
         return self.manifest.split_names
 
     def split(self, name: str) -> np.ndarray:
-        """int64: the graphs of this part, ascending. Raises ConfigError for a part that the store does not have."""
+        """int64: the graphs of this part, ascending. Raises ConfigError for an unknown part."""
         if name not in self.split_names:
             raise ConfigError(f"{self.url}: expected a split of {', '.join(self.split_names) or 'none'}, got {name!r}")
         return self._with_code(self.split_names.index(name) + 1)
@@ -165,23 +163,18 @@ class StoredGraphs:
         return np.flatnonzero(_joined([shard.split for shard in self.shards]) == code)
 
     def node_labels(self, split: str) -> np.ndarray:
-        """int16: the classes of the nodes of this part's graphs, -1 where there is none. For sets whose nodes are labelled."""
-        code = self.split_names.index(split) + 1
-        labels = [np.empty((0, 1), np.int16)]
-        for shard in self.shards:
-            assert shard.node_label is not None
-            labels.append(shard.node_label[np.repeat(shard.split == code, np.diff(shard.node_ptr))])
-        return np.concatenate(labels)[:, 0]
+        """int16: the node classes of this part's graphs, -1: none. For sets whose nodes are labelled."""
+        return self._rows_of(split, "node_label", "node_ptr")[:, 0]
 
     def pair_labels(self, split: str) -> np.ndarray:
-        """int32: 1 or 0 of each labelled pair of this part's graphs. For sets whose pairs are labelled."""
+        """int32: 1 or 0 for each labelled pair of this part's graphs. For sets whose pairs are labelled."""
+        return self._rows_of(split, "pairs", "pair_ptr")[:, 2]
+
+    def _rows_of(self, split: str, rows: str, ptr: str) -> np.ndarray:
+        """The shards' `rows` that belong to this part's graphs, by the shards' pointers `ptr`."""
         code = self.split_names.index(split) + 1
-        labels = [np.empty((0, 3), np.int32)]
-        for shard in self.shards:
-            assert shard.pairs is not None
-            assert shard.pair_ptr is not None
-            labels.append(shard.pairs[np.repeat(shard.split == code, np.diff(shard.pair_ptr))])
-        return np.concatenate(labels)[:, 2]
+        chosen = ((shard, np.repeat(shard.split == code, np.diff(getattr(shard, ptr)))) for shard in self.shards)
+        return np.concatenate([getattr(shard, rows)[kept] for shard, kept in chosen])
 
     def fetch(self, graph: np.ndarray) -> PackedGraphs:
         """These graphs, in this order, as new arrays. Raises ConfigError for a number outside the store."""
@@ -219,7 +212,7 @@ class StoredGraphs:
         return packed if packed.node_label is None else replace(packed, node_label=packed.node_label[:, 0])
 
     def _by_shard(self, graph: np.ndarray) -> Iterator[tuple[GraphShard, np.ndarray, np.ndarray]]:
-        """Per shard that has some of these graphs: their numbers in it, and their places in `graph`."""
+        """(shard, numbers in the shard, positions in `graph`) of each shard that has some of these graphs."""
         if len(self.shards) == 1:
             yield self.shards[0], graph, np.arange(len(graph))
             return
@@ -230,7 +223,7 @@ class StoredGraphs:
             yield self.shards[index], graph[place] - offsets[index], place
 
     def rejects(self) -> list[Reject]:
-        """Rows of the source that are no graph. Raises FormatError where their list is missing or damaged."""
+        """Rows of the source that are no graph. Raises FormatError if their list is missing or damaged."""
         entry = self.manifest.files.get(REJECTS_NAME)
         if entry is None:
             return []
@@ -244,7 +237,7 @@ class StoredGraphs:
         return [Reject(int(line), text, reason) for line, text, reason in rows]
 
     def verify(self) -> None:
-        """Reads every byte: checksums, and that categories lie in their vocabularies. Raises FormatError at the first damage."""
+        """Reads every byte; checks checksums, and that categories lie in their vocabularies. Raises FormatError at the first damage."""
         filesystem, path = split_url(self.url)
         self.rejects()
         for index in range(self.manifest.num_shards):
@@ -266,12 +259,12 @@ class StoredGraphs:
 
 @dataclass(frozen=True)
 class GraphIds:
-    """The ids that a set's graphs have in its source. Small, and safe to send to other processes."""
+    """The ids of a set's graphs in its source. Small, and safe to send to other processes."""
 
     graphs: StoredGraphs
 
     def of(self, original_id: np.ndarray) -> pa.Array:
-        """Those of some graphs, by their rows in the source (int64 [k])."""
+        """The ids of graphs, given by their rows in the source (int64 [k])."""
         row = np.searchsorted(self.graphs.original_id, original_id)
         return pa.chunked_array([shard.ids for shard in self.graphs.shards]).take(pa.array(row)).combine_chunks()
 
@@ -281,10 +274,7 @@ def graph_ids(graphs: StoredGraphs) -> GraphIds | None:
 
 
 def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:
-    """Opens the graphs at a path or fsspec URL: their newest snapshot, or the given one.
-
-    Raises FormatError where there are none, or what is there is damaged.
-    """
+    """Opens the newest snapshot, or the given one, of the graphs at a path or fsspec URL. Raises FormatError if there is none, or if it is damaged."""
     filesystem, path = split_url(url)
     make = "graphmill ingest <source>"
     manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, url, snapshot, make))
@@ -305,7 +295,7 @@ def shard_batch(
     original_id: np.ndarray | None = None,
     ids: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """The columns of graphs.arrow. `split`: int8 [g], codes; `original_id`: int64 [g]; default: in none, and 0, 1, 2 …; `ids`: those of the source."""
+    """The columns of graphs.arrow. `split`: int8 [g] codes, by default 0 (none); `original_id`: int64 [g], by default 0, 1, 2 …; `ids`: the source's ids."""
     num_graphs = len(graphs.num_nodes)
     node_values = (
         pa.nulls(int(graphs.num_nodes.sum()))
@@ -412,7 +402,7 @@ def _node_labels(batch: pa.RecordBatch, node_ptr: np.ndarray, manifest: GraphSet
 
 
 def _check_pairs(shard: GraphShard, where: str) -> None:
-    """Raises FormatError for a pair with a node outside its graph, or another label than 0 and 1."""
+    """Raises FormatError for a pair with a node outside its graph, or with a label other than 0 and 1."""
     assert shard.pairs is not None
     assert shard.pair_ptr is not None
     sizes = np.repeat(np.diff(shard.node_ptr), np.diff(shard.pair_ptr))
@@ -450,7 +440,7 @@ def _copy_rows(
 
 
 def _sizes(ptr: np.ndarray) -> np.ndarray:
-    """Of lists between these bounds. Raises FormatError where they do not ascend any more."""
+    """Sizes of the lists between these pointers. Raises FormatError if the mapped pointers no longer ascend."""
     sizes = np.diff(ptr)
     if len(sizes) and sizes.min() < 0:
         raise damaged("graphs")

@@ -1,4 +1,4 @@
-"""What an importer of many graphs hands to `write_graphs`: graphs one after another, and what all have in common."""
+"""The interface between importers of many graphs and `write_graphs`: graphs one after another, and their common properties."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 class RawGraph:
     """One graph as a source gives it."""
 
-    split: int  # code c is the info's split_names[c - 1]; 0: in none
+    split: int  # code c is the info's split_names[c - 1]; 0: in no part
     num_nodes: int
     edge_index: np.ndarray  # integer [2, m]
     node_feature: np.ndarray | None = None  # [n, dim]
@@ -31,7 +31,7 @@ class RawGraph:
 
 @dataclass(frozen=True)
 class GraphSetSource:
-    """Many graphs. `graphs()` may be called again, and then gives the same."""
+    """Many graphs. Every call of `graphs()` returns the same graphs."""
 
     info: GraphSetInfo
     graphs: Callable[[], Iterator[RawGraph]]
@@ -39,11 +39,11 @@ class GraphSetSource:
 
 
 def shards(source: GraphSetSource, most: int, progress: Progress) -> Iterator[pa.RecordBatch]:
-    """Checked shards of at most `most` graphs. Raises DataError that names the graph where one does not fit the info."""
+    """Checked shards of at most `most` graphs. Raises DataError, with the number, for a graph that does not fit the info."""
     numbered = enumerate(source.graphs())
-    while some := list(islice(numbered, most)):
-        yield _shard(source.info, some)
-        progress("graphs", some[-1][0] + 1, source.num_graphs)
+    while block := list(islice(numbered, most)):
+        yield _shard(source.info, block)
+        progress("graphs", block[-1][0] + 1, source.num_graphs)
 
 
 def _shard(info: GraphSetInfo, numbered: list[tuple[int, RawGraph]]) -> pa.RecordBatch:
@@ -74,7 +74,7 @@ def _joined(rows: Iterable[np.ndarray | None], dtype: str | None) -> np.ndarray 
 
 
 def _problem(info: GraphSetInfo, graph: RawGraph) -> str | None:
-    """What is wrong with one graph."""
+    """What is wrong with the graph; None if it fits the info."""
     edges, num_nodes = graph.edge_index, graph.num_nodes
     if not 0 < num_nodes <= np.iinfo(info.index_dtype).max:
         return f"expected 1 to {np.iinfo(info.index_dtype).max} nodes, got {num_nodes}"
@@ -82,13 +82,13 @@ def _problem(info: GraphSetInfo, graph: RawGraph) -> str | None:
         return f"expected integer edges [2, m], got {edges.dtype} {list(edges.shape)}"
     if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
         return f"expected edges among {num_nodes} nodes, got {edges.min()} to {edges.max()}"
-    for what, schema, rows, count in (
+    for kind, schema, rows, count in (
         ("node", info.node, graph.node_feature, num_nodes),
         ("edge", info.edge, graph.edge_feature, edges.shape[1]),
     ):
         problem = _wrong_rows(schema, rows, count)
         if problem is not None:
-            return f"{what} features: {problem}"
+            return f"{kind} features: {problem}"
     if info.target_names and (graph.target is None or graph.target.shape != (len(info.target_names),)):
         return f"expected {len(info.target_names)} targets, got {None if graph.target is None else graph.target.shape}"
     if info.labelled == "nodes":
@@ -116,6 +116,6 @@ def _wrong_rows(schema: RowSchema, rows: np.ndarray | None, count: int) -> str |
     outside = ((rows < 0) | (rows >= np.array(schema.categories))).any(axis=0)
     if outside.any():
         column = int(np.argmax(outside))
-        found = rows[:, column]
-        return f"column {column}: expected categories below {schema.categories[column]}, got {found.min()} to {found.max()}"
+        values = rows[:, column]
+        return f"column {column}: expected categories below {schema.categories[column]}, got {values.min()} to {values.max()}"
     return None

@@ -1,4 +1,4 @@
-"""Writes many small graphs as a snapshot of shards; it appears whole or not at all."""
+"""Writes many small graphs as a snapshot of shards, which appears whole or not at all."""
 
 import csv
 from collections import Counter
@@ -24,7 +24,7 @@ from graphmill.storage.statistics.graph_set_measures import GraphSetMeasure
 
 @dataclass(frozen=True)
 class GraphSetInfo:
-    """What all graphs of a set have in common. See `GraphSetManifest` for the fields."""
+    """Common properties of the graphs of a set. `GraphSetManifest` describes the fields."""
 
     name: str
     node: RowSchema = NO_FEATURES
@@ -53,11 +53,11 @@ def write_graphs(
     scratch: str | None = None,
     found: Callable[[GraphSetInfo], GraphSetInfo] = lambda info: info,
 ) -> GraphSetManifest:
-    """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard; holds one of them at a time.
+    """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard; memory holds one batch.
 
-    `rejects` are read after all shards, and `found` then makes the info what they were found to be: its schemas and classes may be narrower. `scratch`: a local directory for the files before they are at `url`, where that is remote.
-    Raises ConfigError where `url` cannot be used, DataError where there is no graph, ConflictError where another writer was first,
-    FormatError where writing fails.
+    `rejects` are read after all shards. Then `found` may narrow the schemas and classes of the info to the values that occurred. `scratch`: a local directory
+    for files on their way to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph, ConflictError if another writer was
+    first, FormatError if writing fails.
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
         return writer.commit(_write(writer, info, shards, rejects, found))
@@ -95,9 +95,9 @@ def _write(
         writer.add(REJECTS_NAME)
     statistics, lost = measure.result(), Counter(reject.split for reject in refused)
     sizes = [part.num_graphs + lost[code] for code, part in enumerate(statistics.parts)]
-    told = [f"{name} {lost[i]:,} of {sizes[i]:,}" for i, name in enumerate(info.split_names, 1) if lost[i]]
-    if told:
-        info = replace(info, provenance={**info.provenance, "rejected": ", ".join(told)})
+    rejected = [f"{name} {lost[i]:,} of {sizes[i]:,}" for i, name in enumerate(info.split_names, 1) if lost[i]]
+    if rejected:
+        info = replace(info, provenance={**info.provenance, "rejected": ", ".join(rejected)})
     return GraphSetManifest(
         **vars(found(info)),
         num_graphs=offsets[-1],

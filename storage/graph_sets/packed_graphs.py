@@ -1,4 +1,4 @@
-"""Several small graphs packed one after another: the input and the output of a store of many graphs."""
+"""Several small graphs packed one after another, the form in which a store of many graphs takes and returns them."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PackedGraphs:
-    """Graphs one after another, edges with positions within their own graph."""
+    """Graphs one after another; the ends of edges are positions within their graph."""
 
     num_nodes: np.ndarray  # int64 [g]
     num_edges: np.ndarray  # int64 [g]
@@ -17,6 +17,5 @@ class PackedGraphs:
     target: np.ndarray | None  # [g, …]
     node_label: np.ndarray | None = None  # int16 [sum(num_nodes)], -1: none
     num_pairs: np.ndarray | None = None  # int64 [g]
-    pairs: np.ndarray | None = (
-        None  # int32 [sum(num_pairs), 3]: two nodes of the graph, and 1 for a pair that belongs together or 0
-    )
+    # int32 [sum(num_pairs), 3]: two nodes of the graph, and 1 for a pair that belongs together, else 0
+    pairs: np.ndarray | None = None

@@ -1,6 +1,6 @@
-"""Kernels over many packed graphs: copying some of them out, and checking the ends of their edges. All release the GIL.
+"""Kernels over many packed graphs: they copy graphs out and check the ends of edges. All release the GIL.
 
-Rows are copied as bytes, so that one compiled kernel serves every dtype. Callers have checked graph numbers and pointers.
+Rows are copied as bytes, so that one compiled kernel serves every dtype. Callers must check graph numbers and pointers.
 """
 
 from graphmill.core.compile_cache import compiled
@@ -8,8 +8,8 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
-    """Copies the rows [ptr[g], ptr[g + 1]) of every graph to the rows from out_ptr[place] on; whether `ptr` still fits `out_ptr` and `source`, where the
-    loop ends else. `source`, `out`: uint8, flat."""
+    """Copies the rows [ptr[g], ptr[g + 1]) of every graph to the rows from out_ptr[place] on. Returns False, and stops, if `ptr` no longer fits `out_ptr` and
+    `source`. `source`, `out`: uint8, flat."""
     for i in range(len(graph)):
         start, to = ptr[graph[i]] * row_bytes, out_ptr[place[i]] * row_bytes
         length = out_ptr[place[i] + 1] * row_bytes - to
@@ -22,7 +22,7 @@ def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
 
 @compiled
 def copy_ends(ptr, graph, source, place, out_ptr, out):
-    """The same for one end of every edge, of any integer dtype, to int32."""
+    """Like `copy_rows`, for one end of every edge, from any integer dtype to int32."""
     for i in range(len(graph)):
         start, to = ptr[graph[i]], out_ptr[place[i]]
         length = out_ptr[place[i] + 1] - to

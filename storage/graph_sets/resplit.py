@@ -1,4 +1,4 @@
-"""A split that ingestion draws for a set of graphs, in place of the source's."""
+"""A split that ingestion draws for a set of graphs and that replaces the source's split."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,15 +12,15 @@ from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo
 from graphmill.storage.splits.drawn_split import draw_split
 from graphmill.storage.splits.split_options import SplitOptions
 
-Batches = Callable[[], Iterable[pa.RecordBatch]]  # shards, each time the same
-Groups = Callable[[np.ndarray], np.ndarray]  # of rows of the source (int64 [n]), an integer each
+Batches = Callable[[], Iterable[pa.RecordBatch]]  # shards, the same at each call
+Groups = Callable[[np.ndarray], np.ndarray]  # from rows of the source (int64 [n]) to an integer each
 Resplit = tuple[GraphSetInfo, Iterable[pa.RecordBatch]]
 
 
 def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups: Groups | None = None) -> Resplit:
-    """The shards with another split of the graphs that have a target; those without are in none. `groups`: scaffolds, of molecules.
+    """The shards with a new split of the graphs that have a target; other graphs are in no part. `groups`: scaffolds of molecules.
 
-    Raises ConfigError where the set cannot be split so, DataError where there are fewer than two graphs, or scaffolds, to divide.
+    Raises ConfigError if the set cannot be split in this way, DataError for fewer than two graphs, or scaffolds, to divide.
     """
     row, target, _ = _columns(info, batches)
     chosen = np.ones(len(row), bool) if info.labelled else ~np.isnan(target).all(axis=1)
@@ -32,23 +32,23 @@ def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups:
         )
     grouped = groups(row) if groups is not None and options.by == "scaffold" else None
     codes = draw_split(info.name, options, chosen, target[:, 0] if options.by == "label" else grouped)
-    told = {**info.provenance, "split": str(options)}
-    return replace(info, split_names=tuple(SPLITS), provenance=told), _recoded(batches, codes)
+    provenance = {**info.provenance, "split": str(options)}
+    return replace(info, split_names=tuple(SPLITS), provenance=provenance), _recoded(batches, codes)
 
 
 def fill_parts(info: GraphSetInfo, batches: Batches, groups: Groups) -> Resplit:
-    """The shards as they are, but where no graph with a target trains, or none validates: then with shares of 80/10/10, each group whole."""
+    """The shards as they are if graphs with a target train and validate; otherwise split 80/10/10, each group whole."""
     row, target, codes = _columns(info, batches)
     known, label = ~np.isnan(target).all(axis=1), groups(row)
     if {SPLIT_TRAIN, SPLIT_VALID} <= set(codes[known].tolist()) or len(np.unique(label[known])) < 2:
         return info, batches()
     codes = draw_split(info.name, SplitOptions(shares=(0.8, 0.1, 0.1), by="scaffold"), known, label)
-    told = {**info.provenance, "filled": "0.8 0.1 0.1 of distinct molecules, as the hash left a part empty"}
-    return replace(info, provenance=told), _recoded(batches, codes)
+    provenance = {**info.provenance, "filled": "0.8 0.1 0.1 of distinct molecules, as the hash left a part empty"}
+    return replace(info, provenance=provenance), _recoded(batches, codes)
 
 
 def _columns(info: GraphSetInfo, batches: Batches) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """int64 [n] rows of the source, float32 [n, targets], int8 [n] codes of the split."""
+    """(int64 [n] rows of the source, float32 [n, num_targets], int8 [n] split codes)."""
     names = ("original_id", "split", *(("target",) if info.target_names else ()))
     table = pa.Table.from_batches([batch.select(names) for batch in batches()])
     target = table["target"].combine_chunks().flatten().to_numpy() if info.target_names else np.empty(0, np.float32)

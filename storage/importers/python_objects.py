@@ -164,9 +164,9 @@ def _read(reader: Any, data: Any, columns: Mapping[str, Any], *place: Any) -> An
     return reader(data, *place, **columns)
 
 
-def _check_names(what: str, known: list[str], columns: Mapping[str, Any]) -> None:
+def _check_names(noun: str, known: list[str], columns: Mapping[str, Any]) -> None:
     if unknown := sorted(columns.keys() - set(known)):
-        raise ConfigError(f"{what}: expected some of {', '.join(known)}, got {', '.join(unknown)}")
+        raise ConfigError(f"{noun}: expected some of {', '.join(known)}, got {', '.join(unknown)}")
 
 
 def _named(data: Any) -> str:

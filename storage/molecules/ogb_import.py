@@ -1,4 +1,4 @@
-"""Imports a module of the ogb package without its question to the package index."""
+"""Imports a module of the ogb package without ogb's request to the package index."""
 
 import importlib
 import sys
@@ -6,10 +6,10 @@ from types import ModuleType
 
 
 def import_ogb(module: str) -> ModuleType:
-    """The module. Raises ImportError where ogb is not installed.
+    """The module. Raises ImportError if ogb is not installed.
 
-    On import, ogb asks for a newer version in a thread that the interpreter waits for at exit, for as long as a firewall swallows the
-    packets. It does without where `outdated` cannot be imported.
+    When imported, ogb asks for a newer version in a thread. Behind a firewall that drops packets, the interpreter waits for this thread at exit. ogb does not
+    ask if `outdated` cannot be imported.
     """
     silenced = {} if "outdated" in sys.modules else {"outdated": None}
     sys.modules.update(silenced)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""PCQM4Mv2 in the layout of `ogb.lsc.PCQM4Mv2Dataset`, read without that class, which asks on stdin and unpickles.
+"""PCQM4Mv2 in the layout of `ogb.lsc.PCQM4Mv2Dataset`, read without this class, which asks on stdin and unpickles.
 
 <root>/pcqm4m-v2/raw/data.csv.gz    idx, smiles, homolumogap (eV; empty for the two test parts): 3,746,620 rows
 <root>/pcqm4m-v2/split_dict.pt      row numbers: train 3,378,606, valid 73,545, test-dev 147,037, test-challenge 147,432
@@ -15,18 +15,18 @@ from graphmill.storage.molecules.smiles_options import SmilesOptions
 
 PARTS = ("train", "valid", "test-dev", "test-challenge")
 _HOLDOUT_SEED = 42
-_MOST_OPCODES = 10_000  # of the split's file; a vector takes about forty
+_MOST_OPCODES = 10_000  # in the split's file; an array takes about forty
 _URL = "https://dgl-data.s3-accelerate.amazonaws.com/dataset/OGB-LSC/pcqm4m-v2.zip"
 
 
 def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
-    """The table below `root` (or `root` itself, where it is the folder pcqm4m-v2), with its official split.
+    """The table below `root`, or in `root` if this is the folder pcqm4m-v2, with its official split.
 
-    `holdout`: so many training molecules validate in place of the official part, which becomes "test", and the two test parts, whose targets nobody has, are in
-    none; drawn as GraphGPS's code draws its 150,000, which GRIT and PPGT take over.
+    `holdout`: this many training molecules validate, the official validation part becomes "test", and the two test parts, whose targets are secret, are in no
+    part. The draw is the one of GraphGPS's code (150,000 molecules), which GRIT and PPGT also use.
 
-    Raises DataError for files that are not there (the line says what to put where) or not of this layout. Nothing is downloaded,
-    and `RELEASE_v1.txt`, without which `ogb` would ask, is not needed.
+    Raises DataError for files that are missing (the message says what to put where) or have another layout. Nothing is downloaded;
+    `RELEASE_v1.txt`, without which `ogb` would ask, is not needed.
     """
     folder = _folder(root, "raw/data.csv.gz", "split_dict.pt")
     parts = read_split_dict(folder / "split_dict.pt")
@@ -43,7 +43,7 @@ def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
 
 
 def official_split(root: str | Path) -> dict[str, np.ndarray]:
-    """Row numbers of the four parts, in the order of the leaderboard's files. Raises DataError as `pcqm4mv2`."""
+    """Row numbers of the four parts, in the order in which the leaderboard expects them. Raises DataError as `pcqm4mv2`."""
     return read_split_dict(_folder(root, "split_dict.pt") / "split_dict.pt")
 
 
@@ -60,8 +60,8 @@ def read_split_dict(path: Path) -> dict[str, np.ndarray]:
     """Row numbers of the four parts. Raises DataError for a file that holds anything else; nothing is unpickled."""
     content = read_torch(path, _MOST_OPCODES)
     if not isinstance(content, dict) or not set(PARTS) <= set(content):
-        found = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path}: expected the parts {', '.join(PARTS)}, found {found[:200]}")
+        names = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        raise DataError(f"{path}: expected the parts {', '.join(PARTS)}, found {names[:200]}")
     parts = {}
     for name in PARTS:
         try:

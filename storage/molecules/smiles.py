@@ -1,6 +1,6 @@
 """Tables of SMILES with targets (text, Parquet, Arrow), split by a column, a file of rows, or the hashed SMILES.
 
-A row that cannot be read (too few fields, a target that is no number) is rejected with its line; blank lines are no rows.
+A row that cannot be read (too few fields, a target that is no number) is rejected with its line. Blank lines are no rows.
 """
 
 import csv
@@ -35,16 +35,16 @@ _MAX_FIELD = 2**24  # csv's default of 131,072 is less than a protein's CXSMILES
 
 @dataclass(frozen=True)
 class RowSplit:
-    """Parts as row numbers, given by a file; rows that the file does not name are in no part."""
+    """Parts as row numbers from a file. Rows that the file does not name are in no part."""
 
     names: tuple[str, ...]
     row: np.ndarray  # int64, ascending
-    code: np.ndarray  # int8: 1 + number of the row's part in `names`
+    code: np.ndarray  # int8: 1 + index of the row's part in `names`
     provenance: str
 
     @staticmethod
     def of(parts: Mapping[str, np.ndarray], where: str) -> "RowSplit":
-        """From distinct row numbers per part. Raises DataError where they are not that."""
+        """The split with these distinct row numbers in each part. Raises DataError for anything else."""
         for name, rows in parts.items():
             whole = rows.ndim == 1 and np.issubdtype(rows.dtype, np.integer)
             if not whole or (len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < 2**63):
@@ -64,11 +64,11 @@ class RowSplit:
 
     @property
     def end(self) -> int:
-        """One more than the last row that has a part."""
+        """1 + the last row that is in a part."""
         return int(self.row[-1]) + 1 if len(self.row) else 0
 
     def codes(self, num_rows: int) -> np.ndarray:
-        """int8 [num_rows]: each row's code, 0: in none."""
+        """int8 [num_rows]: each row's code, 0: in no part."""
         codes = np.zeros(num_rows, np.int8)
         there = self.row < num_rows
         codes[self.row[there]] = self.code[there]
@@ -76,7 +76,7 @@ class RowSplit:
 
 
 def split_from_file(path: str) -> RowSplit:
-    """The parts of an .npz: arrays of row numbers named train, valid (or val), test. Raises DataError for anything else."""
+    """The parts in an .npz: arrays of row numbers named train, valid (or val) and test. Raises DataError for anything else."""
     with open_npz(path) as arrays:
         if not arrays.names or not {_ALIASES.get(name, name) for name in arrays.names} <= set(THREE_PARTS):
             names = ", ".join(arrays.names)[:200] or "none"
@@ -86,7 +86,7 @@ def split_from_file(path: str) -> RowSplit:
 
 
 class SmilesTable:
-    """A table at a path or fsspec URL as a `MoleculeSource`. It is read once for its checksum, and again for its chunks."""
+    """A table at a path or fsspec URL as a `MoleculeSource`. It is read once for the checksum, and again for the chunks."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SmilesTable:
         row_split: RowSplit | None = None,
         name: str | None = None,
     ) -> None:
-        """`row_split` goes before the options' split. Raises DataError for an unreadable table or one without these columns."""
+        """`row_split` takes precedence over the options' split. Raises DataError for an unreadable table, ConfigError for missing columns."""
         self._path, self._options = path, options or SmilesOptions()
         self._files = table_files(path, TABLE_ENDINGS)
         self._names: tuple[int, list[str]] | None = None  # of the first file's columns
@@ -104,7 +104,7 @@ class SmilesTable:
             row_split = split_from_file(self._options.split_file)
         self._row_split = row_split
         digest, num_lines = self._checksum()
-        # As long as the table, whatever row numbers a split names; one line may have no end.
+        # The length is bounded by the table, not by the row numbers in the split. The last line may have no line break.
         self._row_code = None if row_split is None else row_split.codes(num_lines + 1)
         header = self._first_line()
         self._num_columns = len(header)
@@ -179,7 +179,7 @@ class SmilesTable:
             )
 
     def _parse(self, fields: list[str], row: int) -> tuple[str, list[float], int] | str:
-        """(SMILES, targets, code of the split) of a row, or why it has none."""
+        """(SMILES, targets, split code) of a row, or the reason to reject it."""
         if len(fields) != self._num_columns:
             return f"expected {self._num_columns} fields, got {len(fields)}"
         smiles, targets = fields[self._smiles], []
@@ -222,7 +222,7 @@ class SmilesTable:
         raise DataError(f"{self._path}: expected a table of SMILES, got an empty file")
 
     def _rows(self, skip_header: bool = True) -> Iterator[tuple[int, list[str]]]:
-        """(line, fields) of the rows, of blank lines none; lines count on from one part file to the next."""
+        """(line, fields) of the rows without blank lines. Line numbers continue from one file to the next."""
         done = 0
         for file in self._files:
             rows = self._text_rows(file) if file.is_text else self._columnar_rows(file)
@@ -254,7 +254,7 @@ class SmilesTable:
 
     @staticmethod
     def _columnar_rows(file: TableFile) -> Iterator[tuple[int, list[str]]]:
-        """Values as text; the names of columns are line 1."""
+        """Values as text; line 1 holds the column names."""
         table = ColumnarFile(file)
         yield 1, table.names
         line = 1
@@ -273,7 +273,7 @@ class SmilesTable:
                 yield line, list(fields)
 
     def _checksum(self) -> tuple[str, int]:
-        """SHA-256 of the text, uncompressed, or of other files' bytes; and at least as many as there are lines."""
+        """(SHA-256 of the uncompressed text, or of other files' bytes; an upper bound on the number of lines)."""
         digest, lines = hashlib.sha256(), 0
         for file in self._files:
             if not file.is_text:

@@ -1,6 +1,6 @@
-"""Which column of a SMILES table is the id, which are targets: by the options, else by names and by what the fields hold.
+"""Finds the columns of ids and targets in a SMILES table: by the options, else by names and values.
 
-Nothing is guessed that could be another thing: a column that is named as an id is no target, text is no target, and of several columns with numbers none is chosen.
+Ambiguous columns are never chosen: a column named as an id is no target, text is no target, and several columns of numbers are refused.
 """
 
 import hashlib
@@ -15,21 +15,21 @@ from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.importers.columns.column_roles import NULLS, is_number, is_otherwise_written
 from graphmill.storage.molecules.smiles_options import AUTO, SmilesOptions
 
-# `id`, `mol_id`, `PUBCHEM_CID`, `compoundId`, `Molecule Name`; an index as pandas writes it has no name, or "Unnamed: 0".
+# `id`, `mol_id`, `PUBCHEM_CID`, `compoundId`, `Molecule Name`; "" and "Unnamed: 0" are pandas' names of an index.
 _ID_NAME = re.compile(
     r"(?i:(.*[ _.-])?(id|cid|sid|uid|uuid|idx|index|name|identifier)|(mol|molecule|compound)id|unnamed: [0-9]+|)|.*[a-z]I[dD]"
 )
 BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}  # as targets, in small letters
-_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")  # written as this number alone is written
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")  # each number has one spelling
 
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """What the columns of a table are for, by their names."""
+    """The roles of a table's columns, by name."""
 
     targets: tuple[str, ...]
     id: str | None
-    id_kind: str | None  # "number" or "string", where there is an id
+    id_kind: str | None  # "number" or "string"; None without an id
     unused: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ def _shown(name: str) -> str:
 
 
 class _Column:
-    """What the fields of a column hold. It is open while it may be an id."""
+    """Statistics of the fields of a column. The column is open while it may still be an id."""
 
     def __init__(self, name: str, *, named: bool) -> None:
         self.name, self.is_named_id = name, named
@@ -51,7 +51,7 @@ class _Column:
         self._digests = array("Q")
 
     def look(self, field: str) -> bool:
-        """Takes in one more field; returns whether the column is still open."""
+        """Adds one field; returns whether the column is still open."""
         text = field.strip()
         self.has_empty |= not text
         if text not in NULLS:
@@ -66,7 +66,7 @@ class _Column:
 
     @property
     def is_id(self) -> bool:
-        """Distinct in every row, and text or, where it is named as an id, whole numbers."""
+        """Whether values are distinct in every row, and are text or, in a column named as an id, whole numbers."""
         kind = (
             self.has_text
             if not self.has_number
@@ -79,7 +79,7 @@ class _Column:
         return "number" if self.is_whole else "string"
 
     def repeated(self) -> int | None:
-        """The first row, from 0, whose field an earlier row has."""
+        """The first row, from 0, that repeats a field of an earlier row; None if there is none."""
         _, first = np.unique(np.asarray(self._digests, np.uint64), return_index=True)
         is_first = np.zeros(len(self._digests), bool)
         is_first[first] = True
@@ -89,9 +89,9 @@ class _Column:
 def column_roles(
     path: str, names: Sequence[str], used: Sequence[str | None], options: SmilesOptions, rows: Iterable[list[str]]
 ) -> ColumnRoles:
-    """The roles of the columns that are not in `used`. `rows` are read where the options leave something open.
+    """The roles of the columns that are not in `used`. Reads `rows` only if the options leave roles open.
 
-    Raises ConfigError where several columns may be targets, DataError where the id that is asked for is not distinct in every row.
+    Raises ConfigError if several columns may be targets, DataError if the id in the options is not distinct in every row.
     """
     is_open = options.targets == (AUTO,)
     targets = () if is_open else options.targets
@@ -124,7 +124,7 @@ def column_roles(
 
 
 def _look(columns: dict[str, _Column], names: Sequence[str], rows: Iterable[list[str]]) -> None:
-    """Until every column is closed; rows with another number of fields will be rejected."""
+    """Adds rows to the columns until every column is closed. Skips rows with another number of fields, which will be rejected."""
     opened = [(names.index(name), column) for name, column in columns.items()]
     for fields in rows if opened else ():
         if len(fields) == len(names):

@@ -1,7 +1,7 @@
 """From SMILES to graphs with OGB's features: equal to `ogb.utils.mol.smiles2graph`, row by row, at about twice its rate.
 
-OGB's own functions make every row (`atom_to_feature_vector`, `bond_to_feature_vector`, ogb 1.3.6), but once per kind of atom or
-bond: rows are cached by the values that these functions read. A molecule that cannot become a graph is rejected with a reason.
+OGB's functions `atom_to_feature_vector` and `bond_to_feature_vector` (ogb 1.3.6) compute each row once per kind of atom or bond; rows are cached by the values
+that these functions read. A molecule that cannot become a graph is rejected with a reason.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _MAX_ATOMS = 2**16 - 1
 
 @dataclass(frozen=True)
 class Molecules:
-    """Graphs of one chunk, and its rejected rows in order of their lines."""
+    """The graphs of one chunk, and its rejected rows in the order of their lines."""
 
     graphs: PackedGraphs
     split: np.ndarray  # int8 [g]
@@ -36,9 +36,9 @@ class Molecules:
 
 
 class Featuriser:
-    """Turns chunks into graphs; remembers rows from one to the next. Not for several threads at once.
+    """Turns chunks into graphs; caches feature rows across chunks. Not thread-safe.
 
-    Raises MissingDependencyError where rdkit or ogb is not installed.
+    Raises MissingDependencyError if rdkit or ogb is not installed.
     """
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Featuriser:
         self._bond_rows: dict[tuple, bytes] = {}
 
     def featurise(self, rows: MoleculeRows) -> Molecules:
-        """Graphs of a chunk, edges in OGB's order: bond after bond, each in both directions."""
+        """The graphs of a chunk, edges in OGB's order: bond after bond, each in both directions."""
         atoms, bonds = bytearray(), bytearray()
         ends: list[int] = []
         num_nodes, num_edges, kept, rejects = [], [], [], list(rows.rejects)
-        with self._logs():  # RDKit would write each refusal to stderr; its reason goes into the reject
+        with self._logs():  # keeps RDKit's refusals from stderr; their reason goes into the reject
             for position, smiles in enumerate(rows.smiles):
                 marks = len(atoms), len(bonds), len(ends)
                 reason = self._append(smiles, atoms, bonds, ends)
@@ -76,15 +76,14 @@ class Featuriser:
         return Molecules(graphs, rows.split[kept], rows.row[kept], tuple(rejects), ids)
 
     def _append(self, smiles: str, atoms: bytearray, bonds: bytearray, ends: list[int]) -> str | None:
-        """Appends one molecule, or returns why it is none (what was appended is then to be removed)."""
+        """Appends one molecule, or returns the reason to reject it; the caller then removes what was appended."""
         molecule = self._chem.MolFromSmiles(smiles)
         if molecule is None:
             return self._refusal(smiles)
         num_atoms = molecule.GetNumAtoms()
         if not 0 < num_atoms <= _MAX_ATOMS:
             return "no atoms" if not num_atoms else f"{num_atoms} atoms, more than {_MAX_ATOMS}"
-        # Chirality and stereo come only from these signs or from an extension |…|. Asking each atom and bond for them would cost more
-        # than all other questions together.
+        # Chirality and stereo come only from these signs or from an extension |…|. Reading them from each atom and bond would take longer than all other reads.
         extended = "|" in smiles
         chiral, stereo = extended or "@" in smiles, extended or "/" in smiles or "\\" in smiles
         known, get = self._atom_rows, molecule.GetAtomWithIdx
@@ -121,7 +120,7 @@ class Featuriser:
         return None
 
     def _refusal(self, smiles: str) -> str:
-        """Why RDKit refuses this text."""
+        """The reason why RDKit refuses this text."""
         molecule = self._chem.MolFromSmiles(smiles, sanitize=False)
         if molecule is None:
             return "not SMILES"
@@ -133,7 +132,7 @@ class Featuriser:
 
 
 def murcko_scaffold(smiles: str) -> str:
-    """RDKit's SMILES of the Murcko scaffold, without chirality; empty of what has no ring, or is no molecule. Raises MissingDependencyError."""
+    """RDKit's SMILES of the Murcko scaffold, without chirality; "" for a molecule without rings, or for no molecule. Raises MissingDependencyError."""
     chem, logs, _ = _import_chemistry()
     from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
 
@@ -143,7 +142,7 @@ def murcko_scaffold(smiles: str) -> str:
 
 
 def chemistry_versions() -> dict[str, str]:
-    """Versions of what makes the features, for a graph's provenance. Raises MissingDependencyError."""
+    """Versions of rdkit and ogb, for a graph's provenance. Raises MissingDependencyError."""
     try:
         return {"rdkit": metadata.version("rdkit"), "ogb": metadata.version("ogb")}
     except metadata.PackageNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Options for reading a table of SMILES, apart from the reader: a command line names them without loading it."""
+"""Options for reading a table of SMILES. Apart from the reader, so that a command line need not load it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,21 +15,21 @@ class SmilesOptions:
     """How to read a table of SMILES."""
 
     smiles: str = "smiles"
-    """Column of the SMILES; CXSMILES, with an extension |…| after a space, are read too. Without header, `0` is the first column."""
+    """Column of the SMILES, or of CXSMILES with an extension |…| after a space. Without header, `0` is the first column."""
     targets: tuple[str, ...] = (AUTO,)
-    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. auto: the one column of numbers
-    that is left, if it is one; none: none, and without targets the molecules are for prediction only."""
+    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. auto: the only column of numbers
+    that has no other role, if any; none: no targets, for molecules that are only predicted."""
     id: Literal["auto"] | str | None = AUTO
-    """Column of ids, which come back in predictions; auto: the first other column named as an id (`id`, `cid`, `mol_id`, `name` …) that has another
-    text or whole number in every row, else the first with another text; none: rows are named by their numbers."""
+    """Column of ids, which predictions repeat; auto: the first column named as an id (`id`, `cid`, `mol_id`, `name` …) with a distinct text or whole number
+    in every row, else the first column with a distinct text in every row; none: rows are named by their numbers."""
     header: bool = True
-    """Whether the first line holds the names of columns; else columns are named by their number, from 0."""
+    """Whether the first line holds column names; otherwise columns are named by their number, from 0."""
     delimiter: str = ","
     """One character, or `tab`."""
     split_column: str | None = None
-    """Column with train, valid (or val) or test; empty or `NA`: in none."""
+    """Column with train, valid (or val) or test; empty or `NA`: in no part."""
     split_file: str | None = None
-    """.npz with row numbers (from 0, without the header) as arrays train, valid (or val) and test. Default for both: the hashed SMILES, 80/10/10."""
+    """.npz with row numbers (from 0, without the header) as arrays train, valid (or val) and test. Without column and file, hashed SMILES are split 80/10/10."""
 
     def __post_init__(self) -> None:
         if len(self.delimiter) != 1 and self.delimiter != "tab":

@@ -36,8 +36,8 @@ def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.n
     rows, key, whole = np.flatnonzero(chosen), derive_key(options.seed, _SPLIT), options.by == "scaffold"
     group = np.zeros(len(rows), np.int64) if label is None else np.unique(label[rows], return_inverse=True)[1]
     if len(np.unique(group) if whole else rows) < 2:
-        what = "scaffolds" if whole else "rows with a label or target"
-        raise DataError(f"{name}: split shares: expected two {what} at least, got {len(rows)} rows; leave --split out")
+        noun = "scaffolds" if whole else "rows with a label or target"
+        raise DataError(f"{name}: split shares: expected two {noun} at least, got {len(rows)} rows; leave --split out")
     codes, sizes = np.zeros(len(chosen), np.int8), part_sizes(len(rows), options.shares)
     codes[rows] = _whole_groups(group, sizes, key) if whole else _of_each_class(group, sizes, hash_counters(key, rows))
     return codes
@@ -57,10 +57,10 @@ def split_of_nodes(
         return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)
     is_class = label is not None and label.ndim == 1 and label.dtype == np.int64
     if options.by != "random" and not (options.by == "label" and is_class):
-        wanted = {"label": "nodes of one class each", "time": "nodes with times (--edge-list.time-column)"}.get(
+        needed = {"label": "nodes of one class each", "time": "nodes with times (--edge-list.time-column)"}.get(
             options.by, "molecules"
         )
-        raise ConfigError(f"{name}: split by {options.by}: expected {wanted}; set --split.by random")
+        raise ConfigError(f"{name}: split by {options.by}: expected {needed}; set --split.by random")
     return draw_split(name, options, chosen, label if options.by == "label" else None)
 
 
@@ -95,10 +95,10 @@ def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
     count = np.bincount(group)
     groups_of: list[list[int]] = [[], [], []]
     room = list(sizes)
-    for each in np.lexsort((hash_counters(key, np.arange(len(count))), -count)).tolist():
-        part = next((i for i in range(3) if count[each] <= room[i]), int(np.argmax(room)))
-        groups_of[part].append(each)
-        room[part] -= count[each]
+    for number in np.lexsort((hash_counters(key, np.arange(len(count))), -count)).tolist():
+        part = next((i for i in range(3) if count[number] <= room[i]), int(np.argmax(room)))
+        groups_of[part].append(number)
+        room[part] -= count[number]
     for part in range(3):  # the test part may give its last group
         givers = [of_part for i, of_part in enumerate(groups_of) if len(of_part) > (i < 2 or part == 2)]
         if sizes[part] and not groups_of[part] and givers:  # takes the smallest group of the part with most groups
@@ -142,7 +142,7 @@ def _ranked(times: Times, rank: int, low: int, high: int) -> int:
             place = (inside.view(np.uint64) - np.uint64(low & (2**64 - 1))) // np.uint64(width)
             counts += np.bincount(place.astype(np.int64), minlength=_BINS)
         ends = np.cumsum(counts)
-        found = int(np.searchsorted(ends, rank))
-        rank -= int(ends[found - 1]) if found else 0
-        low, high = low + found * width, min(high, low + (found + 1) * width - 1)
+        place_ = int(np.searchsorted(ends, rank))
+        rank -= int(ends[place_ - 1]) if place_ else 0
+        low, high = low + place_ * width, min(high, low + (place_ + 1) * width - 1)
     return low

@@ -1,7 +1,7 @@
-"""Measures the statistics of a graph while it is ingested, in bounded memory: rows of nodes in source order, then sorted edges.
+"""Measures the statistics of a graph during ingestion, in bounded memory: rows of nodes in source order, then sorted edges.
 
-Everything is indexed by source row, which ascends as the permanent id does, so results do not depend on partitions. Memory: 4 bytes per node
-and eight split sets if labels are classes (8 from 2^23 classes on), and 5 (9 from 2^32 edges on) if the graph is not known to be symmetric.
+All arrays are indexed by source row, which ascends with the permanent id, so results do not depend on partitions. Memory per node: 4 bytes for each eight split
+sets if labels are classes (8 from 2^23 classes on), and 5 bytes (9 from 2^32 edges on) unless the graph is known to be symmetric.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from graphmill.storage.format.statistics import (
     TargetStatistics,
 )
 
-_BITS = 8  # sets of splits in one array of training labels
+_BITS = 8  # split sets in one array of training labels
 _BLOCK = 1 << 20  # rows
 
 
 class FeatureMeasure:
-    """Statistics of feature rows that are added in source order."""
+    """Statistics of feature rows, which must be added in source order."""
 
     def __init__(self, dim: int) -> None:
         self._factor = _factors(dim)
@@ -56,7 +56,7 @@ class FeatureMeasure:
 
     @property
     def num_nonfinite(self) -> tuple[int, int]:
-        """Non-finite values, and rows with any."""
+        """(number of non-finite values, number of rows with such values)."""
         return int(self._counts[2]), self._num_rows - int(self._counts[3])
 
     def result(self, columns: tuple[ColumnStatistics, ...]) -> FeatureStatistics:
@@ -83,9 +83,8 @@ class NodeColumns:
 
     num_nodes: int
     original_id: np.ndarray | None  # int64 [n], ascending; None: the row number
-    label: (
-        np.ndarray | None
-    )  # int64 [n] with -1, or float32 [n] with NaN, where there is none; or int8 [n, num_classes]: answers, -1: not known
+    # int64 [n] (-1: none), float32 [n] (NaN: none), or int8 [n, num_classes] of answers (-1: not known)
+    label: np.ndarray | None
     num_classes: int | None
     split: np.ndarray  # int8 [n, num_split_sets]
     time: np.ndarray | None = None  # int64 [n]
@@ -105,7 +104,7 @@ class NodeColumns:
         return self.label is not None and self.label.ndim == 1 and self.num_classes is not None
 
     def training_labels(self) -> list[np.ndarray]:
-        """For each eight sets: label · 256 + the bits of the sets where it trains; empty where labels are no classes."""
+        """One array for each eight sets: label · 256 + a bit for each set in which the node trains. Empty unless labels are classes."""
         if self.label is None or self.num_classes is None or not self.is_class:
             return []
         dtype = np.int32 if self.num_classes < 1 << 23 else np.int64
@@ -127,17 +126,17 @@ class EdgeSums:
     """Result of `EdgeMeasure.measure` for one bucket."""
 
     ends: np.ndarray  # uint64 [3, 2], see `graphmill.storage.statistics.statistics_kernels`
-    columns: np.ndarray  # the same, zeros where edges have no columns
+    columns: np.ndarray  # the same with the edges' columns; zeros if edges have none
     counts: np.ndarray  # int64 [2]: self-loops, duplicates
     agreement: np.ndarray  # int64 [num_sets, 2]
-    weighted: np.ndarray  # float64 [num_sets, 2], the same by weight; zeros where edges have none
+    weighted: np.ndarray  # float64 [num_sets, 2], agreement by weight; zeros if edges have no weights
     histogram: np.ndarray  # int64 [64], of in-degrees
     degrees: tuple[int, int, int]  # sum, least, largest
-    least_weight: float  # inf where there is none, NaN where one is
+    least_weight: float  # inf without weights, NaN if a weight is not finite
 
 
 class EdgeMeasure:
-    """Statistics of sorted buckets of in-edges: `measure` may run on any thread; one thread calls `add` in ascending destination order."""
+    """Statistics of sorted buckets of in-edges. `measure` may run on any thread; one thread calls `add`, in ascending order of destinations."""
 
     def __init__(
         self,
@@ -150,15 +149,14 @@ class EdgeMeasure:
         num_sources: int | None = None,
         max_edges: int = 2**62,
     ) -> None:
-        """`is_symmetric`: the source gives both directions of each edge, so out-degrees need not be counted. `num_sources`: how many nodes of
-        another type edges come from; None: they come from nodes of this one. `columns`: of the destinations. `edge_dim`: how many features of edges
-        are real numbers."""
+        """`columns`: of the destinations. `is_symmetric`: the source gives both directions of each edge, so out-degrees need no count. `num_sources`: number of
+        source nodes, if they have another type; None: they have the destinations' type. `edge_dim`: number of edge features that are real numbers."""
         self._row_of_id, self._num_sets = row_of_id, columns.num_sets
         self._is_one_type = num_sources is None
         self._training = columns.training_labels() if self._is_one_type else []
         self._factor = _factors(num_edge_columns)
         num_nodes = len(row_of_id)
-        # Which nodes have no in-edge, and how many out-edges each has.
+        # Nodes without in-edges, and the number of out-edges of each node.
         self._no_in_edge = None if is_symmetric else np.ones(num_nodes, bool)
         out_dtype = np.uint32 if max_edges < 2**32 else np.int64
         self._num_out = None if is_symmetric else np.zeros(num_nodes if num_sources is None else num_sources, out_dtype)
@@ -213,7 +211,7 @@ class EdgeMeasure:
             count_neighbors(lists.neighbor, self._num_out)
 
     def result(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
-        """After all edges."""
+        """The statistics, after all edges were added."""
         in_degree = joined_counts(self._in_degrees, nodes.num_nodes)
         out_degree, num_isolated = in_degree, in_degree.histogram[0]
         if self._num_out is not None and self._no_in_edge is not None:
@@ -242,7 +240,7 @@ class EdgeMeasure:
 
 
 def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
-    """Of nodes whose edges are counted elsewhere."""
+    """Statistics of nodes alone, for a type whose edges are counted by relation."""
     none = CountStatistics(nodes.num_nodes, 0, 0, 0, (nodes.num_nodes,))
     no_edges = np.zeros((nodes.num_sets, 2), np.int64)
     num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, no_edges, no_edges)
@@ -264,7 +262,7 @@ def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | No
 
 
 def _edge_columns(bucket: Bucket) -> np.ndarray:
-    """uint32 [num_edges, c]: the bits of all columns that an edge and its reverse have in common; -0 counts as 0, to which it is equal."""
+    """uint32 [num_edges, c]: the bits of all columns, for the comparison of an edge with its reverse; -0 becomes 0, which is equal."""
     numbers = [bucket.columns[name] for name in ("weight", "feature") if name in bucket.columns]
     numbers = [column[:, None] if column.ndim == 1 else column for column in numbers]
     columns = [(column + np.float32(0)).view(np.uint32) for column in numbers]
@@ -274,7 +272,7 @@ def _edge_columns(bucket: Bucket) -> np.ndarray:
 
 
 def _is_symmetric(sums: np.ndarray) -> bool:
-    """Whether the edges u -> v with u < v, seen as pairs, are those with u > v."""
+    """Whether the edges u -> v with u < v are, as pairs, the same as the edges with u > v."""
     every, up, loops = sums
     return bool(np.array_equal(every - up - loops, up))
 
@@ -282,7 +280,7 @@ def _is_symmetric(sums: np.ndarray) -> bool:
 def _measure_parts(
     nodes: NodeColumns, agreement: np.ndarray, weighted: np.ndarray
 ) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...], str]:
-    """Number of labelled nodes, class counts, the sets of splits, and the digest of the nodes' columns."""
+    """(number of labelled nodes, class counts, split sets, digest of the nodes' columns)."""
     is_value = nodes.label is not None and nodes.label.dtype.kind == "f"
     num_sets, num_classes = nodes.num_sets, None if is_value else nodes.num_classes
     kept = num_classes if num_classes and num_classes * (1 + len(SPLIT_NAMES) * num_sets) <= MAX_CLASS_COUNTS else 0
@@ -317,7 +315,7 @@ def _measure_parts(
 
 
 def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nodes, labelled nodes, and classes (of answers: those that are yes) by code."""
+    """Numbers of nodes, labelled nodes, and classes (or answers that are yes), by split code."""
     from graphmill.storage.statistics.statistics_kernels import count_parts
 
     sizes, labelled = (np.zeros(len(SPLIT_NAMES), np.int64) for _ in range(2))
@@ -346,14 +344,14 @@ def _training_targets(nodes: NodeColumns, code: np.ndarray) -> tuple[TargetStati
 
 
 class TargetMeasure:
-    """Counts, means and standard deviations by part and target, of rows that are added in a fixed order."""
+    """Counts, means and standard deviations by part and target. Rows must be added in a fixed order."""
 
     def __init__(self, num_parts: int, num_targets: int) -> None:
         self._sums = np.zeros((num_parts, num_targets, 2, 2))
         self._counts = np.zeros((num_parts, num_targets), np.int64)
 
     def add(self, target: np.ndarray, part: np.ndarray) -> None:
-        """target: float32 [k, num_targets], NaN: none; part: int8 [k], one beyond the last is not counted."""
+        """target: float32 [k, num_targets], NaN: none; part: int8 [k], rows beyond the last part are not counted."""
         from graphmill.storage.statistics.statistics_kernels import add_values
 
         for index in range(len(self._sums)):
@@ -371,7 +369,7 @@ class TargetMeasure:
 
 
 class ColumnMeasure:
-    """Statistics of columns of rows that are added in a fixed order."""
+    """Statistics of each column. Rows must be added in a fixed order."""
 
     def __init__(self, dim: int) -> None:
         self.dim, self._numbers, self._nonzero = dim, TargetMeasure(1, dim), np.zeros(dim)
@@ -390,7 +388,7 @@ class ColumnMeasure:
 
 
 def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:
-    """From sums that carry their rounding errors: the difference of squares is taken in fractions."""
+    """Mean and standard deviation from sums with their rounding errors; the difference of squares is exact, in fractions."""
     if not count or not np.isfinite(sums).all():
         return TargetStatistics(count, None, None)
     total, squares = (Fraction(float(high)) + Fraction(float(low)) for high, low in sums)
@@ -400,7 +398,7 @@ def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:
 
 
 def count_statistics(values: np.ndarray) -> CountStatistics:
-    """Of integers >= 0."""
+    """Statistics of integers >= 0."""
     from graphmill.storage.statistics.statistics_kernels import count_values
 
     histogram = np.zeros(64, np.int64)
@@ -408,7 +406,7 @@ def count_statistics(values: np.ndarray) -> CountStatistics:
 
 
 def joined_counts(pieces: Iterable[tuple[np.ndarray, tuple[int, int, int]]], num: int) -> CountStatistics:
-    """From histograms, int64 [64], and (sum, least, largest) of the pieces of `num` values."""
+    """Statistics of `num` values from their pieces: histograms, int64 [64], and (sum, least, largest)."""
     total, least, largest = 0, 2**62, 0
     histogram = np.zeros(64, np.int64)
     for some, (added, low, high) in pieces:
@@ -418,7 +416,7 @@ def joined_counts(pieces: Iterable[tuple[np.ndarray, tuple[int, int, int]]], num
 
 
 def _column_digest(nodes: NodeColumns) -> "hashlib._Hash":
-    """SHA-256 of the ids and labels, which the sets of splits continue."""
+    """SHA-256 of ids, labels and times; `_measure_parts` continues it with each split set."""
     digest = hashlib.sha256()
     for start in range(0, nodes.num_nodes, _BLOCK):
         stop = min(start + _BLOCK, nodes.num_nodes)
@@ -434,14 +432,14 @@ def _column_digest(nodes: NodeColumns) -> "hashlib._Hash":
 
 
 def _factors(count: int) -> np.ndarray:
-    """uint64 [count], odd."""
+    """uint64 [count], odd numbers."""
     from graphmill.core.counter_random import hash_counters
 
     return hash_counters(0, np.arange(count)) | np.uint64(1)
 
 
 def _float_of(order: int) -> float:
-    """The float32 whose place among all float32 this is; never -0."""
+    """The float32 with this rank among all float32; never -0."""
     bits = np.int32(order ^ ((order >> 31) & 0x7FFFFFFF))
     return float(bits.view(np.float32)) + 0.0
 

@@ -1,7 +1,7 @@
-"""The compiled loops behind the statistics of a graph, one pass each.
+"""The compiled loops for the statistics of a graph, one pass each.
 
-Fingerprints are sums modulo 2^64 of hashes, so they do not depend on the order of partitions, buckets, threads or chunks. Sums of real numbers
-run in the order of permanent ids, with their rounding errors carried along. Loops over edges have no branch, so that they are vectorised.
+Fingerprints are sums of hashes modulo 2^64, so they do not depend on the order of partitions, buckets, threads or chunks. Real numbers are added in the order
+of permanent ids, with their rounding errors. Loops over edges have no branch, so that they are vectorised.
 """
 
 import numba
@@ -18,14 +18,14 @@ _INFINITY = 0x7F800000
 
 @numba.njit(inline="always")
 def _mix_again(x):
-    """Another 64 bits of a value that is mixed already."""
+    """Another 64-bit hash from a value that is already mixed."""
     x = (x ^ (x >> np.uint64(32))) * _MIX_3
     return x ^ (x >> np.uint64(32))
 
 
 @numba.njit(inline="always")
 def _pair_hash(source, row, wide):
-    """Of an unordered pair; different for different pairs where `wide` is false, that is below 2^32."""
+    """A hash of an unordered pair. For rows below 2^32 (`wide` is false), different pairs have different hashes."""
     low, high = np.uint64(min(source, row)), np.uint64(max(source, row))
     if wide:
         return mix64(mix64(low + GOLDEN) + high)
@@ -34,10 +34,10 @@ def _pair_hash(source, row, wide):
 
 @compiled
 def measure_edges(key, low, row_bits, row_of_id, sums, counts):
-    """Adds the sorted edges of some consecutive nodes (`graphmill.storage.external_sort.edge_buckets.Bucket`) to `sums` and `counts`.
+    """Adds the sorted edges of consecutive nodes (`graphmill.storage.external_sort.edge_buckets.Bucket`) to `sums` and `counts`.
 
-    row_of_id: the source row of every new id. sums: uint64 [3, 2], two hashes of {u, v} over all edges, over those with u < v, and over
-    self-loops. counts: int64 [2], self-loops, and edges equal to the one before them.
+    row_of_id: the source row of every new id. sums: uint64 [3, 2], two hashes of {u, v} over all edges, over edges with u < v, and over
+    self-loops. counts: int64 [2], self-loops, and edges equal to the edge before.
     """
     wide = len(row_of_id) > 2**32
     row_mask = (np.int64(1) << row_bits) - 1
@@ -69,7 +69,7 @@ def measure_edges(key, low, row_bits, row_of_id, sums, counts):
 
 @compiled
 def measure_edge_columns(key, low, row_bits, row_of_id, column, factor, sums):
-    """Sums as above, of hashes of the ends and of the edge's columns.
+    """Adds hashes of the ends and the columns of each edge to `sums`, which is as in `measure_edges`.
 
     column: uint32 [num_edges, c], the bits of weights and features; factor: odd uint64 [c].
     """
@@ -93,10 +93,10 @@ def measure_edge_columns(key, low, row_bits, row_of_id, column, factor, sums):
 
 @compiled
 def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, weight, counts, weights):
-    """Counts edges between labelled training nodes, and those whose labels agree; self-loops are left out.
+    """Counts edges between labelled training nodes, and among them the edges whose labels agree, without self-loops.
 
-    trains: by row, label · 256 + bits; bit s: a labelled training node of set s. counts: int64 [num_sets, 2]: such edges, agreeing ones;
-    weights: float64 [num_sets, 2]: the same by weight, where `weight` is not empty.
+    trains: by row, label · 256 + bits; bit s: a labelled training node of set s. counts: int64 [num_sets, 2]: edges, agreeing edges;
+    weights: float64 [num_sets, 2]: the same by weight, unless `weight` is empty.
     """
     row_mask = (np.int64(1) << row_bits) - 1
     start = 0
@@ -108,7 +108,7 @@ def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, weight, cou
         row = np.int64(row_of_id[low + place])
         own = np.int64(trains[row])
         for s in range(num_sets):
-            if not (own >> s) & 1:  # mostly no node of a list has to be looked up
+            if not (own >> s) & 1:  # mostly saves the look-up of all sources
                 continue
             both = agree = np.int64(0)
             both_weigh = agree_weigh = 0.0
@@ -148,7 +148,7 @@ def count_values(values, histogram):
 
 @compiled
 def count_neighbors(neighbor, counts):
-    """Adds 1 to counts[id] for every id."""
+    """Adds 1 to counts[id] for each id in `neighbor`."""
     for i in range(len(neighbor)):
         counts[neighbor[i]] += 1
 
@@ -157,8 +157,8 @@ def count_neighbors(neighbor, counts):
 def count_parts(code, label, missing, num_nodes, num_labelled, class_counts):
     """Counts nodes, labelled nodes and classes by code.
 
-    code: int8 [n]; label: int64 [n]; a label equal to `missing` is none. num_nodes, num_labelled: int64 [codes]; class_counts: int64
-    [codes, classes], or [codes, 0] where nobody asks.
+    code: int8 [n]; label: int64 [n], `missing` for none. num_nodes, num_labelled: int64 [codes]; class_counts: int64 [codes, classes],
+    or [codes, 0] if classes are not counted.
     """
     with_classes = class_counts.shape[1] > 0
     for i in range(len(code)):
@@ -171,7 +171,7 @@ def count_parts(code, label, missing, num_nodes, num_labelled, class_counts):
 
 @numba.njit(inline="always")
 def _added(high, low, value):
-    """(high, low) + value, where low carries the rounding errors of high (Knuth's TwoSum)."""
+    """(high, low) + value; low holds the rounding errors of high (Knuth's TwoSum)."""
     total = high + value
     part = total - high
     return total, low + ((high - (total - part)) + (value - part))
@@ -179,8 +179,8 @@ def _added(high, low, value):
 
 @compiled
 def add_values(values, chosen, sums):
-    """Adds values[chosen] and their squares, without NaN, to sums: float64 [2, 2], (sum, its rounding error) of each.
-    Returns how many. values: float32 [n]; chosen: bool [n]."""
+    """Adds values[chosen] and their squares, without NaN, to sums: float64 [2, 2], (sum, rounding error) of each.
+    Returns the number of values. values: float32 [n]; chosen: bool [n]."""
     count = 0
     high, low, square_high, square_low = sums[0, 0], sums[0, 1], sums[1, 0], sums[1, 1]
     for i in range(len(values)):
@@ -195,7 +195,7 @@ def add_values(values, chosen, sums):
 
 @numba.njit(fastmath={"reassoc"})
 def _sum_of_squares(row):
-    """In the order of this machine's vectors: the last bits may be others on another kind of CPU."""
+    """The sum in the order of this machine's vectors; the last bits may differ on another kind of CPU."""
     total = 0.0
     for j in range(len(row)):
         total += np.float64(row[j]) * np.float64(row[j])
@@ -204,11 +204,11 @@ def _sum_of_squares(row):
 
 @compiled
 def measure_rows(bits, first_row, factor, counts, ordered, norms, fingerprint):
-    """Adds rows of features to what is known of the rows before them.
+    """Adds rows of features to the statistics of earlier rows.
 
-    bits: int32 [k, f], the bits of float32. factor: odd uint64 [f]. counts: int64 [4]: nonzero values, values other than 0 and 1, values
-    that are not finite, rows without any such. ordered: int64 [2], least and largest finite value as integers of the same order.
-    norms: float64 [3]: sum of the finite rows' L2 norms, its rounding error, the largest. fingerprint: uint64 [2].
+    bits: int32 [k, f], the bits of float32. factor: odd uint64 [f]. counts: int64 [4]: nonzero values, values other than 0 and 1, non-finite
+    values, finite rows. ordered: int64 [2], least and largest finite value as integers of the same order.
+    norms: float64 [3]: sum of the finite rows' L2 norms, its rounding error, the largest norm. fingerprint: uint64 [2].
     """
     floats = bits.view(np.float32)
     for i in range(bits.shape[0]):

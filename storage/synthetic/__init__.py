@@ -1,1 +1,1 @@
-"""Generated graphs of the shape of ogbn-products and ogbn-mag. Imports: storage.format, core."""
+"""Generated graphs shaped like ogbn-products and ogbn-mag. Imports: storage.format, core."""

@@ -1,8 +1,9 @@
-"""A typed graph shaped as ogbn-mag, of any size, generated from a seed while it is read: papers, authors, institutions and fields of study, and four relations.
+"""A typed graph shaped like ogbn-mag, of any size, generated from a seed while it is read: papers, authors, institutions, fields of study, and four relations.
 
-Nodes of each type are dealt to the papers' classes in turn. An edge takes a source and, with probability `homophily`, a target of the source's class,
-else one of any class; both at about the position x² for a uniform x, so degrees follow a power law above a broad bulk. Papers have features (their class's
-centroid with noise), labels (their class with some noise) and splits, as in ogbn-mag; other types have features where they are asked for. A node or an edge is a pure function of (seed, its number).
+Node i of each type has the class i modulo the number of classes. An edge has, with probability `homophily`, a target of the source's class, else a target of any
+class. Source and target are at about the position x² for a uniform x, so degrees follow a power law above a broad bulk. As in ogbn-mag, papers have features
+(the centroid of their class with noise), labels (their class with some noise) and splits; other types have features if the options ask for them. A node or an
+edge is a pure function of (seed, its number).
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from graphmill.storage.format.source import (
 )
 from graphmill.storage.synthetic.products_like import noisy_rows, normal_rows
 
-# Purposes of derived keys. Changing one changes every such graph: bump GENERATOR_VERSION.
+# Purposes of derived keys. A change changes every graph: bump GENERATOR_VERSION.
 _CENTROID, _FEATURE, _LABEL, _OTHER_LABEL, _SPLIT, _EDGE = range(6)
 GENERATOR_VERSION = 1
 
@@ -38,10 +39,10 @@ RELATIONS = {
     Relation("paper", "cites", "paper"): 5_416_271,
     Relation("paper", "has_topic", "field_of_study"): 7_505_078,
 }
-_TRAIN, _VALID = 0.855, 0.088  # of the papers: those up to 2017, and of 2018
+_TRAIN, _VALID = 0.855, 0.088  # shares of the papers up to 2017, and of 2018
 _LABEL_NOISE = 0.1
-_BLOCK_EDGES = 1 << 19  # drawn at once, with about 100 bytes each
-_SIGNAL = 0.23  # standard deviation of a centroid's entries where the noise has 1
+_BLOCK_EDGES = 1 << 19  # edges drawn at once, about 100 bytes each
+_SIGNAL = 0.23  # standard deviation of a centroid's entries; the noise has 1
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,15 @@ class SyntheticMagOptions:
     """What `synthetic-mag` generates."""
 
     scale: float = 1.0
-    """Of the numbers of nodes and edges; 1: those of ogbn-mag, 1.9 million and 21 million."""
+    """Size of the graph relative to ogbn-mag, which has 1.9 million nodes and 21 million edges."""
     feature_dim: int = 128
-    """Columns of the features."""
+    """Number of features."""
     features: Literal["paper", "all"] = "paper"
-    """Types that have features; all: as where embeddings of the other types are added to ogbn-mag."""
+    """Types that have features; all: as in ogbn-mag with embeddings added for the other types."""
     num_classes: int = 349
-    """Of papers; no more than there are papers."""
+    """Number of classes of papers, at most the number of papers."""
     homophily: float = 0.5
-    """Share of the edges whose ends are of one class, besides those by chance."""
+    """Share of the edges that are drawn between nodes of one class; other edges may join one class by chance."""
     seed: int = 0
     """The same seed gives the same graph."""
 
@@ -77,7 +78,7 @@ class SyntheticMagOptions:
 
 
 def synthetic_mag(options: SyntheticMagOptions | None = None) -> TypedSource:
-    """The typed source of one set of options."""
+    """The typed source for these options."""
     options = options or SyntheticMagOptions()
     sizes = {name: options.scaled(count) for name, count in TYPES.items()}
     nodes = {name: _Nodes(options, name, size, number) for number, (name, size) in enumerate(sizes.items())}
@@ -98,13 +99,13 @@ def synthetic_mag(options: SyntheticMagOptions | None = None) -> TypedSource:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Of one type. Labels and splits are the papers' alone."""
+    """The nodes of one type. Only papers have labels and splits."""
 
     options: SyntheticMagOptions
     name: str
     num_nodes: int
     number: int
-    """Of the type, so that features differ from type to type."""
+    """Number of the type, so that features differ between types."""
 
     @property
     def _is_paper(self) -> bool:
@@ -180,10 +181,10 @@ class _Edges:
         step = min(chunk_edges, _BLOCK_EDGES)
         for start in range(0, self.info.num_edges, step):
             edge = np.arange(start, min(start + step, self.info.num_edges))
-            one, other, same = (unit_interval(hash_counters(self._key, 3 * edge + draw)) for draw in range(3))
-            src = (one * one * self._num_sources).astype(np.int64)
-            dst = (other * other * self._num_targets).astype(np.int64)
-            # The nearest node of the source's class, where there is one.
+            first, second, same = (unit_interval(hash_counters(self._key, 3 * edge + draw)) for draw in range(3))
+            src = (first * first * self._num_sources).astype(np.int64)
+            dst = (second * second * self._num_targets).astype(np.int64)
+            # The nearest node of the source's class, if there is one.
             num_classes = min(self._options.num_classes, self._num_targets)
             near = dst - dst % num_classes + src % num_classes
             near = np.where(near < self._num_targets, near, near - num_classes)

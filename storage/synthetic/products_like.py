@@ -1,9 +1,9 @@
-"""A products-like graph of any size, generated from a seed while it is read; a node is a pure function of (seed, node), so memory holds one chunk.
+"""A graph like ogbn-products of any size, generated from a seed while it is read. A node is a pure function of (seed, node), so memory holds one chunk.
 
-Nodes have an internal order, community by community (sizes fall like 1/1, 1/2, 1/3 …), which a keyed permutation scatters over the rows. A
-node draws k ~ geometric neighbors from its own community or, sometimes, from anywhere, among nodes that stand relatively earlier in their
-community, at about the position x² for a uniform x. So no pair is drawn twice from two sides, and degrees follow a power law of exponent
-3 above a broad bulk, as in ogbn-products. Labels are communities with some noise; features are the community's centroid with much noise.
+Internally nodes are ordered by community (sizes fall like 1/1, 1/2, 1/3 …); a keyed permutation scatters them over the rows. A node draws k ~ geometric
+neighbors from its community or, sometimes, from anywhere, among nodes at relatively earlier positions in their community, at about the position x² for a
+uniform x. So no pair is drawn from both sides, and degrees follow a power law of exponent 3 above a broad bulk, as in ogbn-products. Labels are communities
+with some noise; features are the community's centroid with much noise.
 """
 
 from collections.abc import Iterator
@@ -16,38 +16,40 @@ from graphmill.core.counter_random import Permutation, derive_key, hash_counters
 from graphmill.core.errors import ConfigError
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, NodeChunk, SourceInfo
 
-# Purposes of derived keys. Changing one, or the order of draws, changes every synthetic graph: bump GENERATOR_VERSION.
+# Purposes of derived keys. A change of these, or of the order of draws, changes every synthetic graph: bump GENERATOR_VERSION.
 _ROWS, _SPLIT, _DEGREE, _MIXING, _DRAW, _CROSS, _LABEL, _OTHER_LABEL, _FEATURE, _CENTROID = range(10)
 GENERATOR_VERSION = 1
 
 _MAX_DRAWS = 4096  # per node: draw j of node i has counter i * _MAX_DRAWS + j
 _BLOCK_DRAWS = 1 << 16  # feature entries drawn at once, so that temporaries stay in cache
 _CLASS_TABLE_BITS = 14
-_HUB_FLOOR = 0.01  # bounds the density of draws at the very front: hubs of thousands at millions of nodes, not more
+_HUB_FLOOR = (
+    0.01  # bounds the density of draws at the front: with millions of nodes, hubs have thousands of neighbors, not more
+)
 
 
 @dataclass(frozen=True)
 class SyntheticOptions:
-    """What to generate. Defaults are the embedded graph of `make run`."""
+    """What to generate. Defaults give the graph of `make run`."""
 
     num_nodes: int = 20_000
-    """Rows of the graph."""
+    """Number of nodes."""
     mean_degree: float = 50.0
-    """In-edges per node on average, both directions counted; small communities reach a little less."""
+    """Mean number of in-edges per node, both directions counted; small communities reach a little less."""
     num_classes: int = 47
-    """Classes of the nodes, one each."""
+    """Number of classes; a node has one."""
     feature_dim: int = 100
-    """Columns of the features."""
+    """Number of features."""
     train_share: float = 0.08
     """Share of the nodes that train."""
     valid_share: float = 0.02
-    """The rest is the test split."""
+    """Share of the nodes that validate; the rest is the test split."""
     cross_share: float = 0.05
-    """Share of the draws that ignore communities; it varies from node to node between 0 and three times this."""
+    """Mean share of the draws that ignore communities; a node's share lies between 0 and three times this."""
     label_noise: float = 0.09
-    """Share of the labels that are drawn anew, by class size: no classifier can learn these."""
+    """Share of the labels that are redrawn by class size, which no classifier can learn."""
     feature_signal: float = 0.23
-    """Standard deviation of a centroid's entries where the noise has 1."""
+    """Standard deviation of a centroid's entries, relative to the noise."""
     seed: int = 0
     """The same seed gives the same graph."""
 
@@ -70,7 +72,7 @@ class SyntheticOptions:
 
 
 class SyntheticGraph:
-    """The `GraphSource` of one set of options."""
+    """The `GraphSource` for these options."""
 
     def __init__(self, options: SyntheticOptions | None = None) -> None:
         self.options = SyntheticOptions() if options is None else options
@@ -92,8 +94,8 @@ class SyntheticGraph:
         )
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Both directions of every pair, once each, no self-loop; the same stream whatever `chunk_edges`."""
-        # imported here: only a reader of edges waits for numba's compiler
+        """Both directions of every pair, once each, without self-loops; the stream does not depend on `chunk_edges`."""
+        # imported here, so that only a reader of edges waits for numba's compiler
         from graphmill.storage.synthetic.products_like_kernels import both_directions, draw_pairs
 
         keys = np.array([self._key(purpose) for purpose in (_DEGREE, _MIXING, _DRAW, _CROSS)], np.uint64)
@@ -127,7 +129,7 @@ class SyntheticGraph:
             node = self._rows.backward(np.arange(start, min(start + chunk_nodes, self.options.num_nodes)))
             yield NodeChunk(feature=self._features(node), label=self._labels(node), split=self._splits(node))
 
-    # Internal numbering below: node i is the i-th in order of (community, position).
+    # Below, node i is the i-th in the order of (community, position).
 
     def _key(self, *purpose: int) -> int:
         return derive_key(self.options.seed, *purpose)
@@ -142,7 +144,7 @@ class SyntheticGraph:
 
     @cached_property
     def _offset(self) -> np.ndarray:
-        """int64 [num_classes + 1]: first node of each community; every community has a node."""
+        """int64 [num_classes + 1]: the first node of each community; every community has a node."""
         num_classes = self.options.num_classes
         weight = 1.0 / np.arange(1, num_classes + 1)
         spare = self.options.num_nodes - num_classes
@@ -152,7 +154,7 @@ class SyntheticGraph:
 
     @cached_property
     def _class_table(self) -> np.ndarray:
-        """A class drawn by size is a uniform index into this table."""
+        """A uniform index into this table draws a class by size."""
         size = 1 << _CLASS_TABLE_BITS
         middle = (np.arange(size) * 2 + 1) * (self.options.num_nodes / (2 * size))
         return np.searchsorted(self._offset, middle, side="right").astype(np.int64) - 1

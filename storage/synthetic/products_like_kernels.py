@@ -1,6 +1,6 @@
-"""The compiled inner loop of the synthetic graph (`graphmill.storage.synthetic.products_like`): the pairs that nodes draw, one node after the other.
+"""The compiled inner loop of the synthetic graph (`graphmill.storage.synthetic.products_like`): the pairs that nodes draw, one node after another.
 
-The same integers and float64 operations, in the same order, as in `graphmill.core.counter_random`, so every machine draws the same.
+Integers and float64 operations have the same order as in `graphmill.core.counter_random`, so every machine draws the same pairs.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def draw_pairs(
 ):
     """Writes the rows of the distinct pairs that `node`, node + 1, … draw to a[filled:], b[filled:].
 
-    Stops after the last node, or where the next one's `max_draws` might not fit. Returns (next node, new filled).
+    Stops after the last node, or before a node whose `max_draws` might not fit. Returns (next node, new filled).
 
     keys: uint64 [4] (degree, mixing, draw, cross); offset: int64 [num_classes + 1]; class_table: int64 [2^k], class_mask = 2^k - 1;
     permutation: (rounds uint64 [r, 2], mask, shift, size) of the rows; a, b: int64.
@@ -47,7 +47,7 @@ def draw_pairs(
         kept = 0
         for j in range(num_draws):
             counter = node * max_draws + j
-            # One draw per stratum of the popularity scale: the same distribution, far fewer repeats.
+            # One draw per stratum of the popularity scale gives the same distribution with far fewer repeats.
             x = (j + _unit(hash64(keys[2], np.uint64(counter)))) / num_draws
             cross = hash64(keys[3], np.uint64(counter))
             # The class index uses the hash's lowest bits; the coin uses the highest.
@@ -61,12 +61,12 @@ def draw_pairs(
             target_position = np.int64(x * (hub_floor + (1.0 - hub_floor) * x) * reach)
             if target_position >= target_size:
                 continue
-            # Pairs point from later to earlier by (position / size, class), so that none has two owners.
+            # Pairs point from later to earlier nodes by (position / size, class), so that no pair has two owners.
             there = (target_position + 1) / target_size
             if not (there < here or (there == here and target_class < community)):
                 continue
             target = offset[target_class] + target_position
-            # Draws come nearly in order, so insertion is short; what is there already is the same pair.
+            # Draws are nearly in order, so insertion is short. A target that is already there is the same pair.
             place = kept
             while place > 0 and drawn[place - 1] > target:
                 place -= 1
@@ -88,8 +88,8 @@ def draw_pairs(
 
 @compiled
 def both_directions(a, b, count, src, dst):
-    """Writes the first `count` pairs in both directions: a → b, then b → a. Interleaved, so that an edge's place in the stream
-    does not depend on where chunks end."""
+    """Writes the first `count` pairs in both directions: a → b, then b → a. They are interleaved, so that an edge's position in the stream
+    does not depend on chunks."""
     for i in range(count):
         src[2 * i], dst[2 * i] = a[i], b[i]
         src[2 * i + 1], dst[2 * i + 1] = b[i], a[i]

@@ -36,11 +36,11 @@ def is_number_type(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def check_no_null(column: Column, where: Callable[[int], str], what: str, expected: str) -> None:
+def check_no_null(column: Column, where: Callable[[int], str], noun: str, expected: str) -> None:
     """Raises DataError with the place of the first empty field."""
     if column.null_count:
         row = int(np.argmax(np.asarray(column.is_null())))
-        raise DataError(f"{where(row)}: {what}: expected {expected}, found an empty field")
+        raise DataError(f"{where(row)}: {noun}: expected {expected}, found an empty field")
 
 
 def _without_decimals(column: Column) -> Column:
@@ -50,11 +50,11 @@ def _without_decimals(column: Column) -> Column:
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1 else column
 
 
-def whole_numbers(column: Column, where: Callable[[int], str], what: str) -> np.ndarray:
+def whole_numbers(column: Column, where: Callable[[int], str], noun: str) -> np.ndarray:
     """int64 ids: whole numbers, which may be written as floats or decimals. Raises DataError with the place of an empty field or of another number."""
     if not is_number_type(column.type):
-        raise DataError(f"{what}: expected integer ids, found {column.type}")
-    check_no_null(column, where, what, "an id")
+        raise DataError(f"{noun}: expected integer ids, found {column.type}")
+    check_no_null(column, where, noun, "an id")
     ids = np.asarray(_without_decimals(column))
     if ids.dtype.kind != "f" and ids.dtype != np.uint64:
         return ids.astype(np.int64, copy=False)
@@ -66,18 +66,18 @@ def whole_numbers(column: Column, where: Callable[[int], str], what: str) -> np.
         expected = "expected ids below 2**63"
     if bad.any():
         row = int(np.argmax(bad))
-        raise DataError(f"{where(row)}: {what}: {expected}, got {ids[row]}")
+        raise DataError(f"{where(row)}: {noun}: {expected}, got {ids[row]}")
     return ids.astype(np.int64, copy=False)
 
 
-def times(column: Column, path: str, where: Callable[[int], str], what: str) -> np.ndarray:
+def times(column: Column, path: str, where: Callable[[int], str], noun: str) -> np.ndarray:
     """int64: whole numbers as they are; dates, which may be ISO 8601 text, as microseconds since 1970. Raises DataError for other values and empty fields."""
     if is_text_type(column.type):
-        column = _dates_of_text(column, where, what)
-    check_no_null(column, where, what, "a time in every row")
+        column = _dates_of_text(column, where, noun)
+    check_no_null(column, where, noun, "a time in every row")
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         return np.asarray(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
-    return time_column(np.asarray(_without_decimals(column)), f"{path}: {what}")
+    return time_column(np.asarray(_without_decimals(column)), f"{path}: {noun}")
 
 
 def are_dates(column: Column) -> bool:
@@ -94,7 +94,7 @@ def are_texts_of_dates(column: Column) -> bool:
     return bool(texts) and not any(is_number(text) or _moment(text) is None for text in texts)
 
 
-def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa.Array:
+def _dates_of_text(column: Column, where: Callable[[int], str], noun: str) -> pa.Array:
     """Timestamps in microseconds of UTC; numbers if all fields are numbers."""
     distinct = pc.unique(column.cast(pa.string()))
     texts = [None if text is None or text in NULLS else text for text in distinct.to_pylist()]
@@ -115,7 +115,7 @@ def _dates_of_text(column: Column, where: Callable[[int], str], what: str) -> pa
         if bad is not None:
             row = pc.index(column.cast(pa.string()), bad).as_py()
             raise DataError(
-                f"{where(row)}: {what}: expected whole numbers, or dates as 2024-05-31 or 2024-05-31T12:30:00, found {bad[:40]!r}"
+                f"{where(row)}: {noun}: expected whole numbers, or dates as 2024-05-31 or 2024-05-31T12:30:00, found {bad[:40]!r}"
             )
         values = pa.array(moments, pa.int64()).cast(pa.timestamp("us"))
     places = pc.index_in(column.cast(pa.string()), distinct, skip_nulls=False)
@@ -148,19 +148,19 @@ def list_rows(column: Column, where: Path | str) -> np.ndarray:
     return values.reshape(len(column), len(values) // max(len(column), 1))
 
 
-def numbers(column: Column, what: str) -> np.ndarray:
+def numbers(column: Column, noun: str) -> np.ndarray:
     """float32 [k] from numbers and truth values; an empty field is NaN. Raises DataError for other types."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     if not is_number_type(column.type):
-        raise DataError(f"{what}: expected numbers, found {column.type}")
+        raise DataError(f"{noun}: expected numbers, found {column.type}")
     column = _without_decimals(column)
     values = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
     return values.astype(np.float32)
 
 
 def labels(
-    column: Column, what: str, kind: str, names: tuple[str, ...] = (), problem: str = ""
+    column: Column, noun: str, kind: str, names: tuple[str, ...] = (), problem: str = ""
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """(labels as `label_column` makes them; sorted class names if labels are text).
 
@@ -168,57 +168,57 @@ def labels(
     text among numbers, and for a text that is not in `names`.
     """
     if is_text_type(column.type):
-        return _classes_of_text(column.cast(pa.string()), what, kind, names, problem)
+        return _classes_of_text(column.cast(pa.string()), noun, kind, names, problem)
     column = _without_decimals(column)
     if not (is_number_type(column.type) or pa.types.is_boolean(column.type)):
-        raise DataError(f"{what}: expected numbers or text as labels, found {column.type}")
+        raise DataError(f"{noun}: expected numbers or text as labels, found {column.type}")
     if names and kind != "class":
-        raise DataError(f"{what}: expected text as labels, of the classes {listed(names)}, found {column.type}")
+        raise DataError(f"{noun}: expected text as labels, of the classes {listed(names)}, found {column.type}")
     if names:
-        return _classes_of_text(column.cast(pa.string()), what, kind, names)
+        return _classes_of_text(column.cast(pa.string()), noun, kind, names)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int64())  # classes 0 and 1
     if pa.types.is_integer(column.type) and column.null_count:
         column = column.fill_null(-1)  # unlabelled
     # An empty field among real numbers becomes NaN, an unknown target.
-    return label_column(np.asarray(column), what, kind), ()
+    return label_column(np.asarray(column), noun, kind), ()
 
 
 def _classes_of_text(
-    column: Column, what: str, kind: str, names: tuple[str, ...], problem: str = ""
+    column: Column, noun: str, kind: str, names: tuple[str, ...], problem: str = ""
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    found = [text for text in pc.unique(column).to_pylist() if text is not None and text not in NULLS]
-    digits = [text for text in found if is_number(text)]
+    texts = [text for text in pc.unique(column).to_pylist() if text is not None and text not in NULLS]
+    digits = [text for text in texts if is_number(text)]
     if kind not in ("auto", "class"):
-        other = next(iter(set(found) - set(digits)), "")
-        raise DataError(f"{problem or f'{what}: expected numbers, found {other!r}'}; label_kind is {kind}")
+        other = next(iter(set(texts) - set(digits)), "")
+        raise DataError(f"{problem or f'{noun}: expected numbers, texts {other!r}'}; label_kind is {kind}")
     if digits and kind != "class":
-        other = next(iter(set(found) - set(digits)), None)
+        other = next(iter(set(texts) - set(digits)), None)
         if other is not None:
             raise DataError(
-                f"{problem or f'{what}: expected numbers, found {other[:40]!r}'}, beside numbers; correct the table, or say with "
+                f"{problem or f'{noun}: expected numbers, texts {other[:40]!r}'}, beside numbers; correct the table, or say with "
                 "--edge-list.label-kind class that all are names"
             )
-    if not found:
+    if not texts:
         return np.full(len(column), -1, np.int64), names
-    if kind == "auto" and all(map(is_otherwise_written, found)):
+    if kind == "auto" and all(map(is_otherwise_written, texts)):
         raise DataError(
-            f"{what}: expected numbers or words as labels, found {found[0][:40]!r}; write numbers as 1234.5, or say with --edge-list.label-kind class that all are names"
+            f"{noun}: expected numbers or words as labels, found {texts[0][:40]!r}; write numbers as 1234.5, or say with --edge-list.label-kind class that all are names"
         )
-    known = names or tuple(sorted(found))
-    if unknown := sorted(set(found) - set(known)):
-        raise DataError(f"{what}: expected the classes {listed(known)}, found {unknown[0][:40]!r}, {len(unknown)} such")
+    known = names or tuple(sorted(texts))
+    if unknown := sorted(set(texts) - set(known)):
+        raise DataError(f"{noun}: expected the classes {listed(known)}, found {unknown[0][:40]!r}, {len(unknown)} such")
     codes = pc.index_in(column, pa.array(known, column.type)).fill_null(-1)
     return np.asarray(codes).astype(np.int64), known
 
 
-def truths(column: Column, what: str) -> pa.Array:
+def truths(column: Column, noun: str) -> pa.Array:
     """int8 from the words yes, no, true and false; an empty field stays empty. Raises DataError for other words."""
     words = pc.utf8_lower(column.cast(pa.string()))
     known = {"yes": 1, "true": 1, "no": 0, "false": 0}
     other = [word for word in pc.unique(words).to_pylist() if word is not None and word not in known]
     if other:
-        raise DataError(f"{what}: expected numbers, or yes and no in each of several labels, found {other[0][:40]!r}")
+        raise DataError(f"{noun}: expected numbers, or yes and no in each of several labels, found {other[0][:40]!r}")
     return pa.array([None if word is None else known[word] for word in words.to_pylist()], pa.int8())
 
 
@@ -245,7 +245,7 @@ def splits(table: pa.Table, path: str) -> np.ndarray:
     return np.stack(codes, axis=1)
 
 
-def _mask_values(column: Column, what: str) -> np.ndarray:
+def _mask_values(column: Column, noun: str) -> np.ndarray:
     """Truth values; an empty field is false. Raises DataError for values other than true, false, 1 and 0."""
     if is_text_type(column.type):
         fields = pc.utf8_lower(column.cast(pa.string()).fill_null("")).to_pylist()
@@ -254,26 +254,26 @@ def _mask_values(column: Column, what: str) -> np.ndarray:
     elif pa.types.is_boolean(column.type):
         return np.asarray(column.fill_null(False), bool)
     else:
-        given = np.nan_to_num(np.asarray(column.fill_null(0)))
-        other = given[(given != 0) & (given != 1)].tolist()
-        values = given == 1
+        values = np.nan_to_num(np.asarray(column.fill_null(0)))
+        other = values[(values != 0) & (values != 1)].tolist()
+        values = values == 1
     if other:
-        raise DataError(f"{what}: a mask has true and false, or 1 and 0, got {other[0]!r}; expected a mask by its name")
+        raise DataError(f"{noun}: a mask has true and false, or 1 and 0, got {other[0]!r}; expected a mask by its name")
     return values
 
 
 def checked_codes(codes: np.ndarray | Collection[int], path: str) -> np.ndarray:
     """int8 codes of one set, given as numbers. Raises DataError if they may follow another coding."""
     codes = np.asarray(codes)
-    found = np.unique(codes).tolist()
-    if found and not 0 <= found[0] <= found[-1] <= SPLIT_TEST:
+    distinct = np.unique(codes).tolist()
+    if distinct and not 0 <= distinct[0] <= distinct[-1] <= SPLIT_TEST:
         raise DataError(
-            f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {found[0]} to {found[-1]}; "
+            f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {distinct[0]} to {distinct[-1]}; "
             "lists of node ids are no codes: write one code a node"
         )
-    if found not in ([], [0]) and SPLIT_TEST not in found and (0 in found or found == [SPLIT_TRAIN]):
+    if distinct not in ([], [0]) and SPLIT_TEST not in distinct and (0 in distinct or distinct == [SPLIT_TRAIN]):
         raise DataError(
-            f"{path}: split codes {', '.join(map(str, found))} may be a mask, or 0 train, 1 valid, 2 test; expected 1 train, 2 valid, 3 test "
+            f"{path}: split codes {', '.join(map(str, distinct))} may be a mask, or 0 train, 1 valid, 2 test; expected 1 train, 2 valid, 3 test "
             "(0 none); write the names train, valid, test, none, or masks in columns train_mask, val_mask, test_mask"
         )
     return codes.astype(np.int8)
@@ -282,11 +282,11 @@ def checked_codes(codes: np.ndarray | Collection[int], path: str) -> np.ndarray:
 def _codes_of(column: pa.ChunkedArray, path: str) -> np.ndarray:
     """int8 codes from a column of numbers or names; an empty field is code 0 (none)."""
     if pa.types.is_floating(column.type):  # pandas writes codes as floats if a field is empty
-        given = column.to_numpy()
-        other = given[~(np.isnan(given) | np.isin(given, range(len(SPLIT_NAMES))))]
+        codes = column.to_numpy()
+        other = codes[~(np.isnan(codes) | np.isin(codes, range(len(SPLIT_NAMES))))]
         if len(other):
             raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {other[0]}")
-        column = pa.chunked_array([pa.array(given, from_pandas=True)]).cast(pa.int64())
+        column = pa.chunked_array([pa.array(codes, from_pandas=True)]).cast(pa.int64())
     if pa.types.is_integer(column.type):
         checked_codes(column.drop_null().to_numpy(), path)
         return column.fill_null(0).to_numpy().astype(np.int8)

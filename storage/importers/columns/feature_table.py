@@ -105,20 +105,20 @@ class FeatureTable:
         return matrix
 
     def _fill(self, into: np.ndarray, column: pa.ChunkedArray, learnt: FeatureColumn) -> None:
-        what = f"{self._path}: column {learnt.name!r}"
+        noun = f"{self._path}: column {learnt.name!r}"
         if learnt.kind == "list":
-            if not is_list_type(column.type) or (rows := list_rows(column, what)).shape[1] != learnt.width:
-                raise DataError(f"{what}: expected lists of {learnt.width} numbers, found others, or {column.type}")
+            if not is_list_type(column.type) or (rows := list_rows(column, noun)).shape[1] != learnt.width:
+                raise DataError(f"{noun}: expected lists of {learnt.width} numbers, found others, or {column.type}")
             into[:] = rows
         elif learnt.kind == "number":
-            into[:, 0] = numbers(column, what)
+            into[:, 0] = numbers(column, noun)
             if column.null_count:
                 empty = np.asarray(column.is_null())
                 into[empty, 0] = learnt.mean
                 into[:, 1:] = empty[:, None]
         else:
             if is_list_type(column.type):
-                raise DataError(f"{what}: expected {learnt.kind}, found {column.type}")
+                raise DataError(f"{noun}: expected {learnt.kind}, found {column.type}")
             self._fill_category(into, column.cast(pa.string()), learnt)
 
     @staticmethod
@@ -165,15 +165,15 @@ class Learnt:
         self,
         names: Sequence[str],
         path: str,
-        said: Collection[str] = (),
+        asked: Collection[str] = (),
         categories: Collection[str] = (),
         embedded: Collection[str] = (),
     ) -> tuple[str, ...]:
         """The columns to read from a later table with the columns `names`. `said`: the features that options name, if any. Raises DataError if columns differ."""
-        own = tuple(column.name for column in self.columns)
-        missing = [name for name in own if name not in names]
-        if missing or {*said} - {*own} or (said and {*own} - {*said}):
-            expected, found = (missing, names) if missing else (own, said)
+        known = tuple(column.name for column in self.columns)
+        missing = [name for name in known if name not in names]
+        if missing or {*asked} - {*known} or (asked and {*known} - {*asked}):
+            expected, found = (missing, names) if missing else (known, asked)
             raise DataError(
                 f"{path}: expected the columns {listed(expected)}, as in the graph of features_as, found {listed([*found])}"
             )
@@ -184,9 +184,9 @@ class Learnt:
                 f"{path}: column {others[0]!r}: expected {kinds.get(others[0], 'no feature')}, as in the graph of features_as, got another kind in the options; "
                 "leave it out there"
             )
-        return own
+        return known
 
-    def check_width(self, features: "np.ndarray | FeatureTable | None", what: str) -> None:
+    def check_width(self, features: "np.ndarray | FeatureTable | None", path: str) -> None:
         """Raises DataError if a later file has features of another kind, or none."""
         if isinstance(features, FeatureTable):
             found = "" if self.columns else "columns of a table"
@@ -201,7 +201,7 @@ class Learnt:
                 if self.dim
                 else "no features"
             )
-            raise DataError(f"{what}: expected {expected}, as in the graph of features_as, found {found}")
+            raise DataError(f"{path}: expected {expected}, as in the graph of features_as, found {found}")
 
 
 def learnt_before(url: str) -> tuple[dict[str, Learnt], list[Relation]]:

@@ -40,21 +40,21 @@ def feature_became(column: FeatureColumn, num_unknown: int) -> str:
     """`num_unknown`: number of fields whose category was not learnt."""
     if column.kind == "number":
         return "number" + (f", a hole is {column.mean:.6g} and 1 in a feature of its own" if column.has_nulls else "")
-    said = {
+    kinds = {
         "list": f"{column.width} numbers",
         "hashed": f"categories, hashed to {column.width}",
         "embedded": f"{len(column.values)} categories, each a trainable row",
     }
     unknown = f", {num_unknown} fields of others" if num_unknown else ""
-    return said.get(column.kind, f"{column.width} categories") + unknown
+    return kinds.get(column.kind, f"{column.width} categories") + unknown
 
 
 def label_became(labels: np.ndarray, names: Sequence[str]) -> tuple[str, str]:
     """(number of missing labels, what the labels are)"""
     if labels.dtype.kind == "f":
         known = labels[~np.isnan(labels)]
-        said = f"real numbers, {known.min():.6g} to {known.max():.6g}" if len(known) else "real numbers"
-        return str(len(labels) - len(known)), said
+        numbers = f"real numbers, {known.min():.6g} to {known.max():.6g}" if len(known) else "real numbers"
+        return str(len(labels) - len(known)), numbers
     known = labels[labels >= 0]
     classes = (
         f"{len(names)} classes: {', '.join(names)[:60]}"

@@ -79,15 +79,15 @@ class NpzMembers:
             stream = cast(zipfile.ZipExtFile, opened)
             shape, in_columns, dtype = _header(stream)
             num_bytes = math.prod(shape) * dtype.itemsize
-            there = member.file_size - stream.tell()
+            left = member.file_size - stream.tell()
             if dtype.hasobject:
                 raise self._refused(name, "Python objects, which would have to be unpickled")
             if (
                 min(shape, default=0) < 0
-                or num_bytes > there
+                or num_bytes > left
                 or (not num_bytes and max(shape, default=0) > _MAX_EMPTY_ROWS)
             ):
-                raise self._refused(name, f"{dtype} {list(shape)}, {num_bytes} bytes, with {there} bytes in the file")
+                raise self._refused(name, f"{dtype} {list(shape)}, {num_bytes} bytes, with {left} bytes in the file")
             array = np.empty(math.prod(shape), dtype)
             into, done = array.view(np.uint8).data, 0
             while done < num_bytes:

@@ -145,10 +145,10 @@ class _Tensor:
         return np.lib.stride_tricks.as_strided(values[self.offset :], self.size, steps, writeable=False)
 
 
-def array(value: object, what: str = "an array") -> Any:
+def array(value: object, noun: str = "an array") -> Any:
     """The numpy array, or SciPy CSR array, of a leaf. Raises Refused for anything else."""
     if not isinstance(value, _Array | _Tensor | _Csr):
-        raise Refused(f"{what}: expected an array, found {type(value).__name__.strip('_')}")
+        raise Refused(f"{noun}: expected an array, found {type(value).__name__.strip('_')}")
     return value.array()
 
 

@@ -95,20 +95,20 @@ class ArrayGraph:
                         f"{self.name}: {noun} must have one row per {owner}: {count} {owner}s, got {rows} rows"
                     )
 
-    def _coerced(self, entry: str, values: Any, what: str) -> Any:
+    def _coerced(self, entry: str, values: Any, noun: str) -> Any:
         """The column `entry` as it is stored."""
         if entry in ("src", "dst"):
-            return whole_rows(values, what)
+            return whole_rows(values, noun)
         may_be_text = entry in ("label", "split", "strings") and not isinstance(values, Mapping | StringIds)
         if may_be_text and (words := as_text(values)) is not None:
-            return self._of_words(entry, words, what)
+            return self._of_words(entry, words, noun)
         if entry == "split" and isinstance(values, Mapping):
             return rows_split(values, self.num_nodes, self.name)
         if entry == "strings" or (entry == "feature" and hasattr(values, "tocsr")):
             return values if entry == "strings" else values.tocsr()
         if entry.endswith("time"):
-            return time_column(as_array(values, what, TIMES), what)
-        array = as_array(values, what)
+            return time_column(as_array(values, noun, TIMES), noun)
+        array = as_array(values, noun)
         is_vector = array.shape[1:] in ((), (1,))
         if entry == "label":
             are_classes = is_vector and self.num_classes is not None and self.label_kind == "auto"
@@ -126,26 +126,26 @@ class ArrayGraph:
             )
         if array.ndim != 2 or entry == "edge_weight":
             dims = "one number of each edge" if entry == "edge_weight" else "two dimensions"
-            raise DataError(f"{what} must have {dims}, got shape {tuple(array.shape)}")
+            raise DataError(f"{noun} must have {dims}, got shape {tuple(array.shape)}")
         return array
 
-    def _of_words(self, entry: str, words: pa.LargeStringArray, what: str) -> Any:
+    def _of_words(self, entry: str, words: pa.LargeStringArray, noun: str) -> Any:
         """Ids, codes of a split, or classes. Without `class_names`, the classes are the words in sorted order."""
         if entry == "strings":
             ids = StringIds()
             if words.null_count or np.any(ids.add(words) != np.arange(len(words))):
                 raise DataError(
-                    f"{what}: expected a string for each node, each once, found one that is missing, or twice"
+                    f"{noun}: expected a string for each node, each once, found one that is missing, or twice"
                 )
             return ids
         if entry == "label" and self.label_kind not in ("auto", "class"):
-            raise DataError(f"{what}: expected numbers, got text; label_kind is {self.label_kind}")
+            raise DataError(f"{noun}: expected numbers, got text; label_kind is {self.label_kind}")
         names = [*SPLIT_WORDS] if entry == "split" else [*self.class_names]
         names = names or sorted(pc.unique(words.drop_null()).to_pylist())
         codes = pc.index_in(words, pa.array(names, words.type))
         if codes.null_count > words.null_count:
             other = words.filter(pc.and_(codes.is_null(), words.is_valid()))[0].as_py()
-            raise DataError(f"{what}: expected {', '.join(names)[:200]}, got {other[:40]!r}")
+            raise DataError(f"{noun}: expected {', '.join(names)[:200]}, got {other[:40]!r}")
         if entry == "split":
             return np.array([*SPLIT_WORDS.values(), 0], np.int8)[codes.fill_null(len(names))][:, None]
         object.__setattr__(self, "class_names", tuple(names))
@@ -176,13 +176,13 @@ class ArrayGraph:
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         for start in range(0, len(self.src), chunk_edges):
-            some = slice(start, start + chunk_edges)
+            chunk = slice(start, start + chunk_edges)
             yield EdgeChunk(
-                src=self.src[some].astype(np.int64),
-                dst=self.dst[some].astype(np.int64),
-                weight=None if self.edge_weight is None else self.edge_weight[some].astype(np.float32),
-                feature=None if self.edge_feature is None else self.edge_feature[some].astype(np.float32),
-                time=None if self.edge_time is None else self.edge_time[some],
+                src=self.src[chunk].astype(np.int64),
+                dst=self.dst[chunk].astype(np.int64),
+                weight=None if self.edge_weight is None else self.edge_weight[chunk].astype(np.float32),
+                feature=None if self.edge_feature is None else self.edge_feature[chunk].astype(np.float32),
+                time=None if self.edge_time is None else self.edge_time[chunk],
             )
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
@@ -257,15 +257,15 @@ def edge_rows(edge_index: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     return src, dst
 
 
-def whole_rows(rows: Any, what: str) -> np.ndarray:
+def whole_rows(rows: Any, noun: str) -> np.ndarray:
     """Rows of nodes: integers, or whole floats, as pandas writes them. DataError for other and for missing values."""
-    array = as_array(rows, what)
+    array = as_array(rows, noun)
     if array.dtype.kind in "iu":
         return array
     bad = np.ones(array.shape, bool) if array.dtype.kind == "b" else ~_whole(array)
     if bad.any():
         raise DataError(
-            f"{what}: expected rows of nodes as whole numbers, got {array[bad][0]}, {int(bad.sum())} such of {array.dtype}; convert them"
+            f"{noun}: expected rows of nodes as whole numbers, got {array[bad][0]}, {int(bad.sum())} such of {array.dtype}; convert them"
         )
     return array.astype(np.int64)
 
@@ -274,7 +274,7 @@ def _whole(numbers: np.ndarray) -> np.ndarray:
     return (np.floor(numbers) == numbers) & (np.abs(numbers) < 2.0**63)
 
 
-def time_column(time: np.ndarray, what: str) -> np.ndarray:
+def time_column(time: np.ndarray, noun: str) -> np.ndarray:
     """int64: whole numbers in any unit; dates (numpy's datetime64) as microseconds since 1970.
 
     DataError for other shapes and types, for numbers that are not whole, and for dates that are missing or out of range.
@@ -283,7 +283,7 @@ def time_column(time: np.ndarray, what: str) -> np.ndarray:
         time = time[:, 0]
     if time.ndim != 1 or time.dtype.kind not in "iufM":
         raise DataError(
-            f"{what}: times must be whole numbers or dates, one each, got {time.dtype} {list(time.shape)}; convert them"
+            f"{noun}: times must be whole numbers or dates, one each, got {time.dtype} {list(time.shape)}; convert them"
         )
     if time.dtype.kind == "M":
         converted = time.astype("datetime64[us]")
@@ -296,7 +296,7 @@ def time_column(time: np.ndarray, what: str) -> np.ndarray:
         whole = time.astype(np.int64, copy=False)
     if bad.any():
         raise DataError(
-            f"{what}: times must be whole numbers (seconds since 1970, say) or dates, got {time[bad][0]}, {int(bad.sum())} such; multiply or round them"
+            f"{noun}: times must be whole numbers (seconds since 1970, say) or dates, got {time[bad][0]}, {int(bad.sum())} such; multiply or round them"
         )
     return whole
 

@@ -14,20 +14,20 @@ NUMBERS, TIMES = "biuf", "iufM"  # kinds of dtypes: truth values and numbers; nu
 _REFUSALS = (TypeError, ValueError, RuntimeError, OverflowError, pa.ArrowException)
 
 
-def as_array(values: Any, what: str, kinds: str = NUMBERS) -> np.ndarray:
+def as_array(values: Any, noun: str, kinds: str = NUMBERS) -> np.ndarray:
     """A column or matrix of any library, rows in their order. Missing values (None, null, pandas' NA) become NaN.
 
     Numpy arrays stay as they are; mapped arrays are not read. Short floats of torch (bfloat16, float16, float8) become float32. The columns of a table, and
-    lists of equal length, become the columns of a matrix. Raises DataError, which begins with `what`, for sparse tensors, lists of different lengths, text
+    lists of equal length, become the columns of a matrix. Raises DataError, which begins with `noun`, for sparse tensors, lists of different lengths, text
     and objects.
     """
     expected = "numbers or dates" if kinds == TIMES else "numbers"
     try:
         array = _converted(values)
     except _REFUSALS as error:
-        raise DataError(f"{what}: expected {expected}, got {type(values).__name__}: {one_line(error)[:160]}") from None
+        raise DataError(f"{noun}: expected {expected}, got {type(values).__name__}: {one_line(error)[:160]}") from None
     if not array.ndim or (array.dtype.kind not in kinds and array.size):
-        raise DataError(f"{what}: expected {expected}, got {array.dtype} of {type(values).__name__}; convert them")
+        raise DataError(f"{noun}: expected {expected}, got {array.dtype} of {type(values).__name__}; convert them")
     return array
 
 

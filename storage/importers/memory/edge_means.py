@@ -25,9 +25,9 @@ class EdgeMeans:
     def __post_init__(self) -> None:
         info = self.source.info
         if not info.edge_feature_dim or info.relations or info.feature_dim:
-            found = "nodes with some" if info.feature_dim else "relations" if info.relations else "edges without"
+            got = "nodes with some" if info.feature_dim else "relations" if info.relations else "edges without"
             raise ConfigError(
-                f"{info.name}: node_features: expected features of edges, and none of nodes, got {found}; leave --node-features out"
+                f"{info.name}: node_features: expected features of edges, and none of nodes, got {got}; leave --node-features out"
             )
 
     @property

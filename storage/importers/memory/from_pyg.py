@@ -99,8 +99,8 @@ def typed_pyg_graph(
         raise DataError(f"{name}: expected a HeteroData, got {type(data).__name__}; take pyg_graph for it")
     parts = split_idx or {}
     if parts.keys() <= {"train", "val", "valid", "test"}:
-        types = sorted({node_type for of in parts.values() for node_type in of})
-        parts = {each: {part: of[each] for part, of in parts.items() if each in of} for each in types}
+        types = sorted({node_type for rows in parts.values() for node_type in rows})
+        parts = {each: {part: rows[each] for part, rows in parts.items() if each in rows} for each in types}
     if unknown := parts.keys() - set(data.node_types):
         raise DataError(f"{name}: split_idx: expected types of {', '.join(data.node_types)}, got {sorted(unknown)}")
     nodes = {}

@@ -49,15 +49,15 @@ class DataSet:
 
     def find(self, root: str | Path) -> Path:
         """The folder of the files, below `root` or `root` itself. Raises DataError that says which files to put where."""
-        wanted = Path(root) / self.folder
-        for folder in (wanted, Path(root), Path(root) / "raw"):
+        usual = Path(root) / self.folder
+        for folder in (usual, Path(root), Path(root) / "raw"):
             missing = [name for name in self.files if not (folder / name).exists()]
             if not missing:
                 return folder
-        missing = [name for name in self.files if not (wanted / name).exists()]
-        how = "unpack" if self.url.endswith((".zip", ".tar.gz")) else "get"
+        missing = [name for name in self.files if not (usual / name).exists()]
+        verb = "unpack" if self.url.endswith((".zip", ".tar.gz")) else "get"
         raise DataError(
-            f"{self.name}: {', '.join(missing)} missing at {wanted}; {how} {self.url} and put them there, or say where they are by --root"
+            f"{self.name}: {', '.join(missing)} missing at {usual}; {verb} {self.url} and put them there, or say where they are by --root"
         )
 
 
@@ -182,9 +182,9 @@ def check_ingested(path: str) -> None:
     row = DATA_SETS.get(path)
     if row is None or Path(path).exists():
         return
-    job, what = ("train_nodes", "one graph") if row.kind == "nodes" else ("train_graphs", "many graphs")
+    job, noun = ("train_nodes", "one graph") if row.kind == "nodes" else ("train_graphs", "many graphs")
     raise ConfigError(
-        f"{path}: expected a stored graph, found none; {path} is a public set of {what}: graphmill ingest {path} graphs/{path}, "
+        f"{path}: expected a stored graph, found none; {path} is a public set of {noun}: graphmill ingest {path} graphs/{path}, "
         f"then {' '.join([f'graphmill {job} --data graphs/{path}', *row.options.split()])}"
     )
 
@@ -194,11 +194,11 @@ def table(kind: Kind) -> str:
     rows = [row for row in DATA_SETS.values() if row.kind == kind]
     lines = ["| name | set | predicted, metric | split | files, below `--root` | from |", "|---|---|---|---|---|---|"]
     for row in rows:
-        said = f" (`{row.options}`)" if row.options else ""
+        options = f" (`{row.options}`)" if row.options else ""
         files = ", ".join(
             f"`{row.folder}/{file}`" if number == 0 else f"`{file}`" for number, file in enumerate(row.files)
         )
         lines.append(
-            f"| `{row.name}` | {row.title} | {row.task}, {row.metric}{said} | {row.split} | {files} | <{row.url}> |"
+            f"| `{row.name}` | {row.title} | {row.task}, {row.metric}{options} | {row.split} | {files} | <{row.url}> |"
         )
     return "\n".join(lines) + "\n"

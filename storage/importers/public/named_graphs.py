@@ -33,8 +33,8 @@ def planetoid(folder: Path, name: str) -> ArrayGraph:
         features = [csr_array(array(parts[part], part)) for part in ("allx", "tx")]
         one_hot = [np.asarray(array(parts[part], part)) for part in ("ally", "ty")]
         num_training, lists = len(array(parts["y"], "y")), parts["graph"]
-        if max(some.shape[1] for some in features) > _MAX_WIDTH:
-            raise Refused(f"features of {max(some.shape[1] for some in features)} columns")
+        if max(matrix.shape[1] for matrix in features) > _MAX_WIDTH:
+            raise Refused(f"features of {max(matrix.shape[1] for matrix in features)} columns")
         test = np.loadtxt(folder / f"ind.{name}.test.index", dtype=np.int64, ndmin=1)
         if not 0 <= test.min() <= test.max() < len(lists):
             raise Refused(f"test nodes {test.min()} to {test.max()} of {len(lists)}")
@@ -64,7 +64,7 @@ def planetoid(folder: Path, name: str) -> ArrayGraph:
         dst=dst,
         feature=csr_array(joined[order].astype(np.float32)),
         label=labels[order],
-        split=split_sets(joined.shape[0], [[some] for some in rows], name),
+        split=split_sets(joined.shape[0], [[part] for part in rows], name),
         num_classes=int(labels.max()) + 1,
         provenance={"source": f"Planetoid's ind.{name}.*"},
     )
@@ -169,11 +169,11 @@ def per_class_splits(label: np.ndarray, num_each: int, num_sets: int, seed: int,
     codes[label >= 0] = SPLIT_TRAIN
     for number in range(num_sets):
         order = hash_counters(derive_key(seed, _PER_CLASS, number), np.arange(len(label)))
-        for one in classes:
-            nodes = np.flatnonzero(label == one)
+        for class_id in classes:
+            nodes = np.flatnonzero(label == class_id)
             if len(nodes) <= 2 * num_each:
                 raise DataError(
-                    f"{name}: expected more than {2 * num_each} nodes of each class, got {len(nodes)} of class {one}; lower --per_class"
+                    f"{name}: expected more than {2 * num_each} nodes of each class, got {len(nodes)} of class {class_id}; lower --per_class"
                 )
             drawn = nodes[np.argsort(order[nodes], kind="stable")]
             codes[drawn[:num_each], number] = SPLIT_VALID

@@ -76,7 +76,7 @@ class EdgeListGraph:
         return {
             *options.categories,
             *options.embedding_columns,
-            *(name for role in _NAMED_BY for name in _said(options, role)),
+            *(name for role in _NAMED_BY for name in _chosen(options, role)),
             *(column.name for column in self._like.columns),
             *([options.id_column] if options.id_column else []),
         }
@@ -105,20 +105,20 @@ class EdgeListGraph:
             path, file = options.nodes, self._open(options.nodes)
             if file.array is not None:
                 raise ConfigError(f"nodes: expected a table, got {path}; name it with --edge-list.features")
-            said = {role: set(_said(options, role)) for role in _NAMED_BY}
+            named = {role: set(_chosen(options, role)) for role in _NAMED_BY}
             if not file.names:
                 raise ConfigError(f"nodes: expected a table, got an empty file, {path}; leave --edge-list.nodes out")
             recognised = {role_of(name, file.names) for place, name in enumerate(file.names) if place != file.key}
-            files = {role: path for role in _NAMED_BY if said[role] & set(file.names) or role in recognised}
-            others = {name for names in said.values() for name in names}
-            if any(file.names[place] not in others for place in file.feature_places(_NAMED_BY, empty=True)):
+            files = {role: path for role in _NAMED_BY if named[role] & set(file.names) or role in recognised}
+            assigned = {name for names in named.values() for name in names}
+            if any(file.names[place] not in assigned for place in file.feature_places(_NAMED_BY, empty=True)):
                 files["features"] = path
             if file.key is not None and not options.compact_ids:
                 files["ids"] = path
             chosen: dict[str, Any] = {role: at for role, at in files.items() if getattr(options, role) is None}
             options = replace(options, **chosen)
         for role, name in _NAMED_BY.items():
-            if (columns := _said(options, role)) and getattr(options, role) is None:
+            if (columns := _chosen(options, role)) and getattr(options, role) is None:
                 if options.nodes is not None:
                     self._opened[options.nodes].place(columns[0])  # raises: the table has no such column
                 flag = name.replace("_", "-")
@@ -129,16 +129,16 @@ class EdgeListGraph:
 
     def _places_of(self, role: str, file: NodeFile) -> list[int]:
         """The indices of the columns that are read from a file for a role."""
-        options, said = self.options, _said(self.options, role)
+        options, named = self.options, _chosen(self.options, role)
         if role == "features" and self._like.columns and file.array is None:
-            said = self._like.check_names(file.names, file.path, said, options.categories)
-        if said:
-            return [file.place(name) for name in said]
+            named = self._like.check_names(file.names, file.path, named, options.categories)
+        if named:
+            return [file.place(name) for name in named]
         if file.array is not None:
             return []
         if role == "features":
             others = [other for other in _NAMED_BY if getattr(options, other) == file.path and other != role]
-            taken = {file.place(name) for other in others for name in _said(options, other)}
+            taken = {file.place(name) for other in others for name in _chosen(options, other)}
             # In the table of nodes, columns with names of other roles are not read, which `roles` says.
             places = file.feature_places(_NAMED_BY if file.path == options.nodes else others)
             return [place for place in places if place not in taken]
@@ -159,7 +159,7 @@ class EdgeListGraph:
             places = self._places[role]
             if role == "features":
                 categories |= self._like.categories
-                is_named = bool(_said(self.options, role) or self._like.columns)
+                is_named = bool(_chosen(self.options, role) or self._like.columns)
                 may_be_none = file.path == self.options.nodes
                 features = file.features(places, categories, all_named=is_named, may_be_none=may_be_none)
                 if isinstance(features, FeatureTable):
@@ -264,8 +264,8 @@ class EdgeListGraph:
             names = node_file.names or (["(array)"] if node_file.array is not None else [])
             for place, name in enumerate(names):
                 kind = node_file.table.type_names[place] if node_file.array is None else str(node_file.array.dtype)
-                said = rows.get(-1 if node_file.array is not None else place, ("none", "", "not read"))
-                roles.append(ColumnRole(base_name(path), name, kind, *said))
+                entry = rows.get(-1 if node_file.array is not None else place, ("none", "", "not read"))
+                roles.append(ColumnRole(base_name(path), name, kind, *entry))
         return roles
 
     @cached_property
@@ -354,7 +354,7 @@ class EdgeListGraph:
                 )
 
 
-def _said(options: EdgeListOptions, role: str) -> tuple[str, ...]:
+def _chosen(options: EdgeListOptions, role: str) -> tuple[str, ...]:
     """The columns that options name for a role."""
     said = getattr(options, _NAMED_BY[role])
     return said if isinstance(said, tuple) else () if said is None else (said,)

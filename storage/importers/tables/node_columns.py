@@ -242,22 +242,22 @@ class NodeFile:
         if self.array is not None:
             return label_column(self.array, self.path, kind), ()
         if len(places) == 1 and kind != "several" and not is_list_type(self.table.types[places[0]]):
-            problem, what = "", f"{self.path}: column {self.names[places[0]]!r}"
+            problem, noun = "", f"{self.path}: column {self.names[places[0]]!r}"
             try:
                 column = self._column(places[0], _LABEL_KINDS)
             except FieldError as error:
                 problem, column = str(error), self._column(places[0], (pa.string(),))
                 self._check_name(column)
-            return column_values.labels(column, what, kind, names, problem)
+            return column_values.labels(column, noun, kind, names, problem)
         rows = []
         for place in places:
-            what, column = f"{self.path}: column {self.names[place]!r}", self._column(place, _SEVERAL_KINDS)
+            noun, column = f"{self.path}: column {self.names[place]!r}", self._column(place, _SEVERAL_KINDS)
             if is_text_type(column.type):
-                column = column_values.truths(column, what)
+                column = column_values.truths(column, noun)
             if is_list_type(column.type):
-                rows.append(column_values.list_rows(column, what))
+                rows.append(column_values.list_rows(column, noun))
             else:
-                rows.append(column_values.numbers(column, what)[:, None])
+                rows.append(column_values.numbers(column, noun)[:, None])
         said = tuple(self.names[place] for place in places) if len(places) > 1 else ()
         return label_column(np.concatenate(rows, axis=1), self.path, kind), said
 
@@ -291,23 +291,23 @@ class NodeFile:
             return _checked_numbers(self.array.astype(np.int64), self.path)
         if place is None:
             place = value_place(self.names, ("id",), None, self.path) if self.key is None else self.key
-        what = f"column {self.names[place]!r}"
+        noun = f"column {self.names[place]!r}"
         is_text = is_text_type(self.table.types[place])
         strings = True if strings is None and self._has_leading_zeros(place) else strings
         if is_text and not self.table.is_text and strings is False:
-            raise DataError(f"{self.path}: {what}: expected integer ids, found {self.table.types[place]}")
+            raise DataError(f"{self.path}: {noun}: expected integer ids, found {self.table.types[place]}")
         if not strings and (self.table.is_text or not is_text):
             try:
-                found = self.numbers(place)
+                numbers = self.numbers(place)
             except DataError:
                 if not self.table.is_text or strings is False or self._holds_numbers(place):
                     raise
             else:
-                return _checked_numbers(found, f"{self.path}: {what}")
+                return _checked_numbers(numbers, f"{self.path}: {noun}")
         if not is_text:
-            raise DataError(f"{self.path}: {what}: expected strings, found {self.table.types[place]}")
+            raise DataError(f"{self.path}: {noun}: expected strings, found {self.table.types[place]}")
         blocks = self.table.blocks({place: pa.string()}, required=True, skip_blank=False, hashes=True)
-        return _numbered(((block.table.column(0), block.where) for block in blocks), what, folder)
+        return _numbered(((block.table.column(0), block.where) for block in blocks), noun, folder)
 
     def _has_leading_zeros(self, place: int) -> bool:
         """Whether text has ids such as 007 or 0x1f, which are not the numbers 7 and 31."""
@@ -401,26 +401,26 @@ def _with_nulls(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=table.column_names)
 
 
-def _numbered(columns: Iterator[tuple[Any, Callable[[int], str]]], what: str, folder: str | None) -> StringIds:
+def _numbered(columns: Iterator[tuple[Any, Callable[[int], str]]], noun: str, folder: str | None) -> StringIds:
     """Strings numbered by row. Raises DataError, with the place, for an empty or repeated string."""
     ids = StringIds(folder)
     for column, where in columns:
-        strings = id_strings(column, where, what)
+        strings = id_strings(column, where, noun)
         expected = len(ids) + np.arange(len(strings))
         repeated = ids.add(strings) != expected
         if repeated.any():
             row = int(np.argmax(repeated))
-            raise DataError(f"{where(row)}: {what}: expected each id once, found {strings[row].as_py()!r} twice")
+            raise DataError(f"{where(row)}: {noun}: expected each id once, found {strings[row].as_py()!r} twice")
     return ids
 
 
-def _checked_numbers(ids: np.ndarray, what: str) -> np.ndarray:
+def _checked_numbers(ids: np.ndarray, noun: str) -> np.ndarray:
     ordered = np.sort(ids)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(repeated):
-        raise DataError(f"{what}: expected each id once, found {int(repeated[0])} twice")
+        raise DataError(f"{noun}: expected each id once, found {int(repeated[0])} twice")
     if len(ids) and ordered[0] < 0:
-        raise DataError(f"{what}: expected ids from 0, found {int(ordered[0])}")
+        raise DataError(f"{noun}: expected ids from 0, found {int(ordered[0])}")
     return ids
 
 

@@ -69,17 +69,17 @@ def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> l
     filesystem, place = split_url(name)
     with one_line_errors(name, "look at this table", DataError):
         if filesystem.isfile(place):
-            found = [place]
+            paths = [place]
         elif filesystem.isdir(place):
-            found = [each for each in filesystem.ls(place, detail=False) if not _base(each).startswith(("_", "."))]
+            paths = [part for part in filesystem.ls(place, detail=False) if not _base(part).startswith(("_", "."))]
         else:
-            found = filesystem.glob(place) if any(mark in place for mark in "*?[") else []
-    if not found:
+            paths = filesystem.glob(place) if any(mark in place for mark in "*?[") else []
+    if not paths:
         raise DataError(f"{name}: no such file; expected a file, a folder of part files, or a glob that matches some")
-    one = found == [place]
+    whole_name = filesystem.unstrip_protocol if "://" in name else str
     files = [
-        TableFile(name if one else filesystem.unstrip_protocol(each) if "://" in name else each, filesystem, each)
-        for each in sorted(found, key=_in_order)
+        TableFile(name if part == place else whole_name(part), filesystem, part)
+        for part in sorted(paths, key=_in_order)
     ]
     for file in files:
         if not file.path.endswith(endings):

@@ -70,15 +70,15 @@ def read_triples(folder: str | Path, scratch: str | None = None, *, drop_repeate
 
 def _file(folder: Path, name: str) -> Path | None:
     """The file of this name with any ending of text; None if there is none. Raises DataError for two."""
-    found = [folder / (name + ending) for ending in TEXT_ENDINGS if (folder / (name + ending)).exists()]
-    if len(found) > 1:
-        raise DataError(f"{folder}: expected one file of {name}, found {found[0].name} and {found[1].name}; remove one")
-    return found[0] if found else None
+    files = [folder / (name + ending) for ending in TEXT_ENDINGS if (folder / (name + ending)).exists()]
+    if len(files) > 1:
+        raise DataError(f"{folder}: expected one file of {name}, found {files[0].name} and {files[1].name}; remove one")
+    return files[0] if files else None
 
 
-def _mapped(folder: Path, of: str, scratch: str | None) -> StringIds | None:
+def _mapped(folder: Path, noun: str, scratch: str | None) -> StringIds | None:
     """The names in entity2id.txt or relation2id.txt by number; None without the file. Raises DataError unless the numbers are 0, 1, 2 … once each."""
-    if (path := _file(folder, f"{of}2id")) is None:
+    if (path := _file(folder, f"{noun}2id")) is None:
         return None
     table = _table(path, ("name", "id"), skip=1)
     names, numbers = id_strings(table["name"], lambda row: f"{path}: line {row + 2}", "name"), table["id"]
@@ -111,10 +111,10 @@ def knowledge_graph(
     """
     count, parts = len(relations), {}
     names = (*relations, *(INVERSE + each for each in relations))
-    for split, given in (("train", train), ("valid", valid), ("test", test)):
-        if given is None:
+    for split, rows in (("train", train), ("valid", valid), ("test", test)):
+        if rows is None:
             continue
-        triples = np.asarray(given)
+        triples = np.asarray(rows)
         if triples.ndim != 2 or len(triples) != 3 or triples.dtype.kind not in "iu":
             raise DataError(
                 f"{name}: {split}: expected integers of shape [3, m], got {triples.dtype} {list(triples.shape)}; transpose rows"

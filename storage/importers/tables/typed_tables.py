@@ -111,16 +111,16 @@ def typed_tables(path: str | Path, scratch: str | None = None, features_as: str 
     Errors: ConfigError, with the line, for a mistake in the YAML file; DataError for tables that are missing, malformed, or do not fit each other.
     """
     file = tables_file(path)
-    node_options, edge_options, said = read_tables(file)
-    if said and features_as and absolute_url(said) != absolute_url(features_as):
+    node_options, edge_options, own = read_tables(file)
+    if own and features_as and absolute_url(own) != absolute_url(features_as):
         raise ConfigError(
-            f"{file}: features_as: expected one earlier graph, got {said} there and {features_as}; leave one of them out"
+            f"{file}: features_as: expected one earlier graph, got {own} there and {features_as}; leave one of them out"
         )
-    before = said or features_as
+    before = own or features_as
     earlier, order = (dict.fromkeys(node_options), [*edge_options]) if before is None else learnt_before(before)
-    if others := [name for name in node_options if name not in earlier]:
+    if unknown := [name for name in node_options if name not in earlier]:
         raise ConfigError(
-            f"{file}: expected types among {', '.join(earlier)}, as in the graph of features_as, got {others[0]}"
+            f"{file}: expected types among {', '.join(earlier)}, as in the graph of features_as, got {unknown[0]}"
         )
     nodes = {
         name: TableNodes(name, file.parent, node_options[name], scratch, learnt)
@@ -197,17 +197,17 @@ class TableNodes:
 
     def _read_features(self, earlier: Learnt) -> np.ndarray | FeatureTable | None:
         options, file = self._options, self._features_file
-        said = options.features if isinstance(options.features, tuple) else ()
+        names = options.features if isinstance(options.features, tuple) else ()
         categories = {*options.categories, *options.embedding_columns}
         if file is None or not (options.features or earlier.columns):
             return None
         if file.array is not None:
             return file.features((), categories)
         if earlier.columns:
-            said = earlier.check_names(file.names, file.path, said, categories, options.embedding_columns)
+            names = earlier.check_names(file.names, file.path, names, categories, options.embedding_columns)
             categories |= earlier.categories
-        places = [file.place(column) for column in said] or file.feature_places()
-        return file.features(places, categories, all_named=bool(said))
+        places = [file.place(column) for column in names] or file.feature_places()
+        return file.features(places, categories, all_named=bool(names))
 
     def with_split(self, split: SplitOptions) -> "TableNodes":
         """See `SplitSource`. Raises ConfigError if the table has a split."""
@@ -373,8 +373,8 @@ class _TablesReader:
 
     def _value(self, node: Any, kind: str, name: str) -> Any:
         """A value of the field's type."""
-        if node.id == "sequence" and "tuple" in kind and node.value and all(one.id == "scalar" for one in node.value):
-            return tuple(one.value for one in node.value)
+        if node.id == "sequence" and "tuple" in kind and {entry.id for entry in node.value} == {"scalar"}:
+            return tuple(entry.value for entry in node.value)
         if node.id != "scalar":
             raise self.wrong(node, f"{name}: a single value", "a list" if node.id == "sequence" else "names and values")
         if kind.startswith("tuple") and node.value:
