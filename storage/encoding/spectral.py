@@ -134,30 +134,30 @@ def _largest(
     `known` holds all eigenvectors of eigenvalue 1.
     """
     num_nodes = matrix.walk.shape[0]
-    given = known[:, :count].toarray()
-    wanted = count - given.shape[1]
+    direct = known[:, :count].toarray()
+    num_solved = count - direct.shape[1]
     hidden = sparse.csr_array(known)
     solved_values, solved = np.empty(0), np.empty((num_nodes, 0))
-    for attempt in itertools.count() if wanted else ():
+    for attempt in itertools.count() if num_solved else ():
         dense = np.concatenate([avoided, solved], axis=1)
 
         def apply(vector: np.ndarray, dense: np.ndarray = dense) -> np.ndarray:
             vector = np.asarray(vector).reshape(-1)
-            # The identity moves the spectrum to [0, 2]: near 0, where ARPACK's relative tolerance fails, lies no eigenvalue that is needed.
+            # The identity moves the spectrum to [0, 2], so that no eigenvalue that is needed lies near 0, where ARPACK's relative tolerance fails.
             product = vector + sign * matrix.apply(vector) - _SHIFT * (hidden @ (hidden.T @ vector))
             return product - _SHIFT * (dense @ (dense.T @ vector)) if dense.size else product
 
-        new_values, new = _solve(apply, num_nodes, max(wanted - len(solved_values), 1), attempt)
+        new_values, new = _solve(apply, num_nodes, max(num_solved - len(solved_values), 1), attempt)
         new_values = new_values - 1
-        if len(solved_values) >= wanted and new_values[0] <= solved_values[wanted - 1] + 10 * _TOLERANCE:
+        if len(solved_values) >= num_solved and new_values[0] <= solved_values[num_solved - 1] + 10 * _TOLERANCE:
             break
         # The new vectors are orthogonal to the earlier ones up to the solver's tolerance; this makes it up to rounding.
         new = np.linalg.qr(new - solved @ (solved.T @ new))[0]
         solved_values, solved = np.concatenate([solved_values, new_values]), np.concatenate([solved, new], axis=1)
         order = np.argsort(-solved_values, kind="stable")
         solved_values, solved = solved_values[order], solved[:, order]
-    values = np.concatenate([np.ones(given.shape[1]), solved_values[:wanted]])
-    return values, np.concatenate([given, solved[:, :wanted]], axis=1)
+    values = np.concatenate([np.ones(direct.shape[1]), solved_values[:num_solved]])
+    return values, np.concatenate([direct, solved[:, :num_solved]], axis=1)
 
 
 def _solve(

@@ -296,35 +296,31 @@ def shard_batch(
     ids: pa.Array | None = None,
 ) -> pa.RecordBatch:
     """The columns of graphs.arrow. `split`: int8 [g] codes, by default 0 (none); `original_id`: int64 [g], by default 0, 1, 2 …; `ids`: the source's ids."""
-    num_graphs = len(graphs.num_nodes)
-    node_values = (
-        pa.nulls(int(graphs.num_nodes.sum()))
-        if graphs.node_feature is None
-        else array_from_numpy(np.ascontiguousarray(graphs.node_feature))
-    )
-    ends = [np.ascontiguousarray(end, dtype=index_dtype) for end in graphs.edge_index]
-    edges = {"source": array_from_numpy(ends[0]), "destination": array_from_numpy(ends[1])}
+    num_graphs, feature = len(graphs.num_nodes), graphs.node_feature
+    nodes = pa.nulls(int(graphs.num_nodes.sum())) if feature is None else _column(feature)
+    ends = zip(("source", "destination"), graphs.edge_index, strict=True)
+    edges = {name: _column(values, index_dtype) for name, values in ends}
     if graphs.edge_feature is not None:
-        edges["feature"] = array_from_numpy(np.ascontiguousarray(graphs.edge_feature))
+        edges["feature"] = _column(graphs.edge_feature)
     columns = {
-        "nodes": _lists(graphs.num_nodes, node_values),
+        "nodes": _lists(graphs.num_nodes, nodes),
         "edges": _lists(graphs.num_edges, pa.StructArray.from_arrays(list(edges.values()), list(edges))),
-        "split": array_from_numpy(np.zeros(num_graphs, np.int8) if split is None else np.ascontiguousarray(split)),
-        "original_id": array_from_numpy(
-            np.arange(num_graphs, dtype=np.int64) if original_id is None else np.ascontiguousarray(original_id)
-        ),
+        "split": _column(np.zeros(num_graphs, np.int8) if split is None else split),
+        "original_id": _column(np.arange(num_graphs, dtype=np.int64) if original_id is None else original_id),
     }
     if ids is not None:
         columns["id"] = ids
     if graphs.target is not None:
-        columns["target"] = array_from_numpy(np.ascontiguousarray(graphs.target, np.float32))
+        columns["target"] = _column(graphs.target, "float32")
     if graphs.node_label is not None:
-        columns["node_label"] = _lists(
-            graphs.num_nodes, array_from_numpy(np.ascontiguousarray(graphs.node_label, np.int16))
-        )
+        columns["node_label"] = _lists(graphs.num_nodes, _column(graphs.node_label, "int16"))
     if graphs.pairs is not None and graphs.num_pairs is not None:
-        columns["pairs"] = _lists(graphs.num_pairs, array_from_numpy(np.ascontiguousarray(graphs.pairs, np.int32)))
+        columns["pairs"] = _lists(graphs.num_pairs, _column(graphs.pairs, "int32"))
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _column(values: np.ndarray, dtype: str | None = None) -> pa.Array:
+    return array_from_numpy(np.ascontiguousarray(values, dtype))
 
 
 def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
@@ -374,16 +370,16 @@ def _read_shard(
 
 def _ids(batch: pa.RecordBatch, kind: pa.DataType, where: str) -> pa.Array:
     place = batch.schema.get_field_index("id")
-    found = batch.column(place) if place >= 0 else pa.nulls(0)
-    if found.type != kind or found.null_count:
+    ids = batch.column(place) if place >= 0 else pa.nulls(0)
+    if ids.type != kind or ids.null_count:
         raise FormatError(
-            f"{where}: column 'id': expected {kind} without nulls, found {found.type}; ingest the graphs again"
+            f"{where}: column 'id': expected {kind} without nulls, found {ids.type}; ingest the graphs again"
         )
     try:
-        found.validate(full=True)
+        ids.validate(full=True)
     except pa.ArrowInvalid as error:
         raise FormatError(f"{where}: column 'id': {one_line(error)}; the file is corrupt") from None
-    return found
+    return ids
 
 
 def _node_labels(batch: pa.RecordBatch, node_ptr: np.ndarray, manifest: GraphSetManifest, where: str) -> np.ndarray:

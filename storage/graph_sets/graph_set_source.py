@@ -74,7 +74,7 @@ def _joined(rows: Iterable[np.ndarray | None], dtype: str | None) -> np.ndarray 
 
 
 def _problem(info: GraphSetInfo, graph: RawGraph) -> str | None:
-    """What is wrong with the graph; None if it fits the info."""
+    """The reason why the graph does not fit the info; None if it fits."""
     edges, num_nodes = graph.edge_index, graph.num_nodes
     if not 0 < num_nodes <= np.iinfo(info.index_dtype).max:
         return f"expected 1 to {np.iinfo(info.index_dtype).max} nodes, got {num_nodes}"

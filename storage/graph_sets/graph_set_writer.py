@@ -51,16 +51,16 @@ def write_graphs(
     *,
     overwrite: bool = False,
     scratch: str | None = None,
-    found: Callable[[GraphSetInfo], GraphSetInfo] = lambda info: info,
+    narrowed: Callable[[GraphSetInfo], GraphSetInfo] = lambda info: info,
 ) -> GraphSetManifest:
     """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard; memory holds one batch.
 
-    `rejects` are read after all shards. Then `found` may narrow the schemas and classes of the info to the values that occurred. `scratch`: a local directory
+    `rejects` are read after all shards. Then `narrowed` may narrow the schemas and classes of the info to the values that occurred. `scratch`: a local directory
     for files on their way to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph, ConflictError if another writer was
     first, FormatError if writing fails.
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
-        return writer.commit(_write(writer, info, shards, rejects, found))
+        return writer.commit(_write(writer, info, shards, rejects, narrowed))
 
 
 def _write(
@@ -68,7 +68,7 @@ def _write(
     info: GraphSetInfo,
     shards: Iterable[pa.RecordBatch],
     rejects: Iterable[Reject],
-    found: Callable[[GraphSetInfo], GraphSetInfo],
+    narrowed: Callable[[GraphSetInfo], GraphSetInfo],
 ) -> GraphSetManifest:
     offsets = [0]
     measure = GraphSetMeasure(len(info.target_names), info.split_names, info.node, info.edge)
@@ -99,7 +99,7 @@ def _write(
     if rejected:
         info = replace(info, provenance={**info.provenance, "rejected": ", ".join(rejected)})
     return GraphSetManifest(
-        **vars(found(info)),
+        **vars(narrowed(info)),
         num_graphs=offsets[-1],
         num_nodes=statistics.nodes.total,
         num_edges=statistics.edges.total,

@@ -1,6 +1,6 @@
 """Graphs, sets of graphs and tables of Python libraries: finds the reader of an object by its type.
 
-Readers are imported when they are used: whoever imports a module of `storage.importers`, such as the options of a command line, imports this one.
+Readers are imported when they are used, since an import of any module in `storage.importers`, such as options of a command line, imports this module.
 """
 
 import json

@@ -70,8 +70,8 @@ class RowSplit:
     def codes(self, num_rows: int) -> np.ndarray:
         """int8 [num_rows]: each row's code, 0: in no part."""
         codes = np.zeros(num_rows, np.int8)
-        there = self.row < num_rows
-        codes[self.row[there]] = self.code[there]
+        inside = self.row < num_rows
+        codes[self.row[inside]] = self.code[inside]
         return codes
 
 
@@ -207,14 +207,14 @@ class SmilesTable:
         is_number = self.info.id_kind == "number"
         return pa.array([int(text) if is_number and text else text for text in texts], ID_TYPES[self.info.id_kind])
 
-    def _column(self, names: list[str], wanted: str) -> int:
-        if names.count(wanted) != 1:
+    def _column(self, names: list[str], name: str) -> int:
+        if names.count(name) != 1:
             kind = "the header has" if self._has_header else "there are the columns"
             raise ConfigError(
-                f"{self._path}: expected one column {wanted!r}, {kind} {', '.join(names)[:200]}; "
+                f"{self._path}: expected one column {name!r}, {kind} {', '.join(names)[:200]}; "
                 "set --table.smiles, --table.targets, --table.split_column or --table.header no"
             )
-        return names.index(wanted)
+        return names.index(name)
 
     def _first_line(self) -> list[str]:
         if (first := next(self._rows(skip_header=False), None)) is not None:

@@ -34,10 +34,10 @@ class ColumnRoles:
 
     def __str__(self) -> str:
         parts = {"targets": self.targets, "id": () if self.id is None else (self.id,), "unused": self.unused}
-        return "; ".join(f"{part} {', '.join(map(_shown, names)) or 'none'}" for part, names in parts.items())
+        return "; ".join(f"{part} {', '.join(map(_printable, names)) or 'none'}" for part, names in parts.items())
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     return name or "''"
 
 

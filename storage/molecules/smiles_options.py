@@ -12,7 +12,7 @@ TABLE_ENDINGS = (*tables.TABLE_ENDINGS, *(".smi" + packed for packed in tables.C
 
 @dataclass(frozen=True)
 class SmilesOptions:
-    """How to read a table of SMILES."""
+    """Options for a table of SMILES."""
 
     smiles: str = "smiles"
     """Column of the SMILES, or of CXSMILES with an extension |…| after a space. Without header, `0` is the first column."""
@@ -25,7 +25,7 @@ class SmilesOptions:
     header: bool = True
     """Whether the first line holds column names; otherwise columns are named by their number, from 0."""
     delimiter: str = ","
-    """One character, or `tab`."""
+    """Delimiter: one character, or `tab`."""
     split_column: str | None = None
     """Column with train, valid (or val) or test; empty or `NA`: in no part."""
     split_file: str | None = None

@@ -65,7 +65,7 @@ def split_of_nodes(
 
 
 def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
-    """How many of `count` rows train, validate and test. As in scikit-learn, validation and test sizes are rounded up; at least one row trains."""
+    """The numbers of rows, out of `count`, that train, validate and test. As in scikit-learn, the last two are rounded up; at least one row trains."""
     valid = min(ceil(shares[1] * count), count - 1)
     test = min(ceil(shares[2] * count), count - 1 - valid) if len(shares) > 2 else 0
     return [count - valid - test, valid, test]
@@ -82,7 +82,7 @@ def _of_each_class(group: np.ndarray, sizes: list[int], order: np.ndarray) -> np
 
 
 def _stratified(count: np.ndarray, size: int) -> np.ndarray:
-    """How many rows of each class a sample of `size` rows has: proportional, largest remainders rounded up, as in scikit-learn."""
+    """The number of rows of each class in a sample of `size` rows: proportional, largest remainders rounded up, as in scikit-learn."""
     share = count * (size / count.sum())
     taken = np.floor(share).astype(np.int64)
     taken[np.argsort(taken - share, kind="stable")[: size - taken.sum()]] += 1

@@ -1,1 +1,1 @@
-"""What ingestion measures of a graph and keeps in its manifest. Imports: storage.format, storage.external_sort, core."""
+"""Statistics that ingestion measures and stores in the manifest. Imports: storage.format, storage.external_sort, core."""

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -219,7 +220,6 @@ class EdgeMeasure:
             alone = self._no_in_edge & (self._num_out == 0) if self._is_one_type else self._no_in_edge
             num_isolated = int(np.count_nonzero(alone))
         weighted = self._weighted if self._least_weight >= 0 else np.zeros_like(self._weighted)
-        num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, self._agreement, weighted)
         return GraphStatistics(
             in_degree=in_degree,
             out_degree=out_degree,
@@ -230,10 +230,7 @@ class EdgeMeasure:
             symmetric_columns=(self._is_one_type and _is_symmetric(self._columns)) if len(self._factor) else None,
             edge_fingerprint=_hexadecimal(np.concatenate([self._ends, self._columns])),
             feature=feature,
-            num_labelled=num_labelled,
-            class_counts=class_counts,
-            splits=splits,
-            node_digest=node_digest,
+            **_measure_parts(nodes, self._agreement, weighted),
             least_weight=self._least_weight if np.isfinite(self._least_weight) else None,
             edge_columns=self._edge_columns.result(),
         )
@@ -243,7 +240,6 @@ def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | No
     """Statistics of nodes alone, for a type whose edges are counted by relation."""
     none = CountStatistics(nodes.num_nodes, 0, 0, 0, (nodes.num_nodes,))
     no_edges = np.zeros((nodes.num_sets, 2), np.int64)
-    num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, no_edges, no_edges)
     return GraphStatistics(
         in_degree=none,
         out_degree=none,
@@ -254,10 +250,7 @@ def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | No
         symmetric_columns=None,
         edge_fingerprint=_hexadecimal(np.zeros((6, 2), np.uint64)),
         feature=feature,
-        num_labelled=num_labelled,
-        class_counts=class_counts,
-        splits=splits,
-        node_digest=node_digest,
+        **_measure_parts(nodes, no_edges, no_edges),
     )
 
 
@@ -277,10 +270,8 @@ def _is_symmetric(sums: np.ndarray) -> bool:
     return bool(np.array_equal(every - up - loops, up))
 
 
-def _measure_parts(
-    nodes: NodeColumns, agreement: np.ndarray, weighted: np.ndarray
-) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...], str]:
-    """(number of labelled nodes, class counts, split sets, digest of the nodes' columns)."""
+def _measure_parts(nodes: NodeColumns, agreement: np.ndarray, weighted: np.ndarray) -> dict[str, Any]:
+    """The fields of `GraphStatistics` for labels and splits."""
     is_value = nodes.label is not None and nodes.label.dtype.kind == "f"
     num_sets, num_classes = nodes.num_sets, None if is_value else nodes.num_classes
     kept = num_classes if num_classes and num_classes * (1 + len(SPLIT_NAMES) * num_sets) <= MAX_CLASS_COUNTS else 0
@@ -311,7 +302,8 @@ def _measure_parts(
                 weighted_homophily=_rounded(weighted[index, 1] / weighted[index, 0]) if weighted[index, 0] else None,
             )
         )
-    return num_labelled, class_counts, tuple(splits), identity.hexdigest()
+    counts = {"num_labelled": num_labelled, "class_counts": class_counts}
+    return {**counts, "splits": tuple(splits), "node_digest": identity.hexdigest()}
 
 
 def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -47,7 +47,7 @@ _SIGNAL = 0.23  # standard deviation of a centroid's entries; the noise has 1
 
 @dataclass(frozen=True)
 class SyntheticMagOptions:
-    """What `synthetic-mag` generates."""
+    """Options of the graph `synthetic-mag`."""
 
     scale: float = 1.0
     """Size of the graph relative to ogbn-mag, which has 1.9 million nodes and 21 million edges."""

@@ -30,7 +30,7 @@ _HUB_FLOOR = (
 
 @dataclass(frozen=True)
 class SyntheticOptions:
-    """What to generate. Defaults give the graph of `make run`."""
+    """Options of the graph `synthetic`. Defaults give the graph of `make run`."""
 
     num_nodes: int = 20_000
     """Number of nodes."""

@@ -43,7 +43,7 @@ def draw_pairs(
         mixing = _unit(hash64(keys[1], np.uint64(node)))
         cross_below = cross_scale * (mixing * mixing)
         position, own_size = node - offset[community], offset[community + 1] - offset[community]
-        here = (position + 1) / own_size
+        own_share = (position + 1) / own_size
         kept = 0
         for j in range(num_draws):
             counter = node * max_draws + j
@@ -62,8 +62,8 @@ def draw_pairs(
             if target_position >= target_size:
                 continue
             # Pairs point from later to earlier nodes by (position / size, class), so that no pair has two owners.
-            there = (target_position + 1) / target_size
-            if not (there < here or (there == here and target_class < community)):
+            target_share = (target_position + 1) / target_size
+            if not (target_share < own_share or (target_share == own_share and target_class < community)):
                 continue
             target = offset[target_class] + target_position
             # Draws are nearly in order, so insertion is short. A target that is already there is the same pair.

@@ -114,9 +114,9 @@ def value_place(names: Sequence[str], known: Collection[str], key: int | None, w
     named = [place for place in others if names[place].strip().lower() in known]
     chosen = named if len(named) == 1 else others
     if len(chosen) != 1:
-        beside = "" if key is None else f" beside the ids in {names[key]!r}"
+        but_ids = "" if key is None else f" beside the ids in {names[key]!r}"
         raise DataError(
-            f"{where}: expected a column '{next(iter(known))}' or one column{beside}, found {listed(names)}"
+            f"{where}: expected a column '{next(iter(known))}' or one column{but_ids}, found {listed(names)}"
         )
     return chosen[0]
 

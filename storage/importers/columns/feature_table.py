@@ -123,17 +123,15 @@ class FeatureTable:
 
     @staticmethod
     def _fill_category(into: np.ndarray, column: pa.ChunkedArray, learnt: FeatureColumn) -> None:
-        distinct = pc.unique(column)
-        texts = distinct.to_pylist()
-        if learnt.kind == "embedded":
-            into[:, 0] = np.asarray(pc.index_in(column, pa.array(learnt.values, pa.string())).fill_null(-1)) + 1
-            return
         if learnt.kind == "hashed":
-            places = [-1 if text is None else _hashed(text, learnt.width) for text in texts]
+            distinct = pc.unique(column)
+            places = [-1 if text is None else _hashed(text, learnt.width) for text in distinct.to_pylist()]
+            place = np.array(places, np.int64)[np.asarray(pc.index_in(column, distinct, skip_nulls=False))]
         else:
-            known = {value: place for place, value in enumerate(learnt.values)}
-            places = [known.get(text, -1) for text in texts]
-        place = np.array(places, np.int64)[np.asarray(pc.index_in(column, distinct, skip_nulls=False))]
+            place = np.asarray(pc.index_in(column, pa.array(learnt.values, pa.string())).fill_null(-1))
+        if learnt.kind == "embedded":
+            into[:, 0] = place + 1
+            return
         rows = np.flatnonzero(place >= 0)
         into[rows, place[rows]] = 1
 

@@ -210,18 +210,10 @@ def array_nodes(
     return ArrayGraph(name, num_nodes, _NONE, _NONE, feature=feature, label=label, split=split, node_time=node_time)
 
 
-def array_edges(
-    name: str,
-    src: np.ndarray,
-    dst: np.ndarray,
-    edge_weight: np.ndarray | None = None,
-    edge_feature: np.ndarray | None = None,
-    edge_time: np.ndarray | None = None,
-    links: Links | None = None,
-) -> ArrayGraph:
-    """The edges and held-out links of one relation of a typed graph; src and dst are rows of the source and the target type. DataError as `ArrayGraph`."""
-    columns: dict[str, Any] = {"edge_weight": edge_weight, "edge_feature": edge_feature, "edge_time": edge_time}
-    return ArrayGraph(name, 0, src, dst, links=links, **columns)
+def array_edges(name: str, src: np.ndarray, dst: np.ndarray, edge_weight: Any = None, **columns: Any) -> ArrayGraph:
+    """The edges of one relation of a typed graph; src and dst are rows of the source and the target type. `columns`: edge_feature, edge_time, and held-out
+    links. DataError as `ArrayGraph`."""
+    return ArrayGraph(name, 0, src, dst, edge_weight, **columns)
 
 
 def node_chunks(

@@ -8,9 +8,9 @@ from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.importers.memory.graph_objects import (
     SPLIT_ENTRIES,
+    node_columns,
     only_graph,
     split_of,
-    stored_split,
     tell_unread,
 )
 
@@ -48,14 +48,11 @@ def dgl_graph(
     for frame, entry in named:
         if entry is not None and entry not in getattr(graph, frame):
             raise DataError(f"{name}: {frame} has no {entry!r}, only {sorted(getattr(graph, frame).keys())}")
-    num_nodes = int(graph.num_nodes())
-    return ArrayGraph(
-        name=name,
-        num_nodes=num_nodes,
-        **_edge_columns(name, graph.edges(), graph.edata, edge_weight, edge_feature, edge_time),
-        **_node_columns(graph.ndata, feature, label, node_time, split_idx, num_nodes, name),
-        num_classes=num_classes,
-    )
+    num_nodes, entries = int(graph.num_nodes()), {"feature": feature, "label": label, "node_time": node_time}
+    edges = _edge_columns(name, graph.edges(), graph.edata, edge_weight, edge_feature, edge_time)
+    tell_unread(name, graph.ndata, (*entries.values(), *SPLIT_ENTRIES))
+    nodes = node_columns(graph.ndata.get, entries, split_idx, num_nodes, name)
+    return ArrayGraph(name=name, num_nodes=num_nodes, **edges, **nodes, num_classes=num_classes)
 
 
 def typed_dgl_graph(
@@ -78,20 +75,19 @@ def typed_dgl_graph(
     """
     if edge_weight is None and any("weight" in graph.edges[kind].data for kind in graph.canonical_etypes):
         edge_weight = "weight"
-    nodes = {}
+    nodes, entries = {}, {"feature": feature, "label": label, "node_time": node_time}
     for node_type in graph.ntypes:
         num_nodes, where = int(graph.num_nodes(node_type)), f"{name}: {node_type}"
         data = graph.nodes[node_type].data
-        time = node_time if node_time in data else None
-        columns = _node_columns(data, feature, label, time, None, num_nodes, where)
-        nodes[node_type] = array_nodes(where, num_nodes, **columns)
+        tell_unread(where, data, (*entries.values(), *SPLIT_ENTRIES))
+        nodes[node_type] = array_nodes(where, num_nodes, **node_columns(data.get, entries, None, num_nodes, where))
     relations = {}
     for kind in graph.canonical_etypes:
         data = graph.edges[kind].data
-        entries = (entry if entry in data else None for entry in (edge_weight, edge_feature, edge_time))
+        present = (entry if entry in data else None for entry in (edge_weight, edge_feature, edge_time))
         each = Relation(*kind)
         where = f"{name}: {each}"
-        relations[each] = array_edges(where, **_edge_columns(where, graph.edges(etype=kind), data, *entries))
+        relations[each] = array_edges(where, **_edge_columns(where, graph.edges(etype=kind), data, *present))
     for entry in (edge_weight, edge_feature, edge_time):
         if entry is not None and not any(entry in graph.edges[kind].data for kind in graph.canonical_etypes):
             raise DataError(f"{name}: no relation's edge data has {entry!r}")
@@ -107,21 +103,3 @@ def _edge_columns(
     tell_unread(name, data, names.values())
     columns = {column: None if entry is None else data[entry] for column, entry in names.items()}
     return {"src": ends[0], "dst": ends[1], **columns}
-
-
-def _node_columns(
-    data: Mapping[str, Any],
-    feature: str,
-    label: str,
-    node_time: str | None,
-    split_idx: Mapping[str, Any] | None,
-    num_nodes: int,
-    name: str,
-) -> dict[str, Any]:
-    tell_unread(name, data, (feature, label, node_time, *SPLIT_ENTRIES))
-    return {
-        "feature": data.get(feature),
-        "label": data.get(label),
-        "split": stored_split(data.get, split_idx, num_nodes, name),
-        "node_time": None if node_time is None else data[node_time],
-    }

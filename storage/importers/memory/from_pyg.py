@@ -11,9 +11,9 @@ from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edg
 from graphmill.storage.importers.memory.as_array import as_array
 from graphmill.storage.importers.memory.graph_objects import (
     SPLIT_ENTRIES,
+    node_columns,
     only_graph,
     split_of,
-    stored_split,
     tell_unread,
 )
 
@@ -58,13 +58,7 @@ def pyg_graph(
                 "call it node_time or edge_time"
             )
         (edges if len(time) == num_edges else nodes)["edge_time" if len(time) == num_edges else "node_time"] = time
-    return ArrayGraph(
-        name=name,
-        num_nodes=num_nodes,
-        **edges,
-        **nodes,
-        num_classes=num_classes,
-    )
+    return ArrayGraph(name=name, num_nodes=num_nodes, **edges, **nodes, num_classes=num_classes)
 
 
 def _temporal_graph(data, name: str) -> ArrayGraph:
@@ -146,9 +140,5 @@ def _read_of(store, edges: dict[str, Any]) -> frozenset[str]:
 
 
 def _node_columns(store, split_idx: Mapping[str, object] | None, num_nodes: int, name: str) -> dict[str, Any]:
-    return {
-        "feature": getattr(store, "x", None),
-        "label": getattr(store, "y", None),
-        "split": stored_split(lambda key: getattr(store, key, None), split_idx, num_nodes, name),
-        "node_time": getattr(store, "node_time", None),
-    }
+    entries = {"feature": "x", "label": "y", "node_time": "node_time"}
+    return node_columns(lambda key: getattr(store, key, None), entries, split_idx, num_nodes, name)

@@ -60,7 +60,7 @@ def ingest_graphs(
     written, info = batches(), readings[-1].info
     if drawn:
         info, written = resplit(info, batches, drawn)
-    return write_graphs(url, info, written, overwrite=overwrite, found=lambda each: readings[-1].found(each))
+    return write_graphs(url, info, written, overwrite=overwrite, narrowed=lambda info: readings[-1].narrowed(info))
 
 
 class _Reading:
@@ -78,8 +78,8 @@ class _Reading:
         if self._key is None and (rows := split_of(graphs, split)) is not None:
             ends = [int(as_array(part, f"{name}: split").max(initial=-1)) for part in rows.values()]
             self._code = rows_split(rows, len(graphs) if isinstance(graphs, Sized) else max(ends) + 1, name)[:, 0]
-        columns, held = graph_columns(first, f"{name}: graph 0")
-        tell_unread(name, held, (*_READ, self._key))
+        columns, entries = graph_columns(first, f"{name}: graph 0")
+        tell_unread(name, entries, (*_READ, self._key))
         y, num_nodes = columns["y"], columns["num_nodes"]
         if labelled is None and y is not None:
             labelled = "nodes" if y.shape in ((num_nodes,), (num_nodes, 1)) and num_nodes > 1 else "graphs"
@@ -144,7 +144,7 @@ class _Reading:
         self._parts.add(part)
         return _CODES[part]
 
-    def found(self, info: GraphSetInfo) -> GraphSetInfo:
+    def narrowed(self, info: GraphSetInfo) -> GraphSetInfo:
         """The info with the numbers of categories and classes of all graphs."""
         for kind in ("node", "edge"):
             schema = getattr(info, kind)
@@ -168,11 +168,11 @@ def graph_columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]
     if not getattr(graph, "is_homogeneous", True) or hasattr(graph, "node_types"):
         raise DataError(f"{where}: expected a graph of one type of nodes, got {type(graph).__name__} of several")
     if hasattr(graph, "ndata"):
-        held: Any = {**graph.edata, **graph.ndata}
+        entries: Any = {**graph.edata, **graph.ndata}
         ends, rows = graph.edges(), (graph.ndata.get("feat"), graph.edata.get("feat"))
         y, num_nodes = graph.ndata.get("label"), graph.num_nodes()
     elif getattr(graph, "edge_index", None) is not None:
-        held, ends, rows = getattr(graph, "keys", tuple)(), graph.edge_index, (graph.x, graph.edge_attr)
+        entries, ends, rows = getattr(graph, "keys", tuple)(), graph.edge_index, (graph.x, graph.edge_attr)
         y, num_nodes = graph.y, graph.num_nodes
     else:
         raise DataError(f"{where}: expected PyG's Data with edge_index or a DGLGraph, got {type(graph).__name__}")
@@ -185,4 +185,4 @@ def graph_columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]
         columns["y"] = as_array([y] if np.ndim(y) == 0 else y, f"{where}: y")
     if label is not None:  # labels the graph
         columns["y"] = columns["y"].reshape(1, -1)
-    return columns, held
+    return columns, entries

@@ -51,6 +51,18 @@ def stored_split(
     return named
 
 
+def node_columns(
+    get: Callable[[str], Any],
+    entries: Mapping[str, str | None],
+    split_idx: Mapping[str, Any] | None,
+    num_nodes: int,
+    name: str,
+) -> dict[str, Any]:
+    """The node columns of an `ArrayGraph`: those in `entries` (the object's entry by column), and the split. DataError as `stored_split`."""
+    columns = {column: None if entry is None else get(entry) for column, entry in entries.items()}
+    return {**columns, "split": stored_split(get, split_idx, num_nodes, name)}
+
+
 def tell_unread(name: str, entries: Iterable[str], read: Iterable[str | None]) -> None:
     """Warns, in one line, of the entries of an object that its importer does not read."""
     if unread := sorted(entry for entry in set(entries) - set(read) if not entry.startswith("_")):

@@ -102,11 +102,7 @@ def long_range(folder: Path, name: str) -> GraphSetSource:
     """A set of the Long Range Graph Benchmark (arXiv:2206.08164): superpixels with node classes, peptides, or contacts of atoms."""
     superpixels, read = name.endswith("-sp"), read_pickle if name.endswith("-sp") else read_torch
     ending = "pickle" if superpixels else "pt"
-    kind: dict[str, dict[str, Any]] = {
-        "pascalvoc-sp": {"labelled": "nodes", "num_classes": 21},
-        "coco-sp": {"labelled": "nodes", "num_classes": 81},
-    }
-    kind |= {"pcqm-contact": {"labelled": "pairs"}}
+    num_classes = {"pascalvoc-sp": 21, "coco-sp": 81}.get(name)
     targets = {"peptides-func": _FUNCTIONS, "peptides-struct": _STRUCTURE}.get(name, ())
     node, edge = (RowSchema(14, "float32"), RowSchema(2, "float32")) if superpixels else (ATOMS, BONDS)
     info = GraphSetInfo(
@@ -115,8 +111,9 @@ def long_range(folder: Path, name: str) -> GraphSetSource:
         edge,
         target_names=targets,
         split_names=_PARTS,
+        labelled="pairs" if name == "pcqm-contact" else "nodes" if num_classes else None,
+        num_classes=num_classes,
         provenance={"source": f"{name} of the Long Range Graph Benchmark"},
-        **kind.get(name, {}),
     )
     remapped = np.full(91, -1)
     remapped[np.setdiff1d(np.arange(91), _COCO_UNUSED)] = np.arange(81)

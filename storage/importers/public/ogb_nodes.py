@@ -147,20 +147,15 @@ def _node_meta(name: str) -> Mapping[str, str]:
 
 def set_folder(name: str, meta: Mapping[str, str], root: str | Path, download: bool, progress: Progress | None) -> Path:
     """The folder of the set, which is downloaded if it is missing and `download`. Raises DataError that says what to put where."""
-    folder = Path(root) / name.replace("-", "_")
-    if not folder.exists() or not any(folder.iterdir()):
-        _fetch(name, meta, folder, download, progress)
-    return folder
-
-
-def _fetch(name: str, meta: Mapping[str, str], folder: Path, download: bool, progress) -> None:
-    reason = "downloading is off"
+    folder, reason = Path(root) / name.replace("-", "_"), "downloading is off"
+    if folder.exists() and any(folder.iterdir()):
+        return folder
     if download:
         try:
             if folder.exists():
                 folder.rmdir()
             download_archive(meta["url"], meta["download_name"], folder, progress)
-            return
+            return folder
         except DataError as error:
             reason = f"its download failed: {error}"
     raise DataError(

@@ -1,7 +1,7 @@
 """One table of edges (Parquet, Arrow, CSV, SNAP text or Matrix Market), streamed in record batches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, E
 from graphmill.storage.importers.tables.matrix_market import MatrixMarket, read_matrix_market
 from graphmill.storage.importers.tables.table import READ_ROWS, Table, TableBlock
 from graphmill.storage.importers.tables.table_files import table_files
-from graphmill.storage.importers.tables.text_table import FieldError, TextTable
+from graphmill.storage.importers.tables.text_table import FieldError, TextFormat, TextTable
 from graphmill.storage.ingestion.string_ids import id_strings, is_text_type
 
 READ_EDGES = READ_ROWS
@@ -83,22 +83,11 @@ class EdgeFile:
 
     @cached_property
     def _table(self) -> Table:
-        options = self.options
-
-        def table(preamble: int) -> Table:
-            return Table(
-                self.path,
-                self._is_row,
-                option=f"{self._flag}header",
-                header=options.header,
-                delimiter=options.delimiter,
-                preamble=preamble,
-                endings=EDGE_ENDINGS,
-            )
-
-        read = table(0)
-        first = read.parts[0]
-        return table(1) if isinstance(first, TextTable) and first.banner.startswith("%%MatrixMarket") else read
+        form = TextFormat(self._is_row, f"{self._flag}header", self.options.header, self.options.delimiter)
+        table = Table(self.path, form, EDGE_ENDINGS)
+        first = table.parts[0]
+        is_matrix = isinstance(first, TextTable) and first.banner.startswith("%%MatrixMarket")
+        return Table(self.path, replace(form, preamble=1), EDGE_ENDINGS) if is_matrix else table
 
     def _is_row(self, fields: list[str]) -> bool | None:
         """Whether the first line holds values: its first two fields are numbers, and no field is a column's name."""

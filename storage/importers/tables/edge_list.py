@@ -16,10 +16,7 @@ from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
 from graphmill.storage.importers.columns.column_roles import listed, role_of
 from graphmill.storage.importers.columns.feature_table import FeatureTable, Learnt, learnt_before
-from graphmill.storage.importers.columns.role_table import (
-    ColumnRole,
-    base_name,
-)
+from graphmill.storage.importers.columns.role_table import ColumnRole, base_name
 from graphmill.storage.importers.tables.edge_file import READ_EDGES, EdgeFile, RawEdges, most_nodes
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.importers.tables.node_columns import NodeFile

@@ -14,7 +14,7 @@ ENDINGS_SAID = ".parquet, .arrow, .feather, .csv, .tsv or .txt (the last three a
 
 @dataclass(frozen=True)
 class EdgeListOptions:
-    """How to read the files of an edge list."""
+    """Options for the files of an edge list."""
 
     src: str = "src"
     """Column of an edge's source."""
@@ -31,7 +31,7 @@ class EdgeListOptions:
     node_header: bool | None = None
     """Whether text files of node columns start with column names; None: they do if no field in the first line is a value."""
     delimiter: str | None = None
-    """One character; None: the first of tab, comma, semicolon and space in the first line. A run of spaces is one delimiter, and so
+    """Delimiter, one character; None: the first of tab, comma, semicolon and space in the first line. A run of spaces is one delimiter, and so
     is a run of tabs and spaces, unless `delimiter` is set or the columns have names."""
     compact_ids: bool = False
     """Number the ids that occur 0, 1, 2 … in ascending order (strings in order of appearance) and keep the originals; otherwise ids are rows."""

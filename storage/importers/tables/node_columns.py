@@ -33,7 +33,7 @@ from graphmill.storage.importers.columns.column_values import SPLIT_CODES, check
 from graphmill.storage.importers.columns.feature_table import FeatureTable
 from graphmill.storage.importers.memory.array_graph import label_column, load_npy, split_column, time_column
 from graphmill.storage.importers.tables.table import Table
-from graphmill.storage.importers.tables.text_table import FieldError, TextTable
+from graphmill.storage.importers.tables.text_table import FieldError, TextFormat, TextTable
 from graphmill.storage.ingestion.string_ids import StringIds, id_strings, is_text_type
 
 _OPTION = "--edge-list.node-header"
@@ -92,7 +92,7 @@ class NodeFile:
                 return None
             return is_row_of_ids(fields) if of_ids else _is_row(fields)
 
-        self.table = Table(path, is_row, option=option, header=header)
+        self.table = Table(path, TextFormat(is_row, option, header))
         self.names = self.table.names
         self.key = key_place(self.names, id_column, self.path)
         self._check_comment()
@@ -206,7 +206,7 @@ class NodeFile:
     def _widen(self, kinds: dict[int, pa.DataType]) -> None:
         """Changes the types of all columns that are no numbers in the first block at once: a parse for each would take long."""
         asked = dict.fromkeys((place for place, kind in kinds.items() if kind == pa.float64()), pa.string())
-        for block in self.table.blocks(asked, required=False, skip_blank=False, hashes=self.key is not None):
+        for block in self.table.blocks(asked, required=False, hashes=self.key is not None):
             for place, column in zip(asked, _with_nulls(block.table).columns, strict=True):
                 texts = [text for text in pc.unique(column).to_pylist() if text is not None]
                 if not all(map(is_number, texts)):
@@ -221,11 +221,8 @@ class NodeFile:
         schema = pa.schema(
             [(str(place), pa.float32() if kind == pa.float64() else kind) for place, kind in kinds.items()]
         )
-        blocks = self.table.blocks(
-            kinds, required=False, skip_blank=False, num_threads=num_cores(), hashes=self.key is not None
-        )
-        tables = []
-        for block in blocks:
+        tables, has_ids = [], self.key is not None
+        for block in self.table.blocks(kinds, required=False, num_threads=num_cores(), hashes=has_ids):
             tables.append(_with_nulls(block.table).cast(schema))
             if 1 < len(kinds) == len(self.names) and all(column.null_count for column in tables[-1].columns):
                 empty = np.logical_and.reduce([np.asarray(column.is_null()) for column in tables[-1].columns])
@@ -306,14 +303,14 @@ class NodeFile:
                 return _checked_numbers(numbers, f"{self.path}: {noun}")
         if not is_text:
             raise DataError(f"{self.path}: {noun}: expected strings, found {self.table.types[place]}")
-        blocks = self.table.blocks({place: pa.string()}, required=True, skip_blank=False, hashes=True)
+        blocks = self.table.blocks({place: pa.string()}, required=True, hashes=True)
         return _numbered(((block.table.column(0), block.where) for block in blocks), noun, folder)
 
     def _has_leading_zeros(self, place: int) -> bool:
         """Whether text has ids such as 007 or 0x1f, which are not the numbers 7 and 31."""
         if not self.table.is_text:
             return False
-        blocks = self.table.blocks({place: pa.string()}, required=False, skip_blank=False, hashes=True)
+        blocks = self.table.blocks({place: pa.string()}, required=False, hashes=True)
         return any(pc.any(pc.match_substring_regex(block.table.column(0), r"^-?0[0-9xX]")).as_py() for block in blocks)
 
     def keys(self, *, strings: bool) -> np.ndarray | pa.LargeStringArray | None:

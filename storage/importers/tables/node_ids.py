@@ -108,7 +108,7 @@ def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, m
 
 
 def _reordered(column: np.ndarray, order: np.ndarray | None, missing: float) -> np.ndarray:
-    """The rows of a column in this order (None: as they are), `missing` where the order is -1."""
+    """The rows of a column in this order (None: as they are); -1 in the order gives `missing`."""
     if order is None or (known := order >= 0).all():
         return column if order is None else column[order]
     rows = np.full((len(order), *column.shape[1:]), missing, column.dtype)

@@ -12,7 +12,7 @@ from graphmill.core.errors import DataError
 from graphmill.storage.importers.columns.column_roles import listed
 from graphmill.storage.importers.tables.edge_list_options import TABLE_ENDINGS
 from graphmill.storage.importers.tables.table_files import UNREADABLE, TableFile, table_files
-from graphmill.storage.importers.tables.text_table import IsRow, TextTable
+from graphmill.storage.importers.tables.text_table import TextFormat, TextTable
 
 READ_ROWS = 1 << 20
 
@@ -32,19 +32,16 @@ class ColumnarFile:
 
     def __init__(self, file: TableFile) -> None:
         self.file = file
-        with self._read() as (schema, _, num_rows):
+        with _Opened(file) as (schema, _, num_rows):
             self.names, self.num_rows = schema.names, num_rows
             # Arrow gives a column of nulls alone the type null.
             self.types = [pa.float64() if pa.types.is_null(kind) else kind for kind in schema.types]
         if len(set(self.names)) < len(self.names):
             raise DataError(f"{file.name}: expected different names of columns, found {listed(self.names)}")
 
-    def _read(self) -> "_Opened":
-        return _Opened(self.file)
-
     def blocks(self, places: Sequence[int], rows: int = READ_ROWS) -> Iterator[TableBlock]:
         done = 0
-        with self._read() as (_, batches, _):
+        with _Opened(self.file) as (_, batches, _):
             for batch in batches([self.names[place] for place in places], rows):
                 columns = {str(place): batch.column(self.names[place]) for place in places}
                 columns |= {
@@ -103,29 +100,13 @@ def _arrow_batches(batches: Iterator[pa.RecordBatch]) -> Callable[[list[str], in
 class Table:
     """Columns by index, 0, 1 … All files have the same columns; rows follow in the order of the files' names.
 
-    `is_row`, `option`, `header`, `delimiter`, `preamble`: see `TextTable`. DataError for files that are missing, unreadable, or have other columns than the
-    first.
+    DataError for files that are missing, unreadable, or have other columns than the first.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        is_row: IsRow,
-        *,
-        option: str,
-        header: bool | None = None,
-        delimiter: str | None = None,
-        preamble: int = 0,
-        endings: tuple[str, ...] = TABLE_ENDINGS,
-    ) -> None:
+    def __init__(self, path: str | Path, form: TextFormat, endings: tuple[str, ...] = TABLE_ENDINGS) -> None:
         self.path = str(path)
         self.files = table_files(path, endings)
-        parts = [
-            TextTable(file, is_row, option=option, header=header, delimiter=delimiter, preamble=preamble)
-            if file.is_text
-            else ColumnarFile(file)
-            for file in self.files
-        ]
+        parts = [TextTable(file, form) if file.is_text else ColumnarFile(file) for file in self.files]
         self.parts = [part for part in parts if part.names] or parts[:1]
         first = self.parts[0]
         for part in self.parts[1:]:
@@ -161,7 +142,7 @@ class Table:
         columns: Mapping[int, pa.DataType],
         *,
         required: bool,
-        skip_blank: bool,
+        skip_blank: bool = False,
         num_threads: int = 1,
         hashes: bool = False,
         rows: int = READ_ROWS,
@@ -188,8 +169,7 @@ class Table:
         for kind in kinds:
             try:
                 asked = dict.fromkeys(places, kind)
-                blocks = self.blocks(asked, required=required, skip_blank=False, hashes=hashes)
-                tables = [block.table for block in blocks]
+                tables = [block.table for block in self.blocks(asked, required=required, hashes=hashes)]
             except DataError:
                 if not self.is_text or kind is kinds[-1]:
                     raise

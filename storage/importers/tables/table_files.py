@@ -83,8 +83,8 @@ def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> l
     ]
     for file in files:
         if not file.path.endswith(endings):
-            said = ENDINGS_SAID if endings == TABLE_ENDINGS else ", ".join(endings)
-            raise DataError(f"{file.name}: expected a file ending in {said}")
+            names = ENDINGS_SAID if endings == TABLE_ENDINGS else ", ".join(endings)
+            raise DataError(f"{file.name}: expected a file ending in {names}")
     if len({file.is_text for file in files}) > 1:
         raise DataError(
             f"{name}: expected part files of one kind, found {_base(files[0].path)} and others; name one kind by a glob"

@@ -37,8 +37,17 @@ class FieldError(DataError):
         self.place, self.field = place, field  # the column's index, the field's text
 
 
-# Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
-IsRow = Callable[[list[str]], bool | None]
+@dataclass(frozen=True)
+class TextFormat:
+    """The format of text, the same for all files of a table."""
+
+    is_row: Callable[
+        [list[str]], bool | None
+    ]  # whether the first line's fields are values; None: they may also be column names
+    option: str  # name of the option `header` in messages
+    header: bool | None = None  # whether column names come first; None: `is_row` decides
+    delimiter: str | None = None  # one character; None: the first of tab, comma, semicolon and space in the first line
+    preamble: int = 0  # number of lines after the first comments that are not part of the table
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class TextBlock:
 
 @dataclass(frozen=True)
 class _Asked:
-    """How a reader takes lines."""
+    """Which columns and lines a reader takes."""
 
     columns: Mapping[int, pa.DataType]
     required: bool
@@ -72,24 +81,12 @@ class _Parsed:
 
 
 class TextTable:
-    """A text file with the same number of fields in each line.
+    """A text file with the same number of fields in each line. DataError for a file that cannot be read, and for a first line that contradicts the format's
+    `header`."""
 
-    `header`: whether column names come first (None: `is_row` decides); `option`: the name of this option in messages. `delimiter`: one character (None: the
-    first of tab, comma, semicolon and space in the first line). `preamble`: number of lines after the first comments that are not part of the table.
-    DataError for a file that cannot be read, and for a first line that contradicts `header`.
-    """
-
-    def __init__(
-        self,
-        file: TableFile,
-        is_row: IsRow,
-        *,
-        option: str,
-        header: bool | None = None,
-        delimiter: str | None = None,
-        preamble: int = 0,
-    ) -> None:
+    def __init__(self, file: TableFile, form: TextFormat) -> None:
         self.file, self.path = file, file.name
+        delimiter, preamble = form.delimiter, form.preamble
         lines, self._top, self._bom = self._first_lines(preamble + 1)
         self.preamble = [text.split() for _, _, text in lines[:preamble]]
         if len(lines) <= preamble:
@@ -102,7 +99,7 @@ class TextTable:
         self._delimiter, self._runs = mark, mark == " " or (delimiter is None and ragged)
         fields = self._fields(text, self._first_line)
         self._num_fields = len(fields)
-        self.has_header = self._check_header(fields, header, is_row(fields), option)
+        self.has_header = self._check_header(fields, form)
         if mark == "\t" and delimiter is None and not self.has_header:
             self._runs = True
         self.names = fields if self.has_header else [str(index) for index in range(len(fields))]
@@ -116,7 +113,7 @@ class TextTable:
         columns: Mapping[int, pa.DataType],
         *,
         required: bool,
-        skip_blank: bool,
+        skip_blank: bool = False,
         num_threads: int = 1,
         hashes: bool = False,
     ) -> Iterator[TextBlock]:
@@ -263,21 +260,21 @@ class TextTable:
         except csv.Error as error:
             raise DataError(f"{self.path}: line {number}: cannot read this line: {error}") from error
 
-    def _check_header(self, fields: list[str], asked: bool | None, is_row: bool | None, option: str) -> bool:
-        where = f"{self.path}: line {self._first_line}"
-        first_row = repr(self._delimiter.join(fields)[:60])
-        if asked is None:
+    def _check_header(self, fields: list[str], form: TextFormat) -> bool:
+        where, first_row = f"{self.path}: line {self._first_line}", repr(self._delimiter.join(fields)[:60])
+        is_row = form.is_row(fields)
+        if form.header is None:
             if is_row is None:
                 raise DataError(
-                    f"{where}: cannot tell column names from a row in {first_row}; set {option} True or False"
+                    f"{where}: cannot tell column names from a row in {first_row}; set {form.option} True or False"
                 )
             return not is_row
         numbered = fields == [str(index) for index in range(len(fields))]  # pandas' names for columns without names
-        if asked and is_row and not numbered:
-            raise DataError(f"{where}: expected column names, found a row: {first_row}; set {option} False")
-        if not asked and is_row is False:
-            raise DataError(f"{where}: expected a row, found column names: {first_row}; set {option} True")
-        return asked
+        if form.header and is_row and not numbered:
+            raise DataError(f"{where}: expected column names, found a row: {first_row}; set {form.option} False")
+        if not form.header and is_row is False:
+            raise DataError(f"{where}: expected a row, found column names: {first_row}; set {form.option} True")
+        return form.header
 
     def _located(self, parsed: _Parsed, line: int, asked: _Asked) -> DataError:
         """The error of the first line in a block that does not fit."""

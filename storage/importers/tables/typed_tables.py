@@ -32,10 +32,7 @@ from graphmill.storage.format.source import (
 )
 from graphmill.storage.importers.columns.column_roles import NO_ID
 from graphmill.storage.importers.columns.feature_table import FeatureTable, Learnt, learnt_before
-from graphmill.storage.importers.columns.role_table import (
-    ColumnRole,
-    base_name,
-)
+from graphmill.storage.importers.columns.role_table import ColumnRole, base_name
 from graphmill.storage.importers.memory.array_graph import LABEL_KINDS
 from graphmill.storage.importers.tables.edge_file import EdgeFile
 from graphmill.storage.importers.tables.edge_list_options import ENDINGS_SAID, TABLE_ENDINGS, EdgeListOptions
@@ -228,15 +225,15 @@ class TableNodes:
         for role, column in (("labels", options.label), ("splits", options.split), ("node_times", options.time)):
             if column is not None:
                 roles[column] = (_NAMES[role], *nodes.became(role))
-        told: dict[NodeFile | None, dict[str | None, tuple[str, str, str]]] = {self._file: roles}
+        roles_by_file: dict[NodeFile | None, dict[str | None, tuple[str, str, str]]] = {self._file: roles}
         if isinstance(table, FeatureTable) and (file := self._features_file) is not None:
-            of_features = told.setdefault(file, {})
+            of_features = roles_by_file.setdefault(file, {})
             if file.key is not None and file is not self._file:
                 of_features[file.names[file.key]] = ("id", "", "key of the rows")
             of_features |= {name: ("feature", *nodes.became("features", i)) for i, name in enumerate(table.names)}
         return [
-            ColumnRole(base_name(file.path), each, kind, *said.get(each, ("none", "", "not read")))
-            for file, said in told.items()
+            ColumnRole(base_name(file.path), each, kind, *file_roles.get(each, ("none", "", "not read")))
+            for file, file_roles in roles_by_file.items()
             if file is not None
             for each, kind in zip(file.names, file.table.type_names, strict=True)
         ]

@@ -11,7 +11,7 @@ from graphmill.storage.encoding.spectral import fixed_signs, laplacian_modes, sy
 
 @pytest.fixture(autouse=True)
 def _sparse_solver(monkeypatch):
-    """Small graphs too take the way of large ones."""
+    """Small graphs also use the sparse solver of large graphs."""
     monkeypatch.setattr(graphmill.storage.encoding.spectral, "_DENSE_NODES", 0)
 
 

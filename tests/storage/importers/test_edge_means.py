@@ -1,4 +1,4 @@
-"""Features of nodes that are the means of those of their edges."""
+"""Features of nodes as means of the features of their edges."""
 
 import numpy as np
 import pytest

@@ -57,7 +57,7 @@ def write(path, table: pa.Table):
 
 
 def from_table(folder, source: str, kind: str, order: list[int]):
-    """A source over tables with a column of ids, rows in this order."""
+    """A source over tables with a column of ids and rows in this order."""
     rows = {
         "id": list(range(COUNT)),
         "f": FEATURE[:, 0].tolist(),
@@ -88,7 +88,7 @@ def from_table(folder, source: str, kind: str, order: list[int]):
 
 
 def from_arrays(folder, source: str, kind: str):
-    """A source over arrays, whose places are the ids."""
+    """A source over arrays; positions are the ids."""
     label = array(kind)
     if source == "npy":
         write(folder / "e.csv", pa.table({"src": EDGES[0], "dst": EDGES[1]}))
@@ -107,7 +107,7 @@ def from_arrays(folder, source: str, kind: str):
 
 
 def stored(source, url: str):
-    """(features, labels, splits by id, edges by id, names of classes) of what ingestion makes of it."""
+    """(features, labels, splits by id, edges by id, class names) of the ingested source."""
     ingest(source, url, IngestOptions(num_partitions=2, overwrite=True))
     graph = open_graph(url)
     held = list(graph.partitions())

@@ -69,13 +69,13 @@ def test_rows_that_cannot_be_read_are_rejected_with_their_line(tmp_path):
         ("id,smiles,y\n007,C,1\n008,CC,2\n", {}, "targets y; id id; unused none", ["007", "008"]),
         (",smiles,y\n0,C,1\n1,CC,2\n", {}, "targets y; id ''; unused none", [0, 1]),
         ("Molecule Name,smiles\nx,C\ny,CC\n", {}, "targets none; id Molecule Name; unused none", ["x", "y"]),
-        # The first of several, and none that repeats, has holes, or holds fractions.
+        # The first of several columns; no column that repeats, has holes, or holds fractions.
         ("name,chembl_id,smiles\na,C1,C\na,C2,CC\n", {}, "targets none; id chembl_id; unused name", ["C1", "C2"]),
         ("id,smiles,y\n4,C,1\n4,CC,2\n", {}, "targets y; id none; unused id", None),
         ("id,smiles,y\n4,C,1\n,CC,2\n", {}, "targets y; id none; unused id", None),
         ("id,smiles,y\n0.5,C,1\n1.5,CC,2\n", {}, "targets y; id none; unused id", None),
         ("inchi,smiles,cid\n1S/CH4,C,4\n1S/C2H6,CC,5\n", {}, "targets none; id cid; unused inchi", [4, 5]),
-        # Numbers without a name of an id are targets, be they whole and distinct.
+        # Numbers without a name of an id are targets, even if they are whole and distinct.
         ("smiles,y\nC,1\nCC,2\n", {}, "targets y; id none; unused none", None),
         ("smiles,y\nC,1\nCC,x\n", {}, "targets y; id none; unused none", None),
         ("id,smiles,y\n4,C,1\n5,CC,2\n", {"targets": ("id",)}, "targets id; id none; unused y", None),
@@ -93,7 +93,7 @@ def test_the_roles_of_columns(tmp_path, text, options, roles, ids):
     assert (None if chunk.ids is None else chunk.ids.to_pylist()) == ids
     assert table.info.id_kind == (None if ids is None else "number" if isinstance(ids[0], int) else "string")
     assert chunk.target.shape[1] == len(table.info.target_names)
-    has_split = bool(table.info.target_names)  # without targets nothing is to be learnt, and no part is made up
+    has_split = bool(table.info.target_names)  # without targets there is nothing to learn, and no split is drawn
     assert (chunk.split > 0).tolist() == [has_split] * len(chunk.row)
 
 
@@ -109,9 +109,20 @@ def test_the_roles_of_columns(tmp_path, text, options, roles, ids):
         ("a,smiles\nx,C\n", {"id": "b"}, "id: expected a column of a, got 'b'; set --table.id"),
         ("a,smiles\n1,C\n", {"id": "a", "targets": ("a",)}, "id: expected a column of"),
         ("smiles,y,y\nC,1,2\n", {}, "expected one column 'y'"),
+        (
+            "smiles,a,b\nC,1,2\n",
+            {},
+            "expected the names of the target columns, which may be any of a, b; set --table.targets",
+        ),
+        ("smi,a\nC,1\n", {}, "expected one column 'smiles', the header has smi, a"),
+        ("smiles,a\nC,1\n", {"targets": ("b",)}, "expected one column 'b'"),
+        ("smiles,smiles\nC,1\n", {}, "expected one column 'smiles'"),
+        ("C,1\n", {"header": False, "smiles": "2"}, "expected one column '2', there are the columns 0, 1"),
+        ("", {}, "got an empty file"),
+        ("\n\n", {}, "got an empty file"),
     ],
 )
-def test_ids_that_make_no_sense(tmp_path, text, options, message):
+def test_columns_that_are_missing_or_ambiguous_are_refused(tmp_path, text, options, message):
     with pytest.raises((ConfigError, DataError), match=message):
         _table(tmp_path / "m.csv", text, **options)
 
@@ -146,26 +157,18 @@ def test_chunks_have_a_fixed_number_of_rows(tmp_path, rows):
     assert kept == [row for row in range(14) if (row + 1) % 5]
 
 
-def test_several_targets_without_header_and_with_tabs(tmp_path):
-    table = _table(
-        tmp_path / "m.smi",
-        "1\tC\t2\n3\tCC\t4\n",
-        header=False,
-        delimiter="tab",
-        smiles="1",
-        targets=("2", "0"),
-    )
-    smiles, (chunk,) = _all(table)
+@pytest.mark.parametrize(
+    ("text", "options", "target"),
+    [
+        ("1\tC\t2\n3\tCC\t4\n", {"delimiter": "tab", "smiles": "1", "targets": ("2", "0")}, [[2, 1], [4, 3]]),
+        ("C\nCC\n", {"smiles": "0"}, [[], []]),
+    ],
+)
+def test_tables_without_header(tmp_path, text, options, target):
+    smiles, (chunk,) = _all(_table(tmp_path / "m.smi", text, header=False, **options))
     assert smiles == ["C", "CC"]
-    assert chunk.target.tolist() == [[2, 1], [4, 3]]
+    assert chunk.target.tolist() == target
     assert chunk.line.tolist() == [1, 2]
-
-
-def test_smiles_alone(tmp_path):
-    table = _table(tmp_path / "m.smi", "C\nCC\n", header=False, smiles="0")
-    smiles, (chunk,) = _all(table)
-    assert smiles == ["C", "CC"]
-    assert chunk.target.shape == (2, 0)
 
 
 def test_extension_stays_with_the_smiles(tmp_path):
@@ -188,12 +191,8 @@ def test_split_by_a_file(tmp_path):
     text = "smiles,y\nC,1\nCC,1\nCCC,1\nCCCC,x\nCCCCC,1\n"
     table = _table(tmp_path / "m.csv", text, split_file=str(tmp_path / "split.npz"))
     chunks = list(table.chunks(2))
-    assert np.concatenate([chunk.split for chunk in chunks]).tolist() == [
-        1,
-        2,
-        0,
-        3,
-    ]  # the rejected row 3 takes no other's place
+    # the rejected row 3 takes no other row's place
+    assert np.concatenate([chunk.split for chunk in chunks]).tolist() == [1, 2, 0, 3]
     short = _table(tmp_path / "short.csv", "smiles,y\nC,1\n", split_file=str(tmp_path / "split.npz"))
     with pytest.raises(DataError, match="up to 4, got 1 rows; the split is of another table"):
         list(short.chunks(2))
@@ -228,27 +227,6 @@ def test_split_file_that_is_a_pickle_or_absent(tmp_path):
     for path in (tmp_path / "split.npz", tmp_path / "none.npz", __file__):
         with pytest.raises(DataError, match=r"expected (a plain array|an \.npz archive)|no such file"):
             split_from_file(str(path))
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        (
-            "smiles,a,b\nC,1,2\n",
-            {},
-            "expected the names of the target columns, which may be any of a, b; set --table.targets",
-        ),
-        ("smi,a\nC,1\n", {}, "expected one column 'smiles', the header has smi, a"),
-        ("smiles,a\nC,1\n", {"targets": ("b",)}, "expected one column 'b'"),
-        ("smiles,smiles\nC,1\n", {}, "expected one column 'smiles'"),
-        ("C,1\n", {"header": False, "smiles": "2"}, "expected one column '2', there are the columns 0, 1"),
-        ("", {}, "got an empty file"),
-        ("\n\n", {}, "got an empty file"),
-    ],
-)
-def test_tables_without_these_columns(tmp_path, text, options, message):
-    with pytest.raises((ConfigError, DataError), match=message):
-        _table(tmp_path / "m.csv", text, **options)
 
 
 def test_options_that_make_no_sense():
@@ -321,7 +299,7 @@ def test_pcqm4mv2_without_a_release_file_does_not_ask(tmp_path, monkeypatch):
 
 
 def test_pcqm4mv2_with_training_molecules_held_out(tmp_path):
-    """GRIT's and PPGT's split: drawn by GraphGPS's code, so that it is theirs on the real set."""
+    """GRIT's and PPGT's split of the real set: drawn as in GraphGPS's code."""
     _, parts = _pcqm4mv2(tmp_path)
     table = pcqm4mv2(tmp_path, holdout=5)
     assert table.info.split_names == ("train", "valid", "test")
@@ -358,7 +336,7 @@ def test_pcqm4mv2_agrees_with_ogb(tmp_path, monkeypatch):
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("old_format", [False, True])
 def test_split_dict_of_any_age(tmp_path, protocol, old_format):
-    """Also as numpy 1 wrote it, whose functions had other names, and in torch's format before zip files."""
+    """Also as written by numpy 1, whose functions had other names, and in torch's format before zip files."""
     import torch
 
     parts = {name: np.arange(3) + 3 * n for n, name in enumerate(("train", "valid", "test-dev", "test-challenge"))}

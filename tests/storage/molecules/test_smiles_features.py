@@ -1,4 +1,4 @@
-"""Features equal OGB's own, molecule by molecule; what is no molecule is rejected with a reason."""
+"""Features equal OGB's, molecule by molecule; other texts are rejected with a reason."""
 
 import csv
 import gzip
@@ -89,7 +89,7 @@ def test_odd_molecules_equal_ogb():
 
 
 def test_order_of_molecules_does_not_matter():
-    """What is remembered from one molecule must not colour the next: chirality and stereo are read only where they are written."""
+    """Cached rows of one molecule must not change the next: chirality and stereo are read only if the SMILES has them."""
     for order in itertools.permutations(["FC=CF", "F/C=C/F", "N[C@@H](C)C(=O)O", "NC(C)C(=O)O"]):
         _assert_equals_ogb(list(order))
 
@@ -148,7 +148,7 @@ def test_rdkit_stays_quiet(capfd):
 
 
 def test_stereo_that_ogb_does_not_have_is_rejected():
-    """Atropisomers, which RDKit reads from wedged bonds, make OGB's own function fail."""
+    """Atropisomers, which RDKit reads from wedged bonds, make OGB's function fail."""
     smiles = (
         "Cc1cccc(I)c1-c1c(C)cccc1Br |(-2.1,2.1,;-2.1,0.6,;-3.4,-0.2,;-3.4,-1.7,;-2.1,-2.5,;-0.8,-1.7,;0.5,-2.4,;-0.8,-0.2,;"
         "0.5,0.6,;0.5,2.1,;-0.8,2.8,;1.8,2.8,;3.1,2.1,;3.1,0.6,;1.8,-0.2,;1.8,-1.7,),wU:7.6|"

@@ -38,7 +38,7 @@ def test_all_of_one_time_are_in_one_split() -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_nodes_with_a_label_are_split(partitions: int, tmp_path: Path) -> None:
-    """The split takes the place of the source's; of equal times all go one way."""
+    """The split replaces the source's; all nodes of one time are in one part."""
     label = np.array([0, 1, -1, 1, 0, 1, 0, 1, 0, -1])
     own = np.ones((10, 2), np.int8)
     node_time = np.array([3, 9, 1, 4, 8, 2, 2, 7, 6, 5])
@@ -60,7 +60,7 @@ def test_nodes_with_a_label_are_split(partitions: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("undirected", [False, True])
 def test_late_edges_are_held_out(undirected: bool, tmp_path: Path) -> None:
-    """With their times, which tell apart links between the same two nodes; a loop stays an edge."""
+    """Links keep their times, which distinguish links between the same two nodes; a loop stays an edge."""
     rng = np.random.default_rng(1)
     src, dst, time = rng.integers(0, 8, 120), rng.integers(0, 8, 120), rng.integers(0, 30, 120)
     options = IngestOptions(num_partitions=2, undirected=undirected, links=LinkSplitOptions(by_time=(0.8, 0.9)))

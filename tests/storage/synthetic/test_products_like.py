@@ -50,7 +50,7 @@ def test_homophily_classes_and_split(default):
     assert counts.min() > 0
     assert counts.max() > 20 * counts.min()
     community = graph._community_of(graph._rows.backward(np.arange(graph.info.num_nodes)))
-    assert 0.89 < (label == community).mean() < 0.94  # the noise that no classifier can learn
+    assert 0.89 < (label == community).mean() < 0.94  # noise, which no classifier can learn
     assert np.bincount(split[:, 0]).tolist() == [0, 1600, 400, 18000]
 
 
@@ -94,7 +94,7 @@ def test_seed_is_the_graph():
 
     assert digest(0) == digest(0)
     assert digest(0) != digest(1)
-    # The same on every machine, and for ever: a change of it is a new GENERATOR_VERSION.
+    # The same on every machine and in every release: a change needs a new GENERATOR_VERSION.
     assert digest(3) == "18b0979ec8054248b46efa32ae705203526b9e1439a6b90c76876a82ac8f2273"
 
 

@@ -1,4 +1,4 @@
-"""Pickles of plain data in every protocol and container, read without an unpickler; what names anything else, or is damaged, is refused."""
+"""Pickles of plain data in every protocol and container, read without an unpickler; files that name other functions, or are damaged, are refused."""
 
 import collections
 import contextlib

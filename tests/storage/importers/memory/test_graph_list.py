@@ -69,7 +69,7 @@ def _rows():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.filterwarnings("ignore:.*not read. part")
 def test_every_form_is_the_same_set(form, tmp_path):
-    """Three shards, what each graph holds, targets with holes, splits by attribute or rows, vocabularies as large as what was seen."""
+    """Three shards, the content of each graph, targets with holes, splits by attribute or rows, vocabularies as large as the categories that occur."""
     graphs = [_graph(number, part=PARTS[number % 4]) for number in range(12)]
     given, split = FORMS[form]([_graph(number, part=PARTS[number % 4]) for number in range(12)])
     if isinstance(split, dict):
@@ -94,7 +94,7 @@ def test_every_form_is_the_same_set(form, tmp_path):
 
 
 def test_graphs_are_taken_as_they_come(tmp_path):
-    """A shard is written before the graphs of the next are asked for."""
+    """A shard is written before the graphs of the next shard are read."""
     alive = []
 
     def graphs():
@@ -128,7 +128,7 @@ def test_classes_of_nodes_and_what_there_is_not(tmp_path):
 
 
 def test_vocabularies_that_are_said(tmp_path):
-    """A set to be predicted has the vocabularies of the one that was trained on."""
+    """A set to be predicted has the vocabularies of the training set."""
     graphs = [_graph(0, edge_attr=torch.ones(4, 1, dtype=torch.long))]
     manifest = gm.ingest_graphs(graphs, str(tmp_path / "set"), categories={"node": (9, 8), "edge": (4,)})
     assert (manifest.node.categories, manifest.edge.categories) == ((9, 8), (4,))

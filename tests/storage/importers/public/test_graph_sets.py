@@ -1,7 +1,6 @@
-"""Public sets of many graphs in their real layout: the same graphs as PyG's own class makes of the same files, and stored as such."""
+"""Public sets of many graphs in their real layout: the same graphs as PyG's class reads from the same files, also after storage."""
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from graphmill.core.errors import DataError, FormatError
 from graphmill.storage.graph_sets.graph_set import open_graphs
 from graphmill.storage.graph_sets.graph_set_source import shards
 from graphmill.storage.graph_sets.graph_set_writer import write_graphs
-from graphmill.storage.importers.public.data_sets import DATA_SETS, table
+from graphmill.storage.importers.public.data_sets import DATA_SETS
 from tests.raw_layouts import PARTS, write_set
 
 datasets = pytest.importorskip("torch_geometric.datasets")
@@ -106,15 +105,6 @@ def test_a_set_s_digest_holds_its_labels(tmp_path):
     assert _ingest("pattern", tmp_path, str(tmp_path / "b")).statistics.digest != before
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_missing_file_is_named_with_its_place_and_source(tmp_path, name):
-    row = DATA_SETS[name]
-    with pytest.raises(DataError) as caught:
-        row.read(tmp_path)
-    assert str(caught.value).startswith(f"{name}: {row.files[0]}")
-    assert row.url in str(caught.value)
-
-
 BAD = {
     "an edge outside": ("edge_index", lambda value: value + 3, "expected edges among"),
     "a class too many": ("y", lambda value: value + 1, "expected classes below 2 or -1, got [12] to 2"),
@@ -147,7 +137,3 @@ def test_molecules_with_other_atom_types_are_refused(tmp_path):
         (folder / f"{part}.index").write_text(",".join(map(str, range(8))))
     with pytest.raises(DataError, match=r"zinc: graph \d+: node features: column 0: expected categories below 21"):
         _ingest("zinc", tmp_path, str(tmp_path / "stored"))
-
-
-def test_the_guide_shows_the_table():
-    assert table("graphs") in (Path(__file__).parents[4] / "docs/guides/data_sets.md").read_text()

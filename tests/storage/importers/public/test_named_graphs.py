@@ -1,4 +1,4 @@
-"""Public sets of one graph in their real layout: the same graph as PyG's own class makes of the same files."""
+"""Public sets of one graph in their real layout: the same graph as PyG's class reads from the same files."""
 
 from pathlib import Path
 
@@ -84,14 +84,14 @@ def test_a_page_s_class_is_the_fifth_of_its_traffic(tmp_path):
     assert all(traffic[label == low].max() < traffic[label == low + 1].min() for low in range(4))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DATA_SETS)
 def test_a_missing_file_is_named_with_its_place_and_source(tmp_path, name):
     row = DATA_SETS[name]
     folder = write_set(name, tmp_path)
     (folder / row.files[-1]).unlink()
     with pytest.raises(DataError) as caught:
         row.read(tmp_path)
-    how = "unpack" if name == "reddit" else "get"  # reddit's is an archive
+    how = "unpack" if row.kind == "graphs" or name == "reddit" else "get"  # these are archives
     assert str(caught.value).startswith(
         f"{name}: {row.files[-1]} missing at {folder}; {how} {row.url} and put them there"
     )
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_one_line(tmp_path, name):
     for file in DATA_SETS[name].files:
         content = (folder / file).read_bytes()
         (folder / file).write_bytes(content[: len(content) // 2])
-        if not file.endswith(".test.index"):  # half of it is a shorter list
+        if not file.endswith(".test.index"):  # half of this file is a shorter list
             with pytest.raises(DataError) as caught:
                 next(DATA_SETS[name].read(tmp_path).nodes(10_000))
             assert "\n" not in str(caught.value)
@@ -137,8 +137,9 @@ def test_classes_of_the_tiny_sets(tmp_path):
     assert DATA_SETS["cora"].read(tmp_path).info.num_classes == NUM_CLASSES
 
 
-def test_the_guide_shows_the_table():
-    assert table("nodes") in (Path(__file__).parents[4] / "docs/guides/data_sets.md").read_text()
+@pytest.mark.parametrize("kind", ["nodes", "graphs"])
+def test_the_guide_shows_the_table(kind):
+    assert table(kind) in (Path(__file__).parents[4] / "docs/guides/data_sets.md").read_text()
 
 
 def test_an_edge_outside_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""OGB link sets in OGB's real raw layout, made small, read by the real `ogb` package's readers."""
+"""Small OGB link sets in OGB's raw layout, read by the readers of the `ogb` package."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ SPLIT = {"ogbl-collab": "time", "ogbl-citation2": "time", "ogbl-ppa": "throughpu
 
 
 def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """The files that a downloaded set consists of, arrays in the splits as OGB has them; returns what they hold."""
+    """Writes the files of a downloaded set, arrays in the splits as in OGB; returns their content."""
     truth = write_graph(folder)
     edge, random = truth["edge"], np.random.default_rng(8)
     truth["weight"] = weight = random.integers(1, 5, len(edge))
@@ -100,7 +100,7 @@ def test_years_are_times(tmp_path: Path) -> None:
         target = np.repeat(part.original_id, np.diff(part.indptr))
         values = zip(part.edge_weight.tolist(), part.edge_time.tolist(), strict=True)
         edges |= dict(zip(zip(stored[part.indices].tolist(), target.tolist(), strict=True), values, strict=True))
-        years = {SPLIT_VALID: 2017, SPLIT_TEST: 2018}  # of links, and of pairs that are none
+        years = {SPLIT_VALID: 2017, SPLIT_TEST: 2018}  # of links, and of pairs that are no links
         assert part.links.time.tolist() == [years[code] for code in part.links.split.tolist()]
     assert edges == expected
     write_raw_layout(tmp_path / "ogbl_ppa", "ogbl-ppa")

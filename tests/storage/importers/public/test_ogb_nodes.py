@@ -1,4 +1,4 @@
-"""OGB sets in OGB's real raw layout, made small, read by the real `ogb` package's readers; and archives that mean harm."""
+"""Small OGB sets in OGB's raw layout, read by the readers of the `ogb` package; and malicious archives."""
 
 import http.server
 import pickle
@@ -23,7 +23,7 @@ SPLIT_FOLDER = {"ogbn-products": "sales_ranking", "ogbn-arxiv": "time", "ogbn-pa
 
 
 def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """The files that a downloaded set consists of; returns what they hold."""
+    """Writes the files of a downloaded set; returns their content."""
     truth = write_graph(folder)
     label = np.random.default_rng(8).integers(0, 40, NUM_NODES)
     parts = {"train": np.arange(0, 6), "valid": np.arange(6, 10), "test": np.arange(10, NUM_NODES)}
@@ -48,7 +48,7 @@ def test_reads_the_real_layout(tmp_path, name):
     truth = write_raw_layout(tmp_path / name.replace("-", "_"), name)
     for _ in range(2):  # the first reading changes nothing
         graph = ogb_graph(name, tmp_path, download=False)
-        # ogb adds the inverse edges of products itself; arxiv's citations stay directed.
+        # ogb adds the inverse edges of products; arxiv's citations stay directed.
         assert is_directed(name) == (name == "ogbn-arxiv")
         check_graph(graph, truth, directed=is_directed(name))
         assert graph.info.num_classes == (47 if name == "ogbn-products" else 40)
@@ -114,7 +114,7 @@ def test_proteins_have_112_answers_a_node_and_features_of_edges_alone(tmp_path):
 
 
 class Evil:
-    """Creates a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -125,7 +125,7 @@ class Evil:
 
 def write_evil_pickles(folder: Path, name: str, proof: Path) -> None:
     content = pickle.dumps({"graph": Evil(proof), "labels": Evil(proof)})
-    pickle.loads(content)  # noqa: S301 - it does, where it is read
+    pickle.loads(content)  # noqa: S301 - the pickle creates the file when it is read
     assert proof.exists()
     proof.unlink()
     (folder / "processed/data_processed").write_bytes(content)
@@ -184,7 +184,7 @@ def test_unknown_release_never_reaches_ogb_and_its_prompt(tmp_path):
     folder = tmp_path / "ogbn_products"
     write_raw_layout(folder, "ogbn-products")
     (folder / "RELEASE_v1.txt").unlink()
-    # In a process of its own whose stdin never ends: a prompt would hang it, and the timeout would tell.
+    # In a separate process whose stdin never ends: a prompt would hang until the timeout.
     code = (
         "import sys\nfrom graphmill.core.errors import GraphmillError\nfrom graphmill.storage.importers.public.ogb_nodes import ogb_graph\n"
         "try:\n    ogb_graph('ogbn-products', sys.argv[1])\nexcept GraphmillError as error:\n    print(error)\n"
@@ -236,14 +236,16 @@ def test_sets_of_another_kind_are_refused(tmp_path, name, error, match):
 
 
 @pytest.fixture
-def archive_server(tmp_path):
-    """Serves tmp_path/www on a local port."""
+def archive_server(tmp_path, monkeypatch):
+    """Serves tmp_path/www on a local port, from which the archive of each set comes."""
     (tmp_path / "www").mkdir()
     handler = partial(_QuietHandler, directory=str(tmp_path / "www"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    original, url = ogb_nodes._node_meta, f"http://127.0.0.1:{server.server_port}/products.zip"
+    monkeypatch.setattr(ogb_nodes, "_node_meta", lambda name: {**original(name), "url": url})
+    yield
     server.shutdown()
     server.server_close()
     thread.join(timeout=10)
@@ -254,15 +256,12 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def test_downloads_without_a_prompt(tmp_path, monkeypatch, archive_server):
+@pytest.mark.usefixtures("archive_server")
+def test_downloads_without_a_prompt(tmp_path):
     write_raw_layout(tmp_path / "made/products", "ogbn-products")
     with zipfile.ZipFile(tmp_path / "www/products.zip", "w") as archive:
         for path in sorted((tmp_path / "made").rglob("*")):
             archive.write(path, path.relative_to(tmp_path / "made"))
-    original = ogb_nodes._node_meta
-    monkeypatch.setattr(
-        ogb_nodes, "_node_meta", lambda name: {**original(name), "url": f"{archive_server}/products.zip"}
-    )
     seen = []
     graph = ogb_graph("ogbn-products", tmp_path / "sets", progress=lambda *step: seen.append(step))
     assert graph.num_nodes == NUM_NODES
@@ -271,14 +270,11 @@ def test_downloads_without_a_prompt(tmp_path, monkeypatch, archive_server):
     assert [path.name for path in (tmp_path / "sets").iterdir()] == ["ogbn_products"]
 
 
+@pytest.mark.usefixtures("archive_server")
 @pytest.mark.parametrize("served", [None, b"this is no zip file"])
-def test_failed_download_leaves_nothing(tmp_path, monkeypatch, archive_server, served):
+def test_failed_download_leaves_nothing(tmp_path, served):
     if served is not None:
         (tmp_path / "www/products.zip").write_bytes(served)
-    original = ogb_nodes._node_meta
-    monkeypatch.setattr(
-        ogb_nodes, "_node_meta", lambda name: {**original(name), "url": f"{archive_server}/products.zip"}
-    )
     with pytest.raises(GraphmillError, match=r"products\.zip"):
         ogb_graph("ogbn-products", tmp_path / "sets")
     assert list((tmp_path / "sets").iterdir()) == []

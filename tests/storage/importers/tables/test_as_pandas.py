@@ -1,4 +1,4 @@
-"""Random tables, in every kind of file, give the graph that pandas' reading of the same files gives."""
+"""Random tables, in every kind of file, give the same graph as pandas' reading of these files."""
 
 import csv
 import itertools
@@ -61,7 +61,7 @@ def _typed(frame: pd.DataFrame) -> pa.Table:
 
 
 def write(folder: Path, frame: pd.DataFrame, kind: str, parts: int, quoting: int) -> str:
-    """A folder of part files; pandas writes text, Arrow the others."""
+    """A folder of part files; pandas writes text, Arrow the other kinds."""
     folder.mkdir()
     whole = None if kind.startswith((".csv", ".tsv")) else _typed(frame)
     ends = np.linspace(0, len(frame), parts + 1).astype(int)
@@ -101,13 +101,13 @@ def read_back(folder: str, kind: str) -> pd.DataFrame:
 
 
 def expected_features(frame: pd.DataFrame, train: np.ndarray, is_text: bool) -> np.ndarray:
-    """By the rules of the guide: numbers with a mean for holes and a feature that says so, sorted one-hot categories."""
+    """By the rules of the guide: numbers with the mean in place of holes and a feature for holes, sorted one-hot categories."""
     columns = []
     for name in [each for each in frame if each[0] == "c" and each[1].isdigit()]:
         kind, values = name.split()[-1], frame[name]
         empty = values.isna() | (values.astype(str) == "")
         texts = values.astype(str)
-        if kind == "text" and not (empty.all() and is_text):  # a column of nothing has no kind in text
+        if kind == "text" and not (empty.all() and is_text):  # a text column without values has no kind
             known = sorted(set(texts[train & ~empty]))
             columns += [((texts == word) & ~empty).to_numpy(np.float32) for word in known]
             continue

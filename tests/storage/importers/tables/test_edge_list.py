@@ -135,7 +135,7 @@ def test_bad_edge_files(tmp_path, name, text, options, match):
     assert "\n" not in str(caught.value)
 
 
-# As published graphs have them: all of these are the edges 1 → 2, 3 → 4, 5 → 6.
+# Texts as in published graphs, all with the edges 1 → 2, 3 → 4, 5 → 6.
 REAL = {
     "byte order mark": b"\xef\xbb\xbf1,2\n3,4\n5,6\n",
     "byte order mark and names": b"\xef\xbb\xbfsrc,dst\n1,2\n3,4\n5,6\n",
@@ -238,7 +238,7 @@ def test_a_quote_that_cannot_be_is_refused_with_its_line(tmp_path, text, match):
 
 
 def test_types_are_those_of_the_whole_file(tmp_path):
-    """Longer than a block, whose types once held for all that follows: weights that begin whole, a column that begins as numbers."""
+    """The file is longer than a block, so the types of the first block are not enough: weights begin as whole numbers, a text column as numbers."""
     lines = [f"{n % 1000},{n % 999},{n % 7},7" for n in range(800_000)]
     path = _write(tmp_path, "e.csv", "src,dst,w,kind\n" + "\n".join([*lines, "1,2,0.5,text"]))
     assert path.stat().st_size > 8 << 20
@@ -422,7 +422,7 @@ def test_bad_options():
 
 
 NODE_FILES = [
-    # option, text, header, what is read
+    # option, text, header, values
     ("labels", "5\n0\n1\n", None, [5, 0, 1]),
     ("labels", "\ufeff5\n0\n1\n", None, [5, 0, 1]),
     ("labels", "label\n5\n0\n1\n", None, [5, 0, 1]),
@@ -561,7 +561,7 @@ def test_node_types_are_those_of_the_whole_file(tmp_path):
 
 
 def _stored_edges(source, folder) -> tuple[list[str], set[tuple[str, str, float]]]:
-    """Names by row, and (source, destination, first feature) of what is stored, after all checks."""
+    """(names by row, {(source, destination, first feature)}) of the stored graph, after all checks."""
     ingest(source, str(folder / "graph"), IngestOptions(num_partitions=2, overwrite=True))
     graph = open_graph(str(folder / "graph"))
     graph.verify()

@@ -1,4 +1,4 @@
-"""What tables' columns of features become, what of them the graph keeps, and later tables that are read by it."""
+"""What columns of features become, what the graph stores about them, and how later tables reuse it."""
 
 import numpy as np
 import pyarrow as pa
@@ -129,7 +129,7 @@ def test_one_hot_up_to_a_bound_and_hashed_above(tmp_path, most, kind, width) -> 
 
 
 def test_an_embedded_column_is_one_number_of_a_category(tmp_path, monkeypatch) -> None:
-    """1, 2 … of the training rows' sorted values, also of numbers; 0 where it is empty, or of no training row."""
+    """1, 2 … number the sorted values of the training rows, also of numbers; 0 is an empty field, or a value of no training row."""
     path = write(tmp_path)
     options = {"nodes": path, "id_column": "user", "label_columns": ("venue",), "categories": ("active",)}
     graph = read(tmp_path, **options, embedding_columns=("country", "plan"))
@@ -176,7 +176,7 @@ FORMS = ("nodes", "features", "typed", "typed features", "typed plain")
 
 
 def tables(folder, form: str, ending: str, rows: pa.Table, features_as: str | None = None):
-    """The source of these rows, a column `split` among them or not, in one of the forms that tables of nodes have."""
+    """The source of these rows, with or without a column `split`, in one of the forms of node tables."""
     folder.mkdir()
     write = (lambda table, path: pa_csv.write_csv(table, path)) if ending == ".csv" else pa_parquet.write_table
     ids, has_split = rows["id"], "split" in rows.column_names
@@ -215,7 +215,7 @@ def features_of(source, ids: list[str]) -> np.ndarray:
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_later_table_is_as_if_stored_with_the_first(tmp_path, form, ending) -> None:
-    """Of the same training rows: new words, holes, and columns in another order change no feature."""
+    """With the same training rows, new words, holes, and columns in another order change no feature."""
     rng = np.random.default_rng(0)
 
     def drawn(first: int, count: int, words: str) -> dict[str, list]:
@@ -242,7 +242,7 @@ def test_a_later_table_is_as_if_stored_with_the_first(tmp_path, form, ending) ->
 
 
 def test_later_types_are_the_earlier_ones(tmp_path) -> None:
-    """What an earlier typed graph has not is one line; columns may be left out of the file, types and relations come in its order."""
+    """A type that an earlier typed graph lacks is refused in one line; columns may be left out of the YAML file; types and relations have the earlier order."""
     (tmp_path / "a.csv").write_text("key,city,size,kind\n7,Rome,1,x\n5,,,y\n6,Oslo,3,x\n")
     (tmp_path / "e.csv").write_text("src,dst\n0,5\n1,7\n")
     a = "{file: a.csv, id: key, label: kind, features: [city, size]}"
@@ -407,7 +407,7 @@ def test_places_and_parts(tmp_path, where) -> None:
 
 
 def test_what_is_learnt_is_learnt_of_the_split_that_is_drawn(tmp_path) -> None:
-    """A mean over validation and test rows would tell the model of them."""
+    """A mean over validation and test rows would leak them to the model."""
     ages = [None, *range(1, 40)]
     columns = {"user": [f"u{i}" for i in range(40)], "age": ages, "venue": ["a", "b"] * 20}
     graph = read(tmp_path, nodes=write(tmp_path, columns), id_column="user", label_columns=("venue",))

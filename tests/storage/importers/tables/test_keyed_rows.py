@@ -1,4 +1,4 @@
-"""Rows of node files are joined by the ids beside them: every kind of label, file and id, in any order, gives the same graph."""
+"""Rows of node files are joined by their column of ids: every kind of label, file and id, in any order, gives the same graph."""
 
 import gzip
 import itertools
@@ -50,7 +50,7 @@ def _write(path, columns):
 
 
 def _files(folder, ending, ids, label, splits, order, one_file):
-    """Options that name files of all columns, their rows in this order, ids in the middle."""
+    """Options that name files of all columns, with rows in this order and ids in the middle."""
     parts = {
         "features": {"f": FEATURE[:, 0].tolist(), "node_id": ids, "g": FEATURE[:, 1].tolist()},
         "labels": {"label": label, "node_id": ids},
@@ -66,7 +66,7 @@ def _files(folder, ending, ids, label, splits, order, one_file):
 
 
 def _graph_by_id(graph):
-    """Each node's columns, and the edges, by the ids that the files have."""
+    """Each node's columns, and the edges, by the ids in the files."""
     nodes = list(graph.nodes(3))
     if graph.info.has_string_id:
         ids = [name for chunk in nodes for name in chunk.string_id.to_pylist()]
@@ -105,7 +105,17 @@ def test_every_kind_in_any_order_gives_the_same_graph(tmp_path, named, ending, s
         assert dtype == (np.float32 if 0.5 in expected else np.int64)
 
 
-@pytest.mark.parametrize("ids", [None, "id\n9\n5\n7\n"])
+@pytest.fixture(params=["rows", "numbers"])
+def three_nodes(request, tmp_path):
+    """(ids of a path of three nodes in e.csv, options that name these ids)"""
+    names = (0, 1, 2) if request.param == "rows" else (5, 7, 9)
+    (tmp_path / "e.csv").write_text("src,dst\n{0},{1}\n{1},{2}\n".format(*names))
+    if request.param == "rows":
+        return names, {"num_nodes": 3}
+    (tmp_path / "ids.csv").write_text("id\n9\n5\n7\n")
+    return names, {"ids": str(tmp_path / "ids.csv")}
+
+
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
@@ -115,31 +125,20 @@ def test_every_kind_in_any_order_gives_the_same_graph(tmp_path, named, ending, s
         ("a,1\nb,1\nc,3\n", "line 2: column 'id': expected whole numbers, found 'a'; .* --edge-list.ids"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_told_apart(tmp_path, rows, match, ids):
-    names = (0, 1, 2) if ids is None else (5, 7, 9)
-    (tmp_path / "e.csv").write_text("src,dst\n{0},{1}\n{1},{2}\n".format(*names))
+def test_what_does_not_fit_is_told_apart(tmp_path, rows, match, three_nodes):
+    names, options = three_nodes
     (tmp_path / "y.csv").write_text("id,label\n" + rows.format(*names))
-    options = {"num_nodes": 3}
-    if ids is not None:
-        (tmp_path / "ids.csv").write_text(ids)
-        options = {"ids": str(tmp_path / "ids.csv")}
     with pytest.raises(DataError, match=r"y\.csv: " + match.format(*names)) as caught:
         _ = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(labels=str(tmp_path / "y.csv"), **options)).info
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("ids", [None, "id\n9\n5\n7\n"])
-def test_a_node_without_a_row(tmp_path, ids):
-    names = [0, 1, 2] if ids is None else [5, 7, 9]
-    (tmp_path / "e.csv").write_text("src,dst\n{0},{1}\n{1},{2}\n".format(*names))
-    options = {}
-    if ids is not None:
-        (tmp_path / "ids.csv").write_text(ids)
-        options = {"ids": str(tmp_path / "ids.csv")}
+def test_a_node_without_a_row(tmp_path, three_nodes):
+    names, options = three_nodes
     (tmp_path / "y.csv").write_text("id,label\n{2},1\n{1},0\n".format(*names))
     (tmp_path / "s.csv").write_text("id,split\n{1},train\n".format(*names))
     files = {"labels": str(tmp_path / "y.csv"), "splits": str(tmp_path / "s.csv")}
-    graph = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(**files, **options))
+    graph = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(**files, ids=options.get("ids")))
     (nodes,) = graph.nodes(9)
     assert (nodes.label.tolist(), nodes.split.tolist()) == ([-1, 0, 1], [[0], [1], [0]])
     assert [each.became.split("; ")[1] for each in graph.roles if each.role in ("label", "split")] == [
@@ -151,10 +150,7 @@ def test_a_node_without_a_row(tmp_path, ids):
     )
     (tmp_path / "x.csv").write_text("id,x\n{2},1\n{1},0\n".format(*names))
     with pytest.raises(DataError, match=message):
-        _ = EdgeListGraph(
-            tmp_path / "e.csv",
-            EdgeListOptions(features=str(tmp_path / "x.csv"), num_nodes=3 if ids is None else None, **options),
-        ).info
+        _ = EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(features=str(tmp_path / "x.csv"), **options)).info
 
 
 def test_the_column_of_ids_by_an_option(tmp_path):

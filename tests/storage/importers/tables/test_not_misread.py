@@ -1,4 +1,4 @@
-"""Tables as programs write them: nothing is taken for something else without a word."""
+"""Tables as programs write them: nothing is silently misread."""
 
 import numpy as np
 import pyarrow as pa

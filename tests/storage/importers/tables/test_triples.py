@@ -1,4 +1,4 @@
-"""Knowledge graphs from triples: what is stored of them, and what is refused."""
+"""Knowledge graphs from triples: the stored graph, and refused files."""
 
 import gzip
 import lzma
@@ -38,15 +38,15 @@ def names_of(graph: StoredGraph) -> list[str]:
 
 
 def stored_triples(graph: StoredGraph) -> list[tuple[str, str, str]]:
-    """Of all edges, as (source, relation, destination)."""
-    found, names = [], names_of(graph)
+    """All edges as (source, relation, destination)."""
+    edges, names = [], names_of(graph)
     order = np.concatenate([graph.partition(index).original_id for index in range(graph.num_partitions)])
     for index in range(graph.num_partitions):
         part = graph.partition(index)
         target = np.repeat(part.original_id, np.diff(part.indptr))
         for u, v, r in zip(order[part.indices], target, part.edge_feature[:, 0], strict=True):
-            found.append((names[u], graph.manifest.relations[int(r)], names[v]))
-    return found
+            edges.append((names[u], graph.manifest.relations[int(r)], names[v]))
+    return edges
 
 
 def both_ways(rows: set) -> set:
@@ -65,9 +65,9 @@ def test_the_layout_is_read(layout, tmp_path, partitions: int) -> None:
     assert manifest.relations[3:] == tuple(INVERSE + name for name in manifest.relations[:3])
     assert parse_manifest(manifest.to_json(), "").relations == manifest.relations
     assert not manifest.symmetric
-    found = stored_triples(graph)
-    assert len(found) == len(set(found))
-    assert set(found) == both_ways(parts["train"])
+    edges = stored_triples(graph)
+    assert len(edges) == len(set(edges))
+    assert set(edges) == both_ways(parts["train"])
     names = names_of(graph)
     links = Links.join([graph.partition(index).links for index in range(graph.num_partitions)])
     for split in ("valid", "test"):
@@ -166,32 +166,26 @@ def test_numbers_that_are_no_relations() -> None:
         knowledge_graph("numbers", ["r", "s"], np.array([[0, 1], [0, 2], [1, 0]]), num_nodes=2)
 
 
-def test_a_feature_that_is_no_relation(tmp_path) -> None:
-    source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=2)
-    for feature in ([[0.5], [0.0]], [[2.0], [0.0]]):
-        with pytest.raises(DataError, match="expected numbers 0 to 1"):
-            ingest(replace(source, edge_feature=np.array(feature)), str(tmp_path / "graph"))
-
-
-def test_relations_and_times_or_equal_names(tmp_path) -> None:
-    source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=2)
-    for wrong, message in (
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"edge_feature": np.array([[0.5], [0.0]])}, "expected numbers 0 to 1"),
+        ({"edge_feature": np.array([[2.0], [0.0]])}, "expected numbers 0 to 1"),
         ({"edge_time": np.array([1, 2])}, "got both"),
+        ({"node_time": np.array([1, 2, 3])}, "got both"),
         ({"relations": ("r", "r")}, "got 'r' twice"),
-        ({"node_time": np.array([1, 2])}, "got both"),
-    ):
-        with pytest.raises(DataError, match=message):
-            ingest(replace(source, **wrong), str(tmp_path / "graph"))
-        assert not (tmp_path / "graph").exists()
-
-
-def test_links_without_relations_do_not_fit(tmp_path) -> None:
+        ({"links": Links.of([0], [2], 3)}, "links: expected relations, got none"),
+        (
+            {"relations": (), "links": Links.of([0], [2], 3, relation=np.array([0]))},
+            "links: expected none with a relation, got some",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit_the_relations_are_refused(tmp_path, wrong, message) -> None:
     source = knowledge_graph("numbers", ["r"], np.array([[0], [0], [1]]), num_nodes=3)
-    with pytest.raises(DataError, match="links: expected relations, got none"):
-        ingest(replace(source, links=Links.of([0], [2], 3)), str(tmp_path / "graph"))
-    plain = replace(source, relations=(), links=Links.of([0], [2], 3, relation=np.array([0])))
-    with pytest.raises(DataError, match="links: expected none with a relation, got some"):
-        ingest(plain, str(tmp_path / "graph"))
+    with pytest.raises(DataError, match=message):
+        ingest(replace(source, **wrong), str(tmp_path / "graph"))
+    assert not (tmp_path / "graph").exists()
 
 
 ROWS = {
@@ -208,8 +202,8 @@ def test_a_triple_in_two_splits_is_told_and_kept_or_dropped(tmp_path, drop) -> N
         (tmp_path / "kg" / f"{split}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
     words = ["triples:kg", "graph", "--partitions", "1", *(["--repeated-triples", "drop"] if drop else [])]
     printed = output_of(ingest_job.main, *words, cwd=tmp_path)
-    said = "2, left in the later one" if drop else "2, kept in both"
-    assert f"triples in two splits: {said}\nentities of no training triple: 1\n" in printed
+    fate = "2, left in the later one" if drop else "2, kept in both"
+    assert f"triples in two splits: {fate}\nentities of no training triple: 1\n" in printed
     graph = open_graph(str(tmp_path / "graph"))
     assert set(stored_triples(graph)) == both_ways(set(ROWS["train"][:: 2 if drop else 1]))
     assert graph.manifest.links.positives[SPLITS["valid"]] == (2 if drop else 4)
@@ -243,7 +237,7 @@ def test_every_layout_gives_the_same_graph(tmp_path, ending, layout) -> None:
         else:
             (tmp_path / (name + ending)).write_bytes(packed(content) if packed else content)
     graph = read_triples(tmp_path)
-    found = [graph.strings.strings.part(0, graph.num_nodes).to_pylist()[row] for row in graph.src]
-    assert sorted(found) == sorted(each for u, _, v in rows["train"] for each in (u, v))
+    edges = [graph.strings.strings.part(0, graph.num_nodes).to_pylist()[row] for row in graph.src]
+    assert sorted(edges) == sorted(each for u, _, v in rows["train"] for each in (u, v))
     assert (graph.num_nodes, len(graph.relations)) == (4, 4)
     assert graph.provenance["triples_in_two_splits"] == "2, kept in both"
