@@ -111,7 +111,9 @@ class _Csr:
         if not all(isinstance(part, _Array) for part in parts.values()) or not isinstance(shape, tuple):
             raise Refused("a sparse matrix without data, indices, indptr and shape")
         data, indices, indptr = (part.array() for part in parts.values())  # type: ignore[union-attr]
-        return csr_array((data, indices, indptr), shape=_shape(shape))
+        matrix = csr_array((data, indices, indptr), shape=_shape(shape))
+        matrix.check_format()  # scipy would write beyond its memory for an index outside the shape
+        return matrix
 
 
 @dataclass

@@ -193,11 +193,13 @@ def _csr(arrays: NpzMembers, prefix: str) -> csr_array:
         )
     data, indices, indptr, shape = (arrays[part] for part in parts)
     try:
-        return csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+        matrix = csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+        matrix.check_format()  # scipy would write beyond its memory for an index outside the shape
     except ValueError as error:
         raise DataError(
             f"{arrays.path}: {prefix}indptr and {prefix}indices are no CSR matrix: {one_line(error)}"
         ) from error
+    return matrix
 
 
 def _distinct(

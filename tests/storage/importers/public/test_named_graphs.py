@@ -1,12 +1,15 @@
 """Public sets of one graph in their real layout: the same graph as PyG's class reads from the same files."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from graphmill.core.errors import DataError
 from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.files.pickle_reader import array, read_pickle
 from graphmill.storage.importers.public.data_sets import DATA_SETS, table
 from graphmill.storage.importers.public.named_graphs import per_class_splits
 from graphmill.storage.ingestion.ingest import ingest
@@ -140,6 +143,23 @@ def test_classes_of_the_tiny_sets(tmp_path):
 @pytest.mark.parametrize("kind", ["nodes", "graphs"])
 def test_the_guide_shows_the_table(kind):
     assert table(kind) in (Path(__file__).parents[4] / "docs/guides/data_sets.md").read_text()
+
+
+def test_a_column_outside_a_sparse_matrix_is_refused(tmp_path):
+    """scipy's conversion to a dense matrix crashes the process on such an index."""
+    file = write_set("amazon-photo", tmp_path) / "amazon_electronics_photo.npz"
+    with np.load(file) as arrays:
+        content = dict(arrays)
+    content["attr_indices"][0] = 10**6
+    np.savez(file, **content)
+    with pytest.raises(DataError, match="attr_indptr and attr_indices are no CSR matrix: indic"):
+        DATA_SETS["amazon-photo"].read(tmp_path)
+    file = write_set("cora", tmp_path) / "ind.cora.allx"
+    matrix = csr_matrix(array(read_pickle(file)))
+    matrix.indices = np.where(matrix.indices == matrix.indices[0], 10**6, matrix.indices)
+    file.write_bytes(pickle.dumps(matrix, 2))
+    with pytest.raises(DataError, match="expected Planetoid's files, found indic"):
+        DATA_SETS["cora"].read(tmp_path)
 
 
 def test_an_edge_outside_is_refused(tmp_path):
