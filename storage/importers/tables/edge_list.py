@@ -97,7 +97,7 @@ class EdgeListGraph:
         return self._opened[path]
 
     def _with_nodes(self, options: EdgeListOptions) -> EdgeListOptions:
-        """The options with `nodes` as the file of each role that has a column there and no file of its own."""
+        """The options with `nodes` as the file of each role that has a column there and no separate file."""
         if options.nodes is not None:
             path, file = options.nodes, self._open(options.nodes)
             if file.array is not None:
