@@ -191,12 +191,12 @@ def _classes_of_text(
     digits = [text for text in texts if is_number(text)]
     if kind not in ("auto", "class"):
         other = next(iter(set(texts) - set(digits)), "")
-        raise DataError(f"{problem or f'{noun}: expected numbers, texts {other!r}'}; label_kind is {kind}")
+        raise DataError(f"{problem or f'{noun}: expected numbers, found {other!r}'}; label_kind is {kind}")
     if digits and kind != "class":
         other = next(iter(set(texts) - set(digits)), None)
         if other is not None:
             raise DataError(
-                f"{problem or f'{noun}: expected numbers, texts {other[:40]!r}'}, beside numbers; correct the table, or say with "
+                f"{problem or f'{noun}: expected numbers, found {other[:40]!r}'}, beside numbers; correct the table, or say with "
                 "--edge-list.label-kind class that all are names"
             )
     if not texts:
