@@ -109,14 +109,17 @@ def main() -> None:
     if words == ["--version"]:
         print(_versions())
         return
-    if words[:1] in (["--help"], ["-h"]):
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help", *words[2:]]
+    if not words or words[0] in ("--help", "-h"):
         print(_commands())
         return
-    if not words or words[0].replace("-", "_") not in COMMANDS:
-        near = difflib.get_close_matches(words[0], COMMANDS, 1) if words else []
-        wrong = f"unknown command {words[0]}{', perhaps ' + near[0] if near else ''}; " if words else ""
-        print(f"{wrong}usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
     command = words[0].replace("-", "_")
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, 1)
+        perhaps = f", perhaps {near[0]}" if near else ""
+        usage = f"usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}"
+        print(f"unknown command {words[0]}{perhaps}; {usage}", file=sys.stderr)
+        sys.exit(2)
     sys.argv = [f"graphmill {command}", *words[1:]]  # how jobs/cli/typed_commands.py knows it
     run(import_module(COMMANDS[command]).main)

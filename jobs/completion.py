@@ -8,9 +8,8 @@ import argparse
 import contextlib
 import importlib
 import io
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +17,7 @@ from graphmill import COMMANDS
 from graphmill.core.errors import MissingDependencyError
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
+from graphmill.jobs.config.short_help import HelpShown, Option
 
 _WITHOUT_HELP = ("bench",)  # whose own commands have some
 
@@ -41,31 +41,28 @@ def main() -> int | None:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Our commands as argparse has them, from what their `--help all` prints."""
+    """Our commands as argparse has them."""
     parser = argparse.ArgumentParser("graphmill")
     parser.add_argument("--version", action="store_true")
     commands = parser.add_subparsers()
     for command, module in COMMANDS.items():
         of_command = commands.add_parser(command, help=command)  # without help shtab leaves it out
-        for flag, choices in [] if command in _WITHOUT_HELP else _options(command, module):
-            of_command.add_argument(flag, nargs="*", choices=choices)
+        for option in [] if command in _WITHOUT_HELP else _options(command, module):
+            if not option.flag.isupper():
+                of_command.add_argument(f"--{option.flag}", nargs="*", choices=option.choices or None)
     return parser
 
 
-def _options(command: str, module: str) -> Iterator[tuple[str, list[str] | None]]:
-    """(flag, its values where they are few) of a command."""
+def _options(command: str, module: str) -> Sequence[Option]:
     before, sys.argv = sys.argv, [f"graphmill {command}", "--help", "all"]
-    text = io.StringIO()
     try:
-        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(io.StringIO()):
             importlib.import_module(module).main()
+    except HelpShown as shown:
+        return shown.options
     finally:
         sys.argv = before
-    for flag, metavar in re.findall(r"^(?:  )?(--[\w.]+)(?: (.*))?$", text.getvalue(), re.MULTILINE):
-        few = re.match(r"\{(.*?)\}|\[(yes\|no)\]", metavar)
-        names = re.match(r"NAME: (.*?), or package", metavar)
-        found = re.split(r", |,|\|", few[1] or few[2]) if few else re.split(", ", names[1]) if names else None
-        yield flag, found
+    return ()
 
 
 if __name__ == "__main__":

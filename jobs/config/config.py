@@ -41,12 +41,13 @@ from graphmill.jobs.config.reader import (
     flag_of,
     leaves,
     merge,
-    option_lines,
+    options_of,
     take,
     to_tree,
     unknown,
 )
 from graphmill.jobs.config.registry import GIVEN_HERE, KINDS, Component, find_kind, given_of, load, options_class
+from graphmill.jobs.config.short_help import Option
 from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.methods.registry import OBJECTS
 from graphmill.samplers.vocabulary.options import LoaderOptions
@@ -673,20 +674,17 @@ def read_saved(run: str, advice: str, *, allow_import: bool = False, known: Coll
         raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
 
 
-def config_help(config: RunConfig) -> list[str]:
-    """Every option of this run: its components' and all others, with this run's values as the defaults."""
-    lines = []
-    is_open = frozenset(config.open)
+def config_options(config: RunConfig) -> list[Option]:
+    """Every option of this run, by group below the group's heading, with the run's values as the defaults."""
+    options: list[Option] = []
     for group in _order(config.kind):
         value = getattr(config, group)
         if isinstance(value, Component):
-            names = ", ".join(find_kind(config.kind).table(group))
-            lines += ["", f"--{group} NAME: {names}, or package.module:Name (default {value.name})"]
-            lines += option_lines(type(value.options), f"{group}.", values=value.options, chosen=is_open)
+            names = tuple(find_kind(config.kind).table(group))
+            text = f"{', '.join(names)}, or package.module:Name"
+            options.append(Option(group, "NAME", text, value.name, group, names))
+            value = value.options
         else:
-            lines += [
-                "",
-                f"--{group}: {(type(value).__doc__ or '').strip()}",
-                *option_lines(type(value), f"{group}.", values=value, chosen=is_open),
-            ]
-    return lines
+            options.append(Option(group, None, (type(value).__doc__ or "").strip(), group=group))
+        options += options_of(type(value), f"{group}.", values=value, chosen=frozenset(config.open))
+    return options

@@ -28,10 +28,9 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 
 from graphmill.core.errors import ConfigError, UsageError, quoted
 from graphmill.core.public_names import nearest
-from graphmill.jobs.config.short_help import short_help, take_topics
+from graphmill.jobs.config.short_help import Option, show_help, take_topics
 
 T = TypeVar("T")
-_MOST_LINES = 60  # of options that --help shows in full
 _MOST_CHARACTERS = 4096  # of a text: as many as a path may have
 HEAD = ""  # key of what is said of a whole group
 Tree = dict[str, Any]
@@ -62,17 +61,11 @@ def parse(
     words, topics = take_topics(words)
     try:
         if topics is not None:
-            told = option_lines(kind, "", positional)
-            if topics or len(told) > _MOST_LINES:
-                told = short_help(told, topics, Path(sys.argv[0]).name)
-            about = [] if topics else [*(description or inspect.getdoc(kind) or "").strip().splitlines(), ""]
-            usage = " ".join(name.upper() for name in positional)
-            print(
-                "\n".join(
-                    [*about, f"usage: {Path(sys.argv[0]).name} {usage} --option value …".replace("  ", " "), "", *told]
-                )
+            command = Path(sys.argv[0]).name
+            usage = " ".join([command, *(name.upper() for name in positional)])
+            show_help(
+                description or inspect.getdoc(kind) or "", usage, options_of(kind, "", positional), topics, command
             )
-            sys.exit(0)
         first, tree = read_words(words)
         if len(first) > len(positional):
             raise UsageError(f"unexpected {' '.join(first[len(positional) :])!r}: options are written --name value")
@@ -157,7 +150,7 @@ def build(
         if name in former:
             raise UsageError(f"--{path}{name} is now --{path}{former[name]}")
         if name not in names:
-            raise unknown(flag_of(f"{path}{name}", tree[name]), {path + known: "" for known in leaves(kind)})
+            raise unknown(flag_of(f"{path}{name}", tree[name]), dict.fromkeys(leaves(kind, path), ""))
     values = {name: convert(value, hints[name], path + name) for name, value in tree.items()}
     missing = [
         f.name
@@ -233,11 +226,12 @@ def option_names(kind: type) -> list[str]:
     return [f.name for f in _fields(kind) if f.name not in given]
 
 
-def leaves(kind: type) -> list[str]:
-    """The flags of a class, those of its groups included."""
-    hints, flags = _hints(kind), []
+def leaves(kind: type, path: str = "") -> dict[str, Any]:
+    """The flags of a class, its groups' included, each with its type."""
+    hints, flags = _hints(kind), dict[str, Any]()
     for name in option_names(kind):
-        flags += [f"{name}.{inner}" for inner in leaves(hints[name])] if is_dataclass(hints[name]) else [name]
+        hint = hints[name]
+        flags |= leaves(hint, f"{path}{name}.") if is_dataclass(hint) else {f"{path}{name}": hint}  # type: ignore[arg-type]
     return flags
 
 
@@ -379,34 +373,42 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return merged
 
 
-def option_lines(
+def options_of(
     kind: type, path: str, positional: Sequence[str] = (), values: Any = None, chosen: Collection[str] = ()
-) -> list[str]:
-    """A line or more for each option of a class; `values`: an instance whose fields are the defaults shown, but for `chosen` ones, which the
-    run chooses."""
-    hints, told, lines, groups = _hints(kind), field_docs(kind), [], []
+) -> list[Option]:
+    """The options of a class, its groups last. `values`: an instance whose fields are the defaults shown; a run chooses the defaults of `chosen`."""
+    hints, docs, options, groups = _hints(kind), field_docs(kind), list[Option](), list[Option]()
     named = {f.name: f for f in _fields(kind)}
     for name in option_names(kind):
         hint, option = hints[name], named[name]
         if is_dataclass(hint):
             inner: Any = None if values is None else getattr(values, name)
             kind_of: Any = hint
-            groups += ["", *option_lines(kind_of, f"{path}{name}.", values=inner, chosen=chosen)]
+            groups += options_of(kind_of, f"{path}{name}.", values=inner, chosen=chosen)
             continue
+        default: str | None = None
         if f"{path}{name}" in chosen:
-            default = " (default auto: chosen for the graph)"
+            default = "auto: chosen for the graph"
         elif values is not None:
-            default = f" (default {shown(getattr(values, name))})"
+            default = shown(getattr(values, name))
         elif option.default is not MISSING:
-            default = f" (default {shown(option.default)})"
-        else:
-            default = "" if option.default_factory is MISSING else f" (default {shown(option.default_factory())})"
-        flag = name.upper() if name in positional else f"--{path}{name}"
-        lines.append(f"  {flag} {_metavar(hint)}".rstrip())
-        lines += textwrap.wrap(
-            " ".join(told.get(name, "").split()) + default, 112, initial_indent=" " * 8, subsequent_indent=" " * 8
-        )
-    return lines + groups
+            default = shown(option.default)
+        elif option.default_factory is not MISSING:
+            default = shown(option.default_factory())
+        flag = name.upper() if name in positional else f"{path}{name}"
+        text = " ".join(docs.get(name, "").split())
+        options.append(Option(flag, _metavar(hint), text, default, path.removesuffix("."), _choices(hint)))
+    return options + groups
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """All values of a type, or of the first of several types, if they are few."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return tuple(map(str, arguments))
+    if origin in (Union, types.UnionType, tuple):
+        return _choices(arguments[0])
+    return ("yes", "no") if hint is bool else ()
 
 
 def shown(value: Any) -> str:

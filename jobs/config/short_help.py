@@ -1,14 +1,16 @@
-"""What `--help` prints of a command with many options: the usual ones, a line each, and the groups; `--help GROUP`, `--help WORD` and `--help all` the rest."""
+"""What `--help` prints: of many options the usual ones, a line each, and the groups; `--help GROUP`, `--help WORD` and `--help all` the rest."""
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from graphmill.core.errors import UsageError
 from graphmill.core.public_names import nearest
 
 MOST = 25
+_MOST_LINES = 60  # of options that --help shows in full
 # Of a training; of each command and kind those that it has.
 USUAL = (
     *(
@@ -31,29 +33,44 @@ _WIDTH, _COLUMN = 118, 34
 
 
 @dataclass(frozen=True)
-class _Option:
-    flag: str  # without dashes
-    metavar: str
-    text: str  # what it does, and its default
+class Option:
+    """An option as `--help` and completion know it, or the heading of a group of options."""
+
+    flag: str  # without dashes; in capitals: a word before the flags; equal to `group`: a heading
+    metavar: str | None  # None: a heading that is no option
+    text: str
+    default: str | None = None
+    group: str = ""
+    choices: tuple[str, ...] = ()  # all values, if they are few
+
+    @property
+    def _head(self) -> str:
+        name = self.flag if self.flag.isupper() else f"--{self.flag}"
+        return f"  {name} {self.metavar or ''}".rstrip()
 
     @property
     def line(self) -> str:
         """Its first sentence and its default, cut at a width."""
-        head = f"  --{self.flag} {self.metavar}".rstrip()
-        said, _, default = self.text.partition(" (default ")
-        default = default and f" ({default}"
-        sentence = re.split(r"(?<=[\w)])\.\s", said)[0].rstrip(".")
-        return (
-            f"{head:<{_COLUMN}} "
-            + textwrap.shorten(sentence, max(20, _WIDTH - max(_COLUMN, len(head)) - len(default)), placeholder=" …")
-            + default
-        )
+        sentence = re.split(r"(?<=[\w)])\.\s", self.text)[0].rstrip(".")
+        default = "" if self.default is None else f" ({self.default})"
+        width = max(20, _WIDTH - max(_COLUMN, len(self._head)) - len(default))
+        return f"{self._head:<{_COLUMN}} {textwrap.shorten(sentence, width, placeholder=' …')}{default}"
 
     @property
     def lines(self) -> list[str]:
-        """All that is said of it."""
-        head = f"  --{self.flag} {self.metavar}".rstrip()
-        return [head, *textwrap.wrap(self.text, 112, initial_indent=" " * 8, subsequent_indent=" " * 8)]
+        """Its whole text."""
+        text = self.text if self.default is None else f"{self.text} (default {self.default})"
+        if self.flag == self.group:
+            return [f"{self._head.strip()}: {text}"]
+        return [self._head, *textwrap.wrap(text, 112, initial_indent=" " * 8, subsequent_indent=" " * 8)]
+
+
+class HelpShown(SystemExit):
+    """The end, with status 0, of a command that has printed its help."""
+
+    def __init__(self, options: Sequence[Option]) -> None:
+        super().__init__(0)
+        self.options = options
 
 
 def take_topics(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -72,68 +89,51 @@ def take_topics(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
     return rest, topics
 
 
-def short_help(lines: Sequence[str], topics: Sequence[str], command: str) -> list[str]:
-    """Of the whole help's lines what `--help` with these topics prints. Raises UsageError for a topic that no option has."""
+def show_help(about: str, usage: str, options: Sequence[Option], topics: Sequence[str], command: str) -> NoReturn:
+    """Prints what `--help` with these topics says and ends the process. Raises UsageError for a topic that no option has."""
+    lines = whole_help(options)
+    if topics or len(lines) > _MOST_LINES:
+        lines = short_help(options, topics, command)
+    above = [] if topics else [*about.strip().splitlines(), ""]
+    print("\n".join([*above, f"usage: {usage} --option value …", "", *lines]))
+    raise HelpShown(options)
+
+
+def whole_help(options: Sequence[Option]) -> list[str]:
+    """All lines of all options, with an empty line between groups."""
+    lines: list[str] = []
+    for before, option in zip([*options[:1], *options], options, strict=False):
+        lines += ["", *option.lines] if option.group != before.group else option.lines
+    return lines
+
+
+def short_help(options: Sequence[Option], topics: Sequence[str], command: str) -> list[str]:
+    """The lines that `--help` with these topics prints. Raises UsageError for a topic that no option has."""
     if list(topics) == ["all"]:
-        return list(lines)
-    options, headings = _options(lines), _headings(lines)
-    groups = list(dict.fromkeys(flag.partition(".")[0] for flag in options if "." in flag))
+        return whole_help(options)
+    known = {option.flag: option for option in options if option.metavar is not None and not option.flag.isupper()}
+    headings = {option.flag: option for option in options if option.flag == option.group}
+    groups: dict[str, list[str]] = {}
+    for flag in known:
+        if "." in flag:
+            groups.setdefault(flag.partition(".")[0], []).append(flag)
     if not topics:
-        usual = [flag for flag in options if "." not in flag]
-        if "fit.epochs" in options:
-            usual = [flag for flag in USUAL if flag in options]
-        counts = ", ".join(f"{group} {len(_of(group, options))}" for group in groups)
-        more = f"All {len(options)} options: {command} --help all; of a group: --help GROUP; with a word in the name: --help WORD. Groups: {counts}."
-        return [*(options[flag].line for flag in usual[:MOST]), "", *textwrap.wrap(more, _WIDTH)]
+        usual = [flag for flag in known if "." not in flag]
+        if "fit.epochs" in known:
+            usual = [flag for flag in USUAL if flag in known]
+        counts = ", ".join(f"{group} {len(flags)}" for group, flags in groups.items())
+        more = f"All {len(known)} options: {command} --help all; of a group: --help GROUP; with a word in the name: --help WORD. Groups: {counts}."
+        return [*(known[flag].line for flag in usual[:MOST]), "", *textwrap.wrap(more, _WIDTH)]
     picked: list[str] = []
     for topic in topics:
         word = topic.strip("-").replace("-", "_")
-        flags = (
-            _of(word, options) if word in groups else [word] if word in options else [f for f in options if word in f]
-        )
+        flags = groups.get(word) or ([word] if word in known else [flag for flag in known if word in flag])
         if not flags:
-            near = nearest(word, {**dict.fromkeys(groups, ""), **dict.fromkeys(options, "")})
+            near = nearest(word, dict.fromkeys([*groups, *known], ""))
             told = f"; perhaps {' or '.join(near)}" if near else ""
             raise UsageError(
                 f"--help: expected all, a group or a word of an option's name, got {topic!r}{told}; groups: {', '.join(groups)}"
             )
-        picked += [
-            "",
-            *([headings[word]] if word in headings else []),
-            *(line for f in flags for line in options[f].lines),
-        ]
+        about = headings[word].lines if word in headings and word in groups else []
+        picked += ["", *about, *(line for flag in flags for line in known[flag].lines)]
     return picked[1:]
-
-
-def _of(group: str, options: Mapping[str, _Option]) -> list[str]:
-    return [flag for flag in options if flag.startswith(f"{group}.")]
-
-
-def _options(lines: Sequence[str]) -> dict[str, _Option]:
-    """Every option of the whole help, a group's own (`--model NAME`) included."""
-    found: dict[str, _Option] = {}
-    flag = metavar = ""
-    for line in lines:
-        if re.match(r"  [A-Z_]+(?: |$)", line):  # a word before the flags
-            flag = ""
-        elif (head := re.match(r"(?:  )?--([\w.]+) ?(.*)", line)) is not None:
-            flag, metavar = head.groups()
-            text = ""
-            if not line.startswith(
-                "  "
-            ):  # "--model NAME: geco, …", or "--fit: How a model is fitted.", which is no option
-                metavar, colon, text = metavar.partition(": ")
-                if not colon or metavar != "NAME":
-                    flag = ""
-                    continue
-            found[flag] = _Option(flag, metavar, text)
-        elif flag and line.startswith(" " * 8):
-            found[flag] = _Option(flag, metavar, f"{found[flag].text} {line.strip()}".strip())
-        elif not line.strip():
-            flag = ""
-    return found
-
-
-def _headings(lines: Sequence[str]) -> dict[str, str]:
-    """By group, the line that says what it is."""
-    return {match[1]: line for line in lines if (match := re.match(r"--(\w+)(?: NAME)?: ?", line))}

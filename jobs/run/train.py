@@ -14,7 +14,7 @@ from graphmill.jobs.config.config import (
     AUTO,
     RunConfig,
     RunOptions,
-    config_help,
+    config_options,
     config_tree,
     nested,
     own_code,
@@ -35,7 +35,7 @@ from graphmill.jobs.config.reader import (
     take,
 )
 from graphmill.jobs.config.registry import find_kind, named
-from graphmill.jobs.config.short_help import short_help, take_topics
+from graphmill.jobs.config.short_help import Option, show_help, take_topics
 from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, resolve
 from graphmill.samplers.methods.registry import load
@@ -62,14 +62,11 @@ def train_main(
         own = [read_recipe(recipe)] if recipe else []
         config = begun(layered(kind, own, first, said, allow_import=allow_import))
         if topics is not None:
-            lines = short_help([*_SWITCHES_HELP, *config_help(config)], topics, command_line(job))
+            command, options = command_line(job), [*_SWITCHES_HELP, *config_options(config)]
+            usage = command if recipe else f"{command} [RECIPE.yaml]"
+            show_help(description.partition("\n\n")[0], usage, options, topics, command)
     except UsageError as error:
         complain(str(error))
-    if topics is not None:
-        name = command_line(job) if recipe else f"{command_line(job)} [RECIPE.yaml]"
-        about = [] if topics else [description.partition("\n\n")[0].strip(), ""]
-        print("\n".join([*about, f"usage: {name} --option value …", "", *lines]))
-        return 0
     return _begin(job, config, plan="--plan" in words)
 
 
@@ -276,12 +273,17 @@ def _task_of(manifest: Any, graphs: Any) -> str:
 
 _SWITCHES = ("--plan", "--allow_import")
 _SWITCHES_HELP = (
-    "  --plan",
-    "        Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
-    "  --quiet",
-    "        Print the result alone; errors and warnings are printed as ever.",
-    "  --allow_import",
-    "        Import the kind, model, sampler or task of its own that a resumed run, or a recipe outside this folder, names.",
+    Option(
+        "plan",
+        "",
+        "Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
+    ),
+    Option("quiet", "", "Print the result alone; errors and warnings are printed as ever."),
+    Option(
+        "allow_import",
+        "",
+        "Import the kind, model, sampler or task of its own that a resumed run, or a recipe outside this folder, names.",
+    ),
 )
 
 

@@ -11,11 +11,12 @@ import pytest
 import graphmill as gm
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.cli.quiet import results
-from graphmill.jobs.config.config import config_help, config_tree, read_config
+from graphmill.jobs.config.config import config_options, config_tree, read_config
 from graphmill.jobs.config.reader import UsageError
-from graphmill.jobs.config.short_help import MOST, short_help, take_topics
+from graphmill.jobs.config.short_help import MOST, short_help, take_topics, whole_help
 
-WHOLE = config_help(read_config(config_tree("nodes")))
+OPTIONS = config_options(read_config(config_tree("nodes")))
+WHOLE = whole_help(OPTIONS)
 
 
 def called(monkeypatch, *words: str) -> int:
@@ -36,24 +37,39 @@ def test_help_is_short_and_names_what_more_there_is(command, monkeypatch, capsys
     assert "--help all" in " ".join(lines)
 
 
+@pytest.mark.parametrize("words", [(), ("help",), ("--help",)])
+def test_the_commands_are_listed(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["graphmill", *words])
+    gm.main()
+    assert "\n  train " in capsys.readouterr().out
+
+
+def test_help_of_a_command_is_a_command_too(monkeypatch, capsys):
+    assert called(monkeypatch, "help", "train_links", "fit") == 0
+    asked = capsys.readouterr().out
+    assert called(monkeypatch, "train_links", "--help", "fit") == 0
+    assert asked == capsys.readouterr().out
+    assert "--fit.epochs" in asked
+
+
 def test_topics():
-    everything = short_help(WHOLE, ["all"], "")
+    everything = short_help(OPTIONS, ["all"], "")
     assert everything == WHOLE
-    fit = short_help(WHOLE, ["fit"], "")
+    fit = short_help(OPTIONS, ["fit"], "")
     assert fit[0].startswith("--fit: ")
     assert {line.split()[0] for line in fit if line.startswith("  --")} == {
         line.split()[0] for line in WHOLE if line.startswith("  --fit.")
     }
-    seeds = [line.split()[0] for line in short_help(WHOLE, ["seed"], "") if line.startswith("  --")]
+    seeds = [line.split()[0] for line in short_help(OPTIONS, ["seed"], "") if line.startswith("  --")]
     assert seeds == ["--data.graph_seed", "--data.links.seed", "--fit.seed"]
-    assert short_help(WHOLE, ["--fit.seed"], "") == short_help(WHOLE, ["fit.seed"], "")
+    assert short_help(OPTIONS, ["--fit.seed"], "") == short_help(OPTIONS, ["fit.seed"], "")
     with pytest.raises(UsageError, match=r"perhaps fit\.patience"):
-        short_help(WHOLE, ["patiense"], "")
+        short_help(OPTIONS, ["patiense"], "")
 
 
 def test_each_option_is_in_the_help_of_its_group():
     groups = dict.fromkeys(line.split(".")[0][4:] for line in WHOLE if line.startswith("  --"))
-    told = [line for group in groups for line in short_help(WHOLE, [group], "") if line.startswith("  --")]
+    told = [line for group in groups for line in short_help(OPTIONS, [group], "") if line.startswith("  --")]
     assert told == [line for line in WHOLE if line.startswith("  --")]
 
 
