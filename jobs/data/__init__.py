@@ -1,1 +1,1 @@
-"""A run's data, prepared where it is not there yet. Imports: jobs.config and its floor."""
+"""A run's data, prepared if it does not exist yet. Imports: jobs.config and its floor."""

@@ -1,4 +1,4 @@
-"""From what `--data` says to a stored graph: opens a prepared one, or prepares an OGB set or the synthetic default once."""
+"""From `--data` to a stored graph: opens a prepared graph, or prepares an OGB set or the synthetic default once."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticO
 
 
 def prepare_graph(options: NodeDataOptions) -> StoredGraph:
-    """As `prepare_any_graph`. Raises ConfigError where the graph is a typed one."""
+    """As `prepare_any_graph`. Raises ConfigError for a typed graph."""
     graph = prepare_any_graph(options)
     if isinstance(graph, TypedGraph):
         raise ConfigError(f"{graph.url}: expected a graph of one type of nodes, found a typed one; set --data")
@@ -26,12 +26,12 @@ def prepare_graph(options: NodeDataOptions) -> StoredGraph:
 
 
 def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
-    """The graph, plain or typed, that the options name. What the job prepares lies under `folder` and is used again by the next run."""
+    """The plain or typed graph that the options name. A graph that the job prepares lies under `folder`, and the next run uses it again."""
     graph = find_graph(options)
     if graph is not None:
         return graph
     name, target = _place(options)
-    undirected = None  # what the source says of itself
+    undirected = None  # as the source names it
     if options.path is None:
         source: GraphSource = _synthetic(options)
     else:
@@ -60,7 +60,7 @@ def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
 
 @contextlib.contextmanager
 def unless_another_was_first(url: str) -> Iterator[None]:
-    """Ignores the block's error where another job has prepared the same graph meanwhile."""
+    """Ignores the block's error if another job has prepared the same graph meanwhile."""
     try:
         yield
     except (ConflictError, ConfigError):
@@ -69,7 +69,7 @@ def unless_another_was_first(url: str) -> Iterator[None]:
 
 
 def find_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph | None:
-    """The graph where it is there; None where the job would prepare it first."""
+    """The stored graph; None: the job would prepare it first."""
     if options.path is not None and not options.path.startswith(("ogbn-", "ogbl-")):
         from graphmill.storage.importers.public.data_sets import check_ingested
 
@@ -93,7 +93,7 @@ def find_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph | None:
 
 
 def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]] | None:
-    """Counts and sizes of splits of the embedded graph, before it is made; None for any other graph."""
+    """(source, sizes of splits) of the embedded graph before it is made; None for any other graph."""
     if options.path is not None:
         return None
     source = _synthetic(options)
@@ -102,7 +102,7 @@ def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]]
 
 
 def how_to_make(options: NodeDataOptions) -> str:
-    """The command that prepares the graph as the first run of a job would."""
+    """The command that prepares the graph as a job's first run would."""
     target = _place(options)[1]
     kept = f"{target} --partitions {options.partitions} --partitioner {options.partitioner} --seed {options.graph_seed}"
     links = options.links
@@ -116,7 +116,7 @@ def how_to_make(options: NodeDataOptions) -> str:
 
 
 def _place(options: NodeDataOptions) -> tuple[str, Path]:
-    """The name of a graph that the job prepares, and where it lies."""
+    """(name, folder) of a graph that the job prepares."""
     name = options.path or f"synthetic-{options.nodes}-seed{options.graph_seed}"
     kept = "-directed" if options.directed and options.path is not None else ""
     links = options.links
@@ -133,7 +133,7 @@ def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
 
 
 def store_encoding(graph: StoredGraph | TypedGraph, options: EncodingOptions) -> StoredGraph | TypedGraph:
-    """The graph with this encoding, computed and published as a further snapshot unless it is there already."""
+    """The graph with this encoding, which is computed and published as a further snapshot if it is not stored yet."""
     from graphmill.storage.encoding.encode import encode
 
     origin = graph.manifest.origin

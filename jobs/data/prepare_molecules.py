@@ -1,4 +1,4 @@
-"""From what `--data` says to stored molecules: opens a prepared set, or prepares a table of SMILES or the embedded molecules once."""
+"""From `--data` to stored molecules: opens a prepared set, or prepares a table of SMILES or the embedded molecules once."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from graphmill.storage.snapshots.snapshots import has_graph
 
 
 def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs:
-    """The set that the options name. What the job prepares lies under `folder` and is used again by the next run."""
+    """The set that the options name. A set that the job prepares lies under `folder`, and the next run uses it again."""
     stored = find_molecules(graphs, target_name)
     if isinstance(stored, StoredGraphs):
         return stored
@@ -35,7 +35,7 @@ def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> Store
 
 
 def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs | tuple[MoleculeSource, Path]:
-    """The set where it is there; else what the job would prepare it from, and where."""
+    """The stored set; if it does not exist, the source and the folder of its preparation."""
     if graphs.path is not None and not graphs.path.endswith(TABLE_ENDINGS):
         check_ingested(graphs.path)
         return open_graphs(graphs.path, graphs.snapshot)
@@ -62,7 +62,7 @@ def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGr
 
 
 def how_to_make(graphs: GraphSetOptions, target_name: str | None, target: Path) -> str:
-    """The command that prepares the set as the first run of a job would."""
+    """The command that prepares the set as a job's first run would."""
     if graphs.path is None:
         return f"graphmill ingest embedded {target} --count {graphs.molecules}"
     chosen = "" if target_name is None else f" --table.targets {target_name}"

@@ -1,4 +1,4 @@
-"""What made a run: its command and commit, versions of the packages that decide its numbers, the driver's machine, its Ray cluster."""
+"""The origin of a run: its command and commit, versions of the packages that decide its numbers, the driver's machine, its Ray cluster."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ _PACKAGES = ("graphmill", "torch", "ray", "numpy", "scipy", "pyarrow", "numba", 
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions and machine as plain values. Needs a Ray session for the cluster's part, which is left out without one."""
+    """Versions and machine as plain values; with a Ray session, the cluster too."""
     import psutil
 
     machine = {
@@ -44,14 +44,14 @@ def describe_environment() -> dict[str, Any]:
 
 
 def describe_command() -> dict[str, str]:
-    """The command line of this process, and the commit of Graphmill's code where it runs from a git checkout."""
+    """The command line of this process and, in a git checkout, the commit of Graphmill's code."""
     command = {"command": shlex.join(sys.orig_argv)}
     commit = _commit(Path(__file__).resolve().parents[2])
     return command if commit is None else {**command, "commit": commit}
 
 
 def _commit(checkout: Path) -> str | None:
-    """The commit, "-dirty" after it where files differ from it. None for an installed package, whose folder is in no repository of ours."""
+    """The commit, with "-dirty" if files differ from it; None for an installed package, whose folder is no repository of ours."""
     if not (checkout / ".git").exists():
         return None
     describe = shlex.split("git --no-optional-locks describe --always --dirty --abbrev=40 --exclude=*")
@@ -65,7 +65,7 @@ def _commit(checkout: Path) -> str | None:
 
 
 def installed_packages() -> dict[str, str]:
-    """The versions of those that are installed."""
+    """The versions of the packages that are installed."""
     versions = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

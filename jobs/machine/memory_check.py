@@ -1,4 +1,4 @@
-"""Memory: what this process has, what the machine has left, and whether a run fits, said before it starts."""
+"""Memory: the size of this process, the machine's free memory, and whether a run fits, before it starts."""
 
 import ctypes
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.process_memory import own_bytes
 from graphmill.core.summaries import counted
 
-_SHARE = 0.9  # of the free memory, for estimates are estimates
+_SHARE = 0.9  # of the free memory, since the needed memory is an estimate
 _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
 
 
 def available_bytes() -> int:
-    """Free memory of this machine, or of the container that the process is in, where that has less."""
+    """Free memory of this machine or, if that is less, of this process's container."""
     import psutil
 
     free = psutil.virtual_memory().available
@@ -25,20 +25,20 @@ def available_bytes() -> int:
 
 
 def trim_heap() -> None:
-    """Gives back what the C library's heap holds of freed memory, once. Nothing where the C library is another one than glibc."""
+    """Returns the C library's free heap to the system, once. Does nothing without glibc."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 def reset_peak() -> None:
-    """From here on the process's VmHWM counts from what is resident now. Raises OSError where the system cannot."""
-    trim_heap()  # what the allocator holds free would hide the growth
+    """Makes the process's VmHWM count from now on. Raises OSError if the system cannot."""
+    trim_heap()  # memory that the allocator keeps would hide the growth
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def growth_bytes(work: Callable[[], object]) -> int | None:
-    """How much more memory is resident at the height of `work` than before it; None where the system does not tell."""
+    """The peak of resident memory during `work` minus the resident memory before it; None if the system does not tell."""
     try:
         reset_peak()
     except OSError:
@@ -50,7 +50,7 @@ def growth_bytes(work: Callable[[], object]) -> int | None:
 
 
 def check_fits(needed: int, available: int, num_workers: int, advice: str) -> None:
-    """Raises ConfigError, which ends with the advice, where a worker's shard needs more than `available` bytes."""
+    """Raises ConfigError, which ends with the advice, if a worker's shard needs more than `available` bytes."""
     if needed <= _SHARE * available:
         return
     raise ConfigError(

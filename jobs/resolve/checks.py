@@ -1,4 +1,4 @@
-"""What is wrong with a run's options together: functions of its configuration that return a line, or None, before the data is opened."""
+"""Checks of a run's options against each other, before the data is opened: functions of the configuration that return a line, or None."""
 
 import time
 from dataclasses import replace
@@ -19,7 +19,7 @@ from graphmill.samplers.vocabulary.options import LoaderOptions, SubgraphOptions
 def _fanouts_are_layers(config: RunConfig) -> str | None:
     row, options = config.model.row("model", config.kind), config.sampler.options
     fanouts, layers = getattr(options, "fanouts", None), getattr(config.model.options, "num_layers", None)
-    # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
+    # Induced edges make a graph for any number of layers, whatever the number of hops.
     if (
         "model.num_layers" in config.open
         or row is None
@@ -283,7 +283,7 @@ OF_OTHERS = (
 
 
 def choose_run_dir(job: str, options: "RunOptions") -> "RunStore":
-    """Where the run lives; raises before any work where it cannot."""
+    """The run's directory. Raises, before any work, if it cannot be used."""
     from graphmill.cluster.runs.run_directory import check_free, load_config  # loads pyarrow
     from graphmill.cluster.runs.run_store import RunStore
 
@@ -298,7 +298,7 @@ def choose_run_dir(job: str, options: "RunOptions") -> "RunStore":
 
 
 def check_device(device: str) -> None:
-    """Raises ConfigError for a device that torch does not know or have."""
+    """Raises ConfigError for a device that torch does not know, or that this machine lacks."""
     import torch
 
     try:

@@ -1,9 +1,9 @@
-"""`resolve(config, facts)`: what a run is, decided in one place and before anything is started.
+"""`resolve(config, facts)` decides a run in one place, before anything is started.
 
     RunConfig ──look──▶ Facts ──resolve──▶ ResolvedRun ──▶ training | --plan | predict | sweep | benchmarks
 
-`look` reads the world; `resolve` is pure. Its result has two parts: the identity decides the numbers (a resume keeps it), the placement
-decides the time (a resume resolves it again), each automatic choice of it with its reason.
+`look` reads the world; `resolve` is pure. Its result has two parts. The identity decides the numbers, and a resume keeps it. The placement decides the
+time, and a resume resolves it again. Each automatic choice has its reason.
 """
 
 from collections.abc import Mapping
@@ -45,19 +45,19 @@ FEWEST_STEPS = 200  # fewer are warned of
 
 @dataclass(frozen=True)
 class Facts:
-    """What `resolve` needs to know of the world."""
+    """The facts about the world that `resolve` needs."""
 
     inputs: Inputs
     data_identity: Mapping[str, Any]
-    """What a run may not change of its data between its parts."""
+    """Properties of the data that must be the same when the run is resumed."""
     resources: Resources | None
-    """Of this machine, or of the cluster once it is joined; None: a cluster that is not joined yet."""
+    """Resources of this machine, or of the joined cluster; None: a cluster that is not joined yet."""
     data_bytes: int | None = None
-    """Of the data's files; None: not there yet."""
+    """Size of the data's files; None: they do not exist yet."""
     graph: GraphFacts | None = None
-    """What open options are chosen by; None: not looked at yet, and they stay open."""
+    """Facts by which open options are chosen; None: not known yet, and the options stay open."""
     weights: EdgeWeights | None = None
-    """Of the graph's edges; None: they have none."""
+    """Weights of the graph's edges; None: edges have no weights."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class ResolvedRun:
     identity: Mapping[str, Any]
     workers: WorkerOptions
     reasons: tuple[str, ...] = ()
-    """Of the placement, in a sentence each."""
+    """Reasons for the placement, a sentence each."""
     chosen: tuple[str, ...] = ()
-    """Options that were left open: each with its value and the reason."""
+    """Options that were left open, each with its value and the reason."""
 
     @property
     def choices(self) -> list[str]:
-        """What was chosen, one line for each reason."""
+        """The chosen options, one line for each reason."""
         flags: dict[str, list[str]] = {}
         for choice in self.chosen:
             flag, _, reason = choice.partition(": ")
@@ -84,7 +84,7 @@ class ResolvedRun:
 
     @property
     def is_full_graph(self) -> bool:
-        """The whole graph is the one batch, spread over the workers."""
+        """Whether the whole graph is the one batch, spread over the workers."""
         return self.config.run.parallel == "graph"
 
     @property
@@ -94,12 +94,12 @@ class ResolvedRun:
 
     @property
     def encoding(self) -> EncodingOptions | None:
-        """What every batch carries of the nodes' positions."""
+        """The positional encoding of nodes that every batch carries."""
         return stored_encoding(self.config.model.options) if self.kind.is_one_graph else None
 
     @property
     def kind(self) -> Kind:
-        """What the run is about."""
+        """The kind of the run: its data, models, samplers and tasks."""
         return find_kind(self.config.kind)
 
     @cached_property
@@ -109,13 +109,13 @@ class ResolvedRun:
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """What a checkpoint has to agree with: not how the model is computed, nor the optimizer's rates."""
+        """The part of the model's options that a checkpoint must agree with: not how the model is computed, nor the optimizer's rates."""
         component = self.config.model
         values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):
             values.pop(name, None)
         for name in ("edge_dim", "edge_dims"):
-            if not values.get(name, 1):  # runs from before there were features of edges go on
+            if not values.get(name, 1):  # older runs, without features of edges, go on
                 del values[name]
         links = self.config.links
         decoder = {} if links is None else {"decoder": asdict(links.decoder)}
@@ -129,11 +129,11 @@ class ResolvedRun:
 
     @property
     def has_relational_layers(self) -> bool:
-        """Whether layers of --relational stand before the model."""
+        """Whether the layers of --relational come before the model."""
         return self.is_typed and not self.config.model.takes_types
 
     def build_model(self) -> Any:
-        """The module that the trainer takes."""
+        """The module that the trainer trains."""
         from graphmill.jobs.tasks.model_inputs import read_columns
 
         config, links = self.config, self.config.links
@@ -149,7 +149,7 @@ class ResolvedRun:
 
     @property
     def fit(self) -> TrainOptions:
-        """With the precision that the workers' device has."""
+        """The options of `--fit` with the precision that the workers' device has."""
         options = self.config.fit
         if options.precision != "auto":
             return options
@@ -157,7 +157,7 @@ class ResolvedRun:
 
     @property
     def training(self) -> Any:
-        """The options of the sampler that training batches are drawn by."""
+        """The options of the sampler of training batches."""
         if self.is_full_graph:
             return FullGraphOptions(
                 self.config.data.split_set,
@@ -173,7 +173,7 @@ class ResolvedRun:
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """The samplers' options that each split is scored through."""
+        """The options of the sampler of each split."""
         how = self.config.evaluation
         if not self.kind.is_one_graph:
             return {split: how.batches(self._sampler(split, shuffle=False)) for split in SPLITS}
@@ -197,7 +197,7 @@ class ResolvedRun:
 
     @property
     def edge_columns(self) -> tuple[EdgeColumn, ...]:
-        """What every batch carries of the edges for the model."""
+        """The columns of edges that every batch carries for the model."""
         if not self.kind.is_one_graph:
             return ()
         held: dict[EdgeColumn, bool] = {"weight": self.inputs.edge_weight, "feature": not self.inputs.edge.empty}
@@ -231,7 +231,7 @@ class ResolvedRun:
             print(f"chosen {choice}", flush=True)
 
     def tree(self) -> Tree:
-        """What config.json holds; `read_resolved` makes an equal value of it."""
+        """The content of config.json; `read_resolved` makes an equal value of it."""
         return {
             "format": FORMAT,
             **self.config.tree(),
@@ -246,7 +246,7 @@ class ResolvedRun:
 
 
 def read_resolved(tree: Mapping[str, Any]) -> ResolvedRun:
-    """The run that a run's directory holds. Raises UsageError or ConfigError where it is none."""
+    """The run that a run's directory holds. Raises UsageError or ConfigError if config.json holds no run."""
     tree = {name: value for name, value in tree.items() if name != "format"}
     resolved = tree.pop("resolved")
     return ResolvedRun(
@@ -260,7 +260,7 @@ def read_resolved(tree: Mapping[str, Any]) -> ResolvedRun:
 
 
 def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
-    """The run that this configuration is in this world. Pure. Raises ConfigError where the two do not fit."""
+    """The resolved run of this configuration in this world; a pure function. Raises ConfigError if the two do not fit."""
     workers, reasons = config.workers, []
     if facts.resources is not None:
         workers, note = resolve_workers(asked_workers(config), facts.resources, facts.data_bytes)
@@ -328,7 +328,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
 
 
 def _check_travels(config: RunConfig) -> None:
-    """Raises ConfigError where Ray's workers cannot import what the run names."""
+    """Raises ConfigError if Ray's workers cannot import the code that the run names."""
     if here := _held_here(config):
         raise ConfigError(
             f"{here}: holds in this process alone; put it in a module that Ray's workers can import and name it package.module:Name, or "
@@ -337,7 +337,7 @@ def _check_travels(config: RunConfig) -> None:
 
 
 def _held_here(config: RunConfig) -> str:
-    """What the run names that no other process can import, as it is said."""
+    """The options whose code no other process can import, as flags."""
     return ", ".join(f"--{option} {path}" for option, path in own_code(config.tree()) if in_this_process(path))
 
 
@@ -355,13 +355,13 @@ def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[R
 
 @cache
 def _recipe_options(kind: str, model: str | None) -> Mapping[str, Any]:
-    """What the default recipe of this model, or for one of a user's own the first model's, says of every option."""
+    """Every option of the model's default recipe; for a user's own model, of the first model's."""
     named = {} if model is None else {"model": model}
     return MappingProxyType(read_config(config_tree(kind, {**named, "run": {"defaults": "recipe"}})).options())
 
 
 def asked_workers(config: RunConfig) -> WorkerOptions:
-    """What is asked of placement: Ray, where its address is given, or the whole graph is to be spread over workers; this process for what it alone holds."""
+    """The workers to place: on Ray, if its address is given or the whole graph is spread over workers; in this process, if only this process holds the code."""
     workers = config.workers
     spread = config.run.parallel == "graph" and workers.num_workers is None
     asks_ray = workers.launcher == "auto" and (config.ray.address is not None or spread)
@@ -371,7 +371,7 @@ def asked_workers(config: RunConfig) -> WorkerOptions:
 
 
 def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOptions, str | None]:
-    """The workers, of which none is without a micro-batch, and what is to be said of fewer than there might be."""
+    """(workers, at most one for each micro-batch; what to say about fewer workers)."""
     most = config.fit.micro_batches
     if most is None or workers.most <= most:
         return workers, None
@@ -385,11 +385,11 @@ def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOpti
 
 
 def evaluation_text(config: RunConfig) -> str:
-    """All that scores depend on beside the weights: scores of different kinds must not compete for the best epoch."""
+    """All that scores depend on in addition to the weights: scores of different kinds must not compete for the best epoch."""
     how: Any = config.evaluation
     if how.how == "full":
         return f"full, {how.chunks} chunks" + ("" if how.keeps_best else ", the last epoch kept")
-    # Without these where they are empty: runs from before them compare this text.
+    # Empty fields are left out: older runs, which lack them, compare this text.
     tree = to_tree(config.sampler.options).items()
     later = ("relation_fanouts", "relations")
     told = ", ".join(f"{name} {value}" for name, value in tree if value or name not in later)
@@ -397,7 +397,7 @@ def evaluation_text(config: RunConfig) -> str:
 
 
 def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
-    """What to say of a run of so many optimizer steps."""
+    """Warnings about the number of optimizer steps."""
     warnings = []
     if num_steps < FEWEST_STEPS:
         warnings.append(

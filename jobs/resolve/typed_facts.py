@@ -1,7 +1,7 @@
-"""The nodes of one type of a typed graph, or the links of one relation: what a run must know of the graph, and what it must ask for.
+"""Facts about a typed graph for a run on the nodes of one type, or on the links of one relation, and checks of its options.
 
-A typed graph is opened by its types and relations, each as a plain graph. The type that is predicted stands where a plain graph does: for labels,
-splits, class weights and baselines.
+A typed graph is opened by its types and relations, each as a plain graph. The predicted type takes the place of a plain graph for labels, splits,
+class weights and baselines.
 """
 
 from dataclasses import replace
@@ -26,8 +26,8 @@ NodeGraph = StoredGraph | TypedGraph
 
 
 def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
-    """The graph whose nodes are predicted: a plain one itself, of a typed one the task's type, or where links begin. Raises ConfigError where it has no
-    such type."""
+    """The graph whose nodes are predicted: a plain graph itself; of a typed graph the task's type, or the type where links begin. Raises ConfigError if the
+    graph has no such type."""
     if isinstance(graph, StoredGraph):
         return graph
     if config.links is not None:
@@ -36,7 +36,7 @@ def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
 
 
 def link_relation(graph: TypedGraph, named: str | None) -> Relation:
-    """The relation that a task names, or the one of which links are held out. Raises ConfigError where that is none."""
+    """The relation that a task names, or the relation with held-out links. Raises ConfigError if the graph has no such relation."""
     found = Relation.of(named) if named is not None else graph.manifest.link_relation
     if found not in graph.relations:
         listed = ", ".join(map(str, graph.relations))
@@ -48,13 +48,13 @@ def link_relation(graph: TypedGraph, named: str | None) -> Relation:
 
 
 def link_rows(graph: NodeGraph, config: RunConfig) -> StoredGraph:
-    """The graph whose edges are links: a plain one itself, of a typed one the relation. Raises ConfigError as `link_relation`."""
+    """The graph whose edges are links: a plain graph itself, of a typed graph the relation. Raises ConfigError as `link_relation`."""
     named = None if config.links is None else config.links.relation
     return graph if isinstance(graph, StoredGraph) else graph.relation(link_relation(graph, named))
 
 
 def predicted_type(graph: TypedGraph, named: str | None) -> str:
-    """The type that a task names, or the only one with labels and splits. Raises ConfigError where that is not one."""
+    """The type that a task names, or the only type with labels and splits. Raises ConfigError if there is no such type, or several."""
     if named is not None:
         graph.nodes(named)
         return named
@@ -68,8 +68,8 @@ def predicted_type(graph: TypedGraph, named: str | None) -> str:
 
 
 def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
-    """The configuration with the predicted type's name, where the task says one, or the relation's, and the types whose nodes have embeddings. Raises
-    ConfigError as `predicted_type` and `link_relation`, and for a type that there is not."""
+    """The configuration with the name of the predicted type or relation, and the types whose nodes have embeddings. Raises ConfigError as `predicted_type` and
+    `link_relation`, and for an unknown type."""
     if isinstance(graph, StoredGraph):
         return config
     if config.embeddings.width:
@@ -86,12 +86,12 @@ def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
 
 
 def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inputs:
-    """What the graph, its predicted type `nodes` and the relational layers decide of a model."""
+    """The model's inputs, from the graph, its predicted type `nodes` and the relational layers."""
     embedded = [
         each for name, row in manifest.node_types.items() for each in embedded_columns(name, row.feature_columns)
     ]
     widths = {name: config.data.category_width for name, *_ in embedded}
-    ages = getattr(config.sampler.options, "recency_dim", 0)  # beside the features of every node
+    ages = getattr(config.sampler.options, "recency_dim", 0)  # columns added to the features of every node
     trained = dict.fromkeys(config.embeddings.node_types, config.embeddings.width)
     dims = edge_dims(manifest, config)
     return Inputs(
@@ -114,7 +114,7 @@ def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inpu
 
 
 def typed_identity(manifest: Manifest, node_type: str, split_set: int) -> dict[str, Any]:
-    """What a run may not change of its data between its parts."""
+    """Properties of the data that must be the same when the run is resumed."""
     return {
         "graph": manifest.name,
         "num_nodes": manifest.num_nodes,
@@ -126,20 +126,20 @@ def typed_identity(manifest: Manifest, node_type: str, split_set: int) -> dict[s
 
 
 def typed_facts(manifest: Manifest, nodes: Manifest, split_set: int) -> GraphFacts:
-    """What rules look at: the predicted type's nodes, and the edges that end in them."""
+    """Facts for the rules: the nodes of the predicted type, and the edges that end in them."""
     edges = sum(row.num_edges for relation, row in manifest.edge_types.items() if relation.target == nodes.name)
     return replace(graph_facts(nodes, split_set), num_edges=edges)
 
 
 def check_graph_kind(config: RunConfig, graph: NodeGraph) -> None:
-    """Raises ConfigError where options are for the other kind of graph."""
+    """Raises ConfigError for options of typed graphs on a plain graph, and of plain graphs on a typed graph."""
     problem = _for_types(config) if isinstance(graph, StoredGraph) else _for_one_type(config)
     if problem is not None:
         raise ConfigError(f"{graph.url}: {problem}")
 
 
 def _for_types(config: RunConfig) -> str | None:
-    """What of these options a plain graph cannot have."""
+    """The message for options that a plain graph cannot have."""
     wrong = dict[str, str]()
     if config.model.takes_types:
         wrong["--model"] = config.model.name
@@ -160,14 +160,14 @@ def _for_types(config: RunConfig) -> str | None:
 
 
 def _for_one_type(config: RunConfig) -> str | None:
-    """What of these options a typed graph cannot have."""
+    """The message for options that a typed graph cannot have."""
     if config.model.takes_types and config.relational != RelationalConfig():
         return f"--relational: {config.model.name} has layers of its own; set --model.num_layers and the like, and leave out --relational"
     return None
 
 
 def describe(graph: NodeGraph) -> str:
-    """A graph in a line."""
+    """One line about a graph."""
     manifest = graph.manifest
     nodes = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
     if manifest.is_typed:
