@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -21,6 +22,13 @@ Optimizer = Literal["adamw", "adam"]
 Precision = Literal["auto", "float32", "bfloat16"]
 CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")  # methods of a user's callbacks
 Setting = int | float | bool | str  # value of an optimizer's or scheduler's setting
+
+
+def nearest_callback(own: object) -> tuple[str, str] | None:
+    """(a method whose name is a misspelt CALLBACKS, the right name); None: the object has no such method."""
+    methods = [name for name in dir(own) if name.startswith("on_") and name not in CALLBACKS]
+    near = ((name, get_close_matches(name, CALLBACKS, 1, cutoff=0.75)) for name in methods)
+    return next(((name, right[0]) for name, right in near if right and not hasattr(own, right[0])), None)
 
 
 def is_own(word: str | None) -> bool:

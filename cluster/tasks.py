@@ -17,7 +17,7 @@ from graphmill.cluster.metrics.class_scores import SplitScores, class_logits, ga
 from graphmill.cluster.metrics.graph_scores import AnswerCounts, BinaryScores, PairScores, RegressionScores
 from graphmill.cluster.metrics.link_scores import HITS, LinkScores
 from graphmill.cluster.options import is_own, metric_name
-from graphmill.core.errors import ConfigError, DataError
+from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.samplers.methods.registry import load
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
@@ -104,7 +104,11 @@ class OwnParts:
     def _own(self, path: str, prediction: Tensor, target: Tensor) -> Tensor:
         """The function's value. Raises ConfigError if it is not a number or, from a loss, a number for each row."""
         function = load(path)
-        value = torch.as_tensor((function() if isinstance(function, type) else function)(prediction, target))
+        returned = (function() if isinstance(function, type) else function)(prediction, target)
+        try:
+            value = torch.as_tensor(returned)
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigError(f"{path}: expected a number, got {quoted(returned)}; return one") from None
         if value.numel() != 1 and not (path == self.own_loss and value.shape == target.shape[:1]):
             raise ConfigError(
                 f"{path}: expected a number, or of a loss one for each target, got shape {list(value.shape)}"

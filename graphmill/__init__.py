@@ -8,7 +8,10 @@ predictions = gm.predict(run)
 
 import difflib
 import sys
+from collections.abc import Callable
+from functools import cache, wraps
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 # graphmill/__init__.pyi says the same to editors and mypy.
@@ -68,7 +71,27 @@ def __getattr__(name: str) -> Any:
         return import_module(f"graphmill.{name}")
     from graphmill.core.public_names import load_public
 
-    return load_public(__name__, _NAMES, name, _PACKAGES)
+    public = load_public(__name__, _NAMES, name, _PACKAGES)
+    return _python_call(public) if isinstance(public, FunctionType) else public
+
+
+@cache
+def _python_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose errors name Python's words in place of flags."""
+
+    @wraps(call)
+    def called(*values: Any, **said: Any) -> Any:
+        from graphmill.core.errors import GraphmillError
+
+        try:
+            return call(*values, **said)
+        except GraphmillError as error:
+            from graphmill.jobs.run.python_words import speak_python
+
+            speak_python(error, call.__name__, said)
+            raise
+
+    return called
 
 
 def __dir__() -> list[str]:

@@ -13,16 +13,7 @@ from graphmill.jobs.config.reader import parse
 from graphmill.jobs.records.run_record import Run, read_run
 from graphmill.jobs.runs import run_facts, text_table
 
-_COSTS = (
-    "epochs",
-    "workers",
-    "device",
-    "train_s",
-    "wall_s",
-    "nodes_per_s",
-    "roots_per_s",
-    "peak_bytes",
-)
+_COSTS = ("epochs", "workers", "device", "train_s", "wall_s", "nodes_per_s", "roots_per_s", "peak_bytes")
 _LACKS = "not an option of it"
 _OF_A_START = ("run.dir", "run.resume")  # which differ in any two runs
 
@@ -71,8 +62,14 @@ def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
         flat({name: group for name, group in each.config.items() if name not in ("format", "resolved")})
         for each in (one, other)
     )
-    names = [name for name in {**left, **right} if name not in _OF_A_START]
+    ignored = (*_OF_A_START, "data.path") if _data_hash(one) == _data_hash(other) else _OF_A_START
+    names = [name for name in {**left, **right} if name not in ignored]
     return _differing(names, left, right, _LACKS)
+
+
+def _data_hash(each: Run) -> object:
+    """The hash of the data's content; if it is not known, an object that equals no other."""
+    return each.summary.get("graph_hash") or each.summary.get("graphs_hash") or object()
 
 
 def _versions(one: Run, other: Run) -> list[tuple[str, Any, Any]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphmill.jobs.cli.exit_codes import run
-from graphmill.jobs.cli.quiet import results
+from graphmill.jobs.cli.progress import progress, results
 from graphmill.jobs.config.reader import parse
 from graphmill.storage.format.encoding_names import EncodingOptions
 
@@ -36,7 +36,6 @@ class EncodeConfig(EncodingOptions):
 def main() -> int | None:
     config = parse(EncodeConfig, __doc__, ("url", "kind"))
     from graphmill.core.errors import ConfigError
-    from graphmill.jobs.cli.progress import progress
     from graphmill.storage.encoding.encode import encode
     from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 

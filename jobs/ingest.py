@@ -34,7 +34,7 @@ from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import Count, Size, check_fields, check_options
 from graphmill.jobs.cli.exit_codes import run
-from graphmill.jobs.cli.quiet import results
+from graphmill.jobs.cli.progress import results
 from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
 from graphmill.storage.format.source import SPLIT_NAMES, SPLITS
 from graphmill.storage.importers.public.data_sets import DATA_SETS

@@ -16,15 +16,16 @@ fit. docs/guides/predict.md tells what the columns are.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import rounded
+from graphmill.jobs.cli import progress
 from graphmill.jobs.cli.exit_codes import run
-from graphmill.jobs.cli.quiet import results
+from graphmill.jobs.cli.progress import results
 from graphmill.jobs.config.predict_options import PredictConfig
 from graphmill.jobs.config.reader import build, parse
 
@@ -44,23 +45,23 @@ def main() -> int:
     return _predict(parse(PredictConfig, __doc__, ("run", "out")))
 
 
-def predict(run: "str | Run", out: str | None = None, *, model: Any = None, **options: Any) -> "pa.Table":
+def predict(
+    run: "str | Run", out: str | None = None, *, model: Any = None, quiet: bool = False, **options: Any
+) -> "pa.Table":
     """Predicts with a finished run, as `graphmill predict` does with the same options; returns the table, ids ascending.
 
-    `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say, and ConflictError where
-    another thread of this process trains or predicts. `model`: of a run whose model was given as an object in another process, an object of its class. PyTorch's random numbers are the caller's: they go on as if nothing had been predicted.
+    `out` is the folder of predictions, by default `predictions` in the run's directory. `model`: an object of the model's class, if the run's model was
+    given as an object in another process. `quiet`: nothing is printed on standard output. Raises what the command would say, and ConflictError if
+    another thread of this process trains or predicts. PyTorch's random numbers go on as if nothing had been predicted.
     """
     from graphmill.cluster.process.random_state import own_random_state
-    from graphmill.cluster.runs.run_directory import load_config
-    from graphmill.cluster.runs.run_store import RunStore
-    from graphmill.jobs.config.registry import named
+    from graphmill.jobs.config.registry import give_model
     from graphmill.storage.predictions import PredictionFolder
 
     path = str(getattr(run, "path", run))
-    if model is not None:
-        named({"model": model}, load_config(RunStore(path)))
+    give_model(path, model)
     config = build(PredictConfig, {"run": path, "out": out or f"{path}/predictions", **options})
-    with own_random_state("predicting"):
+    with own_random_state("predicting"), progress.quiet() if quiet else nullcontext():
         _predict(config)
     return PredictionFolder(config.out).table()
 
@@ -121,7 +122,6 @@ def _predict(config: PredictConfig) -> int:
     """Returns the exit status: 1 of a plan in which something would be refused."""
     from graphmill.cluster.options import WorkerOptions
     from graphmill.cluster.prediction.prediction import predict_all
-    from graphmill.jobs.cli.progress import progress
     from graphmill.jobs.machine.this_machine import known_workers, local_session
     from graphmill.jobs.records.run_record import read_run
     from graphmill.jobs.run.predicted_file import store_file
@@ -157,7 +157,10 @@ def _predict(config: PredictConfig) -> int:
         print("these predictions are complete: nothing to do")
     else:
         begin = _here if workers.launcher == "process" else _on_ray
-        with begin(config, subject, workers, session) as (workers, served, crew), progress("predicting") as bar:
+        with (
+            begin(config, subject, workers, session) as (workers, served, crew),
+            progress.progress("predicting") as bar,
+        ):
             settings["device"] = workers.device
             if subject.is_sharded:
                 settings["workers"] = workers.most

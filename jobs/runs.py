@@ -7,6 +7,7 @@ read says why in place of its status. You should see the table within a second f
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphmill.cluster.runs.run_store import GRAPH
 from graphmill.core.errors import ConfigError, GraphmillError
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -65,19 +66,27 @@ def run_facts(record: Run) -> dict[str, object]:
     """What a run's row says, but for its name."""
     config, summary = record.config, record.summary
     begun = record.told("begin")
-    data = config.get("data")
-    path = (data.get("path") if isinstance(data, dict) else None) or "embedded"
     return {
         "began": str(begun[0].get("time", ""))[:19].replace("T", " ") if begun else "",
         "status": record.status,
         "model": _name(config.get("model")),
-        "data": str(path).rstrip("/").rpartition("/")[2],
+        "data": _data_name(record),
         "metric": f"{record.metric or ''}{' (estimate)' if record.is_estimate else ''}",
         "valid": record.scores.get("valid", ""),
         "test": record.scores.get("test", ""),
         "epochs": len(record.epochs),
         "parameters": summary.get("num_parameters", ""),
     }
+
+
+def _data_name(record: Run) -> str:
+    """The last part of the data's path; of data in memory, which is stored below its run, the beginning of its content's hash."""
+    data = record.config.get("data")
+    path = str((data.get("path") if isinstance(data, dict) else None) or "embedded").rstrip("/")
+    if not path.endswith(f"/{record.name}/{GRAPH}"):
+        return path.rpartition("/")[2]
+    content = record.summary.get("graph_hash") or record.summary.get("graphs_hash")
+    return f"in memory, {content[:8]}" if content else "in memory"
 
 
 def _name(component: object) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.cli.exit_codes import run
-from graphmill.jobs.cli.quiet import results
+from graphmill.jobs.cli.progress import results
 from graphmill.jobs.config.reader import UsageError, build, complain, merge, parse, read_words, to_tree
 from graphmill.jobs.config.registry import find_kind
 from graphmill.jobs.sweeps.design import (

@@ -14,6 +14,7 @@ import pytest
 from graphmill.jobs import train_nodes
 from graphmill.jobs.cli.exit_codes import run as run_main
 from graphmill.jobs.reporting.plot import Plot
+from graphmill.jobs.run import python_words
 
 
 @contextlib.contextmanager
@@ -41,6 +42,7 @@ def run_job(
         patch.chdir(cwd)
         patch.setattr(Plot, "svg", lambda _: None)
         patch.setattr(sys, "argv", ["job.py", *arguments])
+        patch.setattr(python_words, "is_command", lambda: True)
         with pytest.raises(SystemExit) as end:
             run_main(main)
     code = end.value.code

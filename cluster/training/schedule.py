@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from graphmill.cluster.options import CALLBACKS, Schedule, TrainOptions, is_own
+from graphmill.cluster.options import CALLBACKS, Schedule, TrainOptions, is_own, nearest_callback
 from graphmill.cluster.training.initial_weights import with_rates
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.samplers.methods.registry import load
@@ -150,6 +150,10 @@ class Callbacks:
     def _made(path: str) -> Any:
         own = load(path)
         made = _called(path, "callbacks") if isinstance(own, type) else own
+        if (misspelt := nearest_callback(made)) is not None:
+            raise ConfigError(
+                f"callbacks: expected {path} to have some of {', '.join(CALLBACKS)}, got {misspelt[0]}; perhaps {misspelt[1]}"
+            )
         if not callable(made) and not any(hasattr(made, name) for name in CALLBACKS):
             raise ConfigError(
                 f"callbacks: expected {path} to have some of {', '.join(CALLBACKS)}, got {type(made).__name__}"

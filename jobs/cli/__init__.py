@@ -1,1 +1,1 @@
-"""How a command ends, what it prints and how it is typed again. Imports: storage, core."""
+"""How a command ends, what it prints, and how a user types it again. Imports: storage, core."""

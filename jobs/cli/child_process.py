@@ -1,7 +1,7 @@
-"""Processes that a sweep starts, one for each trial: they end with everything that they started, and say in one line why they failed.
+"""The processes of a sweep, one for each trial: they end with all processes that they started, and say in one line why they failed.
 
-A process gets a session of its own, so that Ctrl-C comes to the sweep first, which then ends it in order; and a tag in its environment, which
-all that it starts inherits, so that what a killed process left behind is found.
+A process gets its own session, so that Ctrl-C comes to the sweep first, which then ends it in order. It also gets a tag in its environment, which its
+child processes inherit, so that the leftovers of a killed process are found.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
-_TAG = "GRAPHMILL_SWEEP"  # in the environment of all that a child starts
+_TAG = "GRAPHMILL_SWEEP"  # in the environment of a process and its children
 _LEAVE_TIMEOUT_S = 5.0  # for processes whose parent has ended, or that were killed
 
 
@@ -36,7 +36,7 @@ def start(command: Sequence[str], log: Path, tag: str, environment: Mapping[str,
 
 
 def cause_of(log: Path, status: int) -> str:
-    """Why a process failed, in one line: its last error, or its last line of output."""
+    """The reason why a process failed, in one line: its last error, or its last line of output."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = said[-1] if said else (lines[-1] if lines else "no output")
@@ -44,9 +44,9 @@ def cause_of(log: Path, status: int) -> str:
 
 
 def end_tagged(tag: str, timeout_s: float) -> None:
-    """Ends all processes whose tag begins with this one, whoever their parents are.
+    """Ends all processes whose tag begins with this tag, whatever their parents.
 
-    Sends SIGTERM, on which a run saves, stops its Ray and ends; then kills those that are left.
+    Sends SIGTERM, on which a run saves, stops its Ray and ends; then kills the processes that are left.
     """
     import psutil
 
@@ -54,18 +54,18 @@ def end_tagged(tag: str, timeout_s: float) -> None:
     ids, told = {one.pid for one in tagged}, []
     for one in tagged:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if one.ppid() not in ids:  # the others are told by it
+            if one.ppid() not in ids:  # it ends the others
                 one.terminate()
                 told.append(one)
     try:
         psutil.wait_procs(told, timeout=timeout_s)
         psutil.wait_procs(tagged, timeout=_LEAVE_TIMEOUT_S)
-    finally:  # also where a second Ctrl-C ends the wait
+    finally:  # also if a second Ctrl-C ends the wait
         kill_tagged(tag)
 
 
 def kill_tagged(tag: str) -> None:
-    """Kills what a killed child left behind, such as raylets, which have sessions of their own."""
+    """Kills the leftovers of a killed child, such as raylets, which have their own sessions."""
     import psutil
 
     left = _tagged(tag)

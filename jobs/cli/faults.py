@@ -1,8 +1,8 @@
-"""Signals of a failing mapped file as one line: SIGBUS where a page of it is gone, SIGSEGV where other bytes in it led a loop astray.
+"""Signals of a failing mapped file as one line: SIGBUS if a page of it is gone, SIGSEGV if changed bytes in it led a loop astray.
 
 Python's own handlers run only when the interrupted C code returns, which it never does. So the handler here is a C callback: it runs in the thread that
-faulted, says which file it was, lets a run write its last words, and ends the process with status 1. Nothing read from the file is used. Where no file is
-to blame the process dies by the signal, as without a handler.
+faulted, names the file, lets a run write its last words, and ends the process with status 1. Nothing read from the file is used. If no file is the
+cause, the process dies by the signal, as without a handler.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from graphmill.storage.filesystem.mapped_files import why_changed, why_unreadabl
 
 _MOST_S = 60  # for the last words; then SIGALRM ends the process
 _SA_SIGINFO = 4
-_CODE, _ADDRESS = 8, 16  # why the signal came, and the address of the fault, in siginfo_t
+_CODE, _ADDRESS = 8, 16  # cause of the signal and address of the fault in siginfo_t
 _LAST_WORDS: list[Callable[[str], str]] = []
 _TELLING = threading.Lock()
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -37,7 +37,7 @@ class _Action(ctypes.Structure):
 
 @contextlib.contextmanager
 def last_words(say: Callable[[str], str]) -> Iterator[None]:
-    """Inside the block, `say` is told the line with which a fault ends the process; what it returns is added to the line."""
+    """Inside the block, a fault that ends the process calls `say` with its line; the returned text is added to the line."""
     _LAST_WORDS.append(say)
     try:
         yield
@@ -61,15 +61,15 @@ def faults_told() -> Iterator[None]:
     def on_fault(signum: int, info: int, _: int) -> None:
         signal.alarm(_MOST_S)
         try:
-            with _TELLING:  # loader threads fault together: the first one tells, and the others wait for the end
+            with _TELLING:  # loader threads fault together: the first writes, the others wait for the end
                 address = ctypes.c_size_t.from_address(info + _ADDRESS).value
-                # Ray's own handler, where it came later, passes the signal on without the address.
+                # Ray's handler, if installed later, passes the signal on without the address.
                 line = (why_unreadable(address) if signum == signal.SIGBUS else None) or why_changed()
                 if line is not None:
                     _end(line)
         finally:
             put_back()  # the instruction faults again, and the process dies by the signal
-            if ctypes.c_int.from_address(info + _CODE).value <= 0:  # somebody sent it: no instruction does
+            if ctypes.c_int.from_address(info + _CODE).value <= 0:  # sent by a process, not by an instruction
                 signal.alarm(0)
                 signal.raise_signal(signum)
 
@@ -83,7 +83,7 @@ def faults_told() -> Iterator[None]:
 
 
 def _end(line: str) -> None:
-    _write(f"error: {GraphmillError(line)}")  # first: what follows may wait for a lock, or for the disk that fails
+    _write(f"error: {GraphmillError(line)}")  # first: the next steps may wait for a lock, or for the failing disk
     try:
         for say in reversed(_LAST_WORDS):
             _write(say(line))

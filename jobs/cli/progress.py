@@ -1,16 +1,29 @@
-"""Progress on long work: a bar on a terminal, a line that is replaced in a notebook, a line every few seconds elsewhere (a job's log)."""
+"""What long work prints: progress as a bar on a terminal, as one line in a notebook, else as a line every few seconds; with `--quiet` the result alone.
 
+Errors and warnings are printed on standard error in any case.
+"""
+
+import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
+from graphmill.jobs.cli.typed_commands import program_name
+
+QUIET = "--quiet"
+# The commands that print more than their result.
+_LONG = (
+    *("train", "train_nodes", "train_graphs", "train_links", "products_geco", "pcqm4m_tokengt"),
+    *("ingest", "encode", "predict", "sweep"),
+)
+_results: list[TextIO] = []  # streams of results while other output is dropped
 _LINE_EVERY_S = 5.0
 _NOTEBOOK_EVERY_S = 0.5
-_WHOLE: "ContextVar[Progress | None]" = ContextVar("whole", default=None)  # what the work of this thread is a part of
+_WHOLE: "ContextVar[Progress | None]" = ContextVar("whole", default=None)  # that this thread's work is part of
 
 
 class Progress:
@@ -23,11 +36,11 @@ class Progress:
         self._out = sys.stdout
         self._started_s = time.monotonic()
         self._printed_s = -_LINE_EVERY_S  # the first line is printed at once
-        self._updates, self._first = 0, (0.0, 0.0)  # how far the task was as it began, and when
+        self._updates, self._first = 0, (0.0, 0.0)  # (done, time) of the start
         self._part = (0, 0, "")
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
-        """Says how far the task is, in its own units."""
+        """Shows how far the task is, in its own units."""
         number, parts, name = self._part
         if parts:
             note = f"configurations, {name}: {done:.0f}{'' if total is None else f'/{total:.0f}'} {note}"
@@ -49,7 +62,7 @@ class Progress:
 
     @contextmanager
     def part(self, number: int, parts: int, name: str) -> Iterator[None]:
-        """What shows progress inside the block shows it as that of part `number` of so many, from 0."""
+        """Progress inside the block is shown as progress of part `number` of so many, from 0."""
         self._part = number, parts, name
         token = _WHOLE.set(self)
         try:
@@ -60,7 +73,7 @@ class Progress:
     def _left(self, done: float, total: float | None, now: float) -> str:
         """The time left, at the mean rate so far."""
         self._updates += 1
-        if self._updates <= 2:  # the first says that the work starts, the second from where
+        if self._updates <= 2:  # the first announces the start, the second its position
             self._first = done, now
         first_done, first_s = self._first
         if total is None or done <= first_done or done >= total:
@@ -69,12 +82,43 @@ class Progress:
 
 
 def _is_notebook() -> bool:
-    return "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel")
+    return not _results and "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel")
+
+
+@contextmanager
+def quiet(*, keeps_results: bool = False) -> Iterator[None]:
+    """Drops what is printed on standard output in the block, except, with `keeps_results`, the output of `results`."""
+    with open(os.devnull, "w") as nothing:
+        _results.append(sys.stdout if keeps_results else nothing)
+        try:
+            with redirect_stdout(nothing):
+                yield
+        finally:
+            _results.pop()
+
+
+@contextmanager
+def quiet_where_asked() -> Iterator[None]:
+    """Takes `--quiet` out of the command line; with it, the block prints its results alone."""
+    is_asked = QUIET in sys.argv[1:]
+    sys.argv = [word for word in sys.argv if word != QUIET]
+    if not is_asked or program_name() not in _LONG or {"--help", "-h", "--plan"} & set(sys.argv):  # all is result
+        yield
+        return
+    with quiet(keeps_results=True):
+        yield
+
+
+@contextmanager
+def results() -> Iterator[None]:
+    """The output of the block is a result, which `--quiet` keeps."""
+    with redirect_stdout(_results[-1] if _results else sys.stdout):
+        yield
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """A progress display for the length of the context; inside of a `part`, that of the whole."""
+    """A progress display for the length of the context; inside of a `part`, the whole's display."""
     if (whole := _WHOLE.get()) is not None:
         yield whole
     elif _is_notebook():

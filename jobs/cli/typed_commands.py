@@ -1,38 +1,75 @@
 """Our commands as a user types them here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
 
+import json
 import shlex
 import shutil
 import sys
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any
 
 _JOBS = Path(__file__).resolve().parents[1]
-GRAPHMILL = "graphmill "  # how argv[0] begins in a process that the console script started
+GRAPHMILL = "graphmill "  # beginning of argv[0] in a process of the console script
 
 
 def program_name() -> str:
-    """The command that this process is: `train_nodes`; from Python, its script's name."""
+    """The name of this process's command: `train_nodes`; from Python, its script's name."""
     return Path(sys.argv[0].removeprefix(GRAPHMILL)).stem
 
 
+def is_command() -> bool:
+    """Whether this process is one of our commands, and no program or notebook that imports Graphmill."""
+    return sys.argv[0].startswith(GRAPHMILL) or Path(sys.argv[0]).resolve().parent == _JOBS
+
+
 def command_line(name: str, *words: str) -> str:
-    """What runs `predict`, or trains with these flags, when it is typed here."""
+    """The command, or the call from Python, that predicts, or that trains with these flags."""
     script = Path(sys.argv[0])
+    if not is_command() and words:
+        call, options = ("predict", map(python_text, words)) if name == "predict" else ("train", _python_options(words))
+        return f"gm.{call}({', '.join(options)})"
     if script.resolve().parent == _JOBS:
         return shlex.join([_here("python"), str(script.with_name(f"{name}.py")), *words])
-    if sys.argv[0].startswith(GRAPHMILL) or not words:
-        return shlex.join([_here("graphmill"), name, *words])
-    if name == "predict":
-        return f"gm.predict({', '.join(map(repr, words))})"
-    said: dict[str, Any] = {}
-    for flag, value in pairwise(words):
-        if flag == "--run.resume":
-            said["resume"] = value
-        elif flag.startswith("--"):
+    return shlex.join([_here("graphmill"), name, *words])
+
+
+def python_option(flag: str, value: Any) -> str:
+    """How Python says an option: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…` (`...`: a value that is not known)."""
+    if flag == "run.resume" and value != "auto":
+        return f"resume={python_text(value)}"
+    first, *others = flag.split(".")
+    for name in reversed(others):
+        value = {name: value}
+    return f"{first}={python_text(value)}"
+
+
+def python_text(value: Any) -> str:
+    """A value as Python writes it, with double quotes; `...` as …"""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{python_text(name)}: {python_text(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return "…" if value is ... else repr(value)
+
+
+def _python_options(words: Sequence[str]) -> list[str]:
+    groups: dict[str, dict[str, Any]] = {}
+    for flag, word in pairwise(words):
+        if flag.startswith("--"):
             group, _, option = flag[2:].partition(".")
-            said.setdefault(group, {})[option] = value
-    return f"gm.train({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+            groups.setdefault(group, {})[option] = word if group == "run" else _plain(word)
+    resume = groups.pop("run", {}).get("resume")
+    return [*([] if resume is None else [python_option("run.resume", resume)]), *starmap(python_option, groups.items())]
+
+
+def _plain(word: str) -> Any:
+    """A command line's word as a number, None or text."""
+    for made in (int, float):
+        with suppress(ValueError):
+            return made(word)
+    return None if word == "none" else word
 
 
 def _here(program: str) -> str:

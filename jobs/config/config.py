@@ -1,10 +1,10 @@
-"""What a user says of a run: one frozen value, the same on the command line, in a recipe (YAML), in Python, and in a run's directory.
+"""The configuration of a run: one frozen value, the same on the command line, in a recipe (YAML), in Python, and in a run's directory.
 
     RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
 
-Each part is the configuration of its component, with the component's defaults. What a bare command does is a recipe: recipes/defaults holds
-one for each model, over which a recipe that is named, a resumed run's values, and the flags are laid, in this order. Options that
-jobs/config/defaults.py has a rule for are left open where neither of these says them, and `graphmill.jobs.resolve.resolve` chooses them for the graph.
+Each part is the configuration of its component, with the component's defaults. recipes/defaults holds a recipe for each model, which is what a bare
+command runs. Over it lie, in this order, a named recipe, a resumed run's values, and the flags. An option stays open if none of these names it
+and jobs/config/defaults.py has a rule for it; `graphmill.jobs.resolve.resolve` then chooses it for the graph.
 """
 
 import math
@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache, reduce
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from graphmill.cluster.options import (
     EmbeddingOptions,
@@ -57,13 +57,8 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMAT = 2  # of config.json
 AUTO = "auto"
 _COMPONENTS = ("model", "sampler", "task")
-_OWN_CODE = (
-    "fit.optimizer",
-    "fit.schedule",
-    "fit.callbacks",
-    "task.metric",
-    "task.loss",
-)  # options that may be import paths
+# Options that may be import paths.
+_OWN_CODE = ("fit.optimizer", "fit.schedule", "fit.callbacks", "task.metric", "task.loss")
 _NO_STRANGERS = ("torch.optim:", "torch.optim.lr_scheduler:", "torch.nn:", "torch.nn.functional:")
 
 
@@ -74,7 +69,7 @@ class NodeDataOptions:
     path: str | None = None
     """A prepared graph's path or fsspec URL, an OGB node set such as ogbn-products, or none: the embedded synthetic graph."""
     snapshot: int | None = None
-    """Which snapshot of it; none: the newest. A run that is resumed keeps its own."""
+    """Snapshot of the graph; none: the newest. A resumed run keeps its snapshot."""
     nodes: int = 20_000
     """Size of the embedded synthetic graph."""
     graph_seed: int = 0
@@ -82,26 +77,27 @@ class NodeDataOptions:
     partitions: int = 2
     """Partitions of a graph that the run prepares itself."""
     partitioner: Literal["random", "range", "ldg", "metis"] = "ldg"
-    """How a graph that the run prepares itself is partitioned."""
+    """Partitioner of a graph that the run prepares itself."""
     folder: str = "data"
-    """Where prepared graphs are kept, and where OGB's raw files are looked for."""
+    """Folder of prepared graphs and of OGB's raw files."""
     directed: bool = False
-    """An OGB set whose edges have a direction (ogbn-arxiv): keep it; otherwise each edge gets its reverse, as in the literature."""
+    """Keep the direction of an OGB set's edges (ogbn-arxiv); otherwise each edge gets its reverse, as in the literature."""
     split_set: Size = 0
     """Index of the train/valid/test split to use."""
     edge_features: bool = False
     """The model reads the stored features of edges: every batch holds them."""
     edge_weight: Literal["auto", "yes", "no"] = "auto"
-    """An edge of weight w counts as w parallel edges in the model's sums over neighbors and walks. auto: where the graph has weights, the model reads them, and
-    --sampler.scheme weight does not draw by them."""
+    """An edge of weight w counts as w parallel edges in the model's sums over neighbors and walks. auto: the model reads the graph's weights, unless
+    --sampler.scheme weight draws by them."""
     standardise: Literal["auto", "yes", "no"] = "auto"
-    """Model and features-only baseline read columns of node features minus their mean, by their deviation, both of the training rows, and a model that reads
-    features of edges (--data.edge_features) these too, by all edges. auto: columns whose scale
-    is far from 1 (root mean square of the numbers that are not 0 above 10, or a hundredth of the others'; a mean 100 deviations from 0); yes: all columns."""
+    """Standardise columns of node features by mean and deviation of the training rows, and with --data.edge_features columns of edge features by those of all
+    edges. The model and the features-only baseline read them so. auto: columns whose scale is far from 1 (root mean square of the nonzero numbers above
+    10, or a hundredth of the other columns'; a mean 100 deviations from 0); yes: all columns."""
     category_width: Count = 16
-    """Of the trainable rows of categories, where ingestion made columns embedded (--edge-list.embedding-columns): those of a node's columns are added up, and stand beside its features."""
+    """Width of the trainable rows of categories, for columns that ingestion embedded (--edge-list.embedding-columns). A node's rows are added up and appended to
+    its features."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
-    """Of a graph that the run prepares itself."""
+    """Held-out links of a graph that the run prepares itself."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -118,14 +114,14 @@ class GraphSetOptions:
     path: str | None = None
     """A prepared set's path or fsspec URL, a CSV file of SMILES and target, or none: the embedded molecules."""
     snapshot: int | None = None
-    """Which snapshot of it; none: the newest. A run that is resumed keeps its own."""
+    """Snapshot of the set; none: the newest. A resumed run keeps its snapshot."""
     molecules: int = 4_000
     """Size of the embedded set."""
     standardise: Literal["auto", "yes", "no"] = "auto"
-    """Model and baseline read columns of real numbers, of nodes and of edges, minus their mean, by their deviation, both of the training graphs. auto: columns
-    of another scale, as of one graph's nodes; yes: all."""
+    """Standardise columns of real numbers, of nodes and of edges, by mean and deviation of the training graphs. The model and the baseline read them so. auto:
+    columns of another scale, as for one graph's nodes; yes: all columns."""
     folder: str = "data"
-    """Where sets that the run prepares are kept."""
+    """Folder of the sets that the run prepares."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +129,12 @@ class NodeEvaluationOptions:
     """How splits are scored."""
 
     how: Literal["full", "sampled"] = "full"
-    """On the whole graph as one batch, or through the sampler of the roots."""
+    """full: on the whole graph as one batch; sampled: through the sampler of the roots."""
     chunks: Count = 1
-    """full: chunks, where the whole graph does not fit as one batch. Edges between chunks are left out: scores are estimates."""
+    """full: number of chunks, if the whole graph does not fit as one batch. Edges between chunks are left out: scores are estimates."""
     select_by: Literal["exact", "estimate"] = "exact"
-    """What the kept weights are chosen by: exact: the best validation score, or where scores are estimates the last epoch;
-    estimate: the best estimated validation score."""
+    """The score that chooses the kept weights. exact: the best validation score, or, if scores are estimates, the last epoch; estimate: the best
+    estimated validation score."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -156,12 +152,12 @@ class NodeEvaluationOptions:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the weights of the best validation are kept, and not the last epoch's."""
+        """Whether the weights of the best validation are kept, not those of the last epoch."""
         return self.estimate is None or self.select_by == "estimate"
 
     @property
     def kept(self) -> str:
-        """Which weights a run keeps whose scores are estimates."""
+        """The weights that a run with estimated scores keeps."""
         if self.keeps_best:
             return "the epoch with the best estimate is kept (--evaluation.select_by estimate)"
         return "the last epoch is kept (--evaluation.select_by estimate keeps the one with the best estimate)"
@@ -177,7 +173,7 @@ class GraphEvaluationOptions:
     keeps_best = True
 
     def batches(self, options: Any) -> Any:
-        """A split's sampler from that of training."""
+        """The options of a split's sampler, from the training sampler's."""
         return replace(options, max_graphs=self.max_graphs)
 
     def __post_init__(self) -> None:
@@ -186,12 +182,12 @@ class GraphEvaluationOptions:
 
 @dataclass(frozen=True)
 class BaselineOptions:
-    """Classic models that are trained beside the run, by their frozen recipes (recipes/baselines): nodes of one graph."""
+    """Classic models that are trained in addition to the run, by their frozen recipes (recipes/baselines): nodes of one graph."""
 
     models: tuple[Literal["gcn", "gat", "sage"], ...] = ()
-    """Which; their scores stand beside the run's in the summary and the report."""
+    """The models; the summary and the report show their scores next to the run's."""
     configurations: int = 3
-    """How many configurations of the recipe's search are tried, of its 24 in their order; the best validation score counts."""
+    """Number of configurations of the recipe's search to try, of its 24 in their order; the best validation score counts."""
 
     def __post_init__(self) -> None:
         named, tries = self.models, self.configurations
@@ -209,31 +205,31 @@ class RunOptions:
     """The run's directory, and how it ends."""
 
     dir: str | None = None
-    """Where the run is kept: a path that all nodes write, or a URL such as s3://bucket/runs/mine; the default is runs/<job>-<time>."""
+    """Directory of the run: a path that all nodes write, or a URL such as s3://bucket/runs/mine; the default is runs/<job>-<time>."""
     resume: Literal["auto"] | str | None = None
-    """A run's directory, to continue it; its own options are the defaults of the others. auto: --run.dir's run, where there is one, else a new
-    one there, so that the same command may be started again and again."""
+    """Continue the run in this directory; its options are the defaults of the other options. auto: continue the run in --run.dir, or begin it there if there is
+    none, so that the same command may be started again and again."""
     defaults: Literal["automatic", "recipe"] = "automatic"
-    """Of options that nobody says. automatic: chosen for the graph, each with its reason; recipe: those of the model's default recipe. A recipe over
+    """Values of options that nobody sets. automatic: chosen for the graph, each with its reason; recipe: the values of the model's default recipe. A recipe over
     one of ours says recipe."""
     parallel: Literal["data", "graph"] = "data"
     """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (geco, sage, gcn, gat)."""
     require_baselines: bool = False
-    """Exit with status 1 where the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
+    """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
     track: tuple[Literal["mlflow", "wandb"], ...] = ()
-    """Send configuration, epochs and scores there too; an extra each: pip install -e '.[mlflow]'."""
+    """Send configuration, epochs and scores to these trackers too; each is an extra: pip install -e '.[mlflow]'."""
     track_project: str = "graphmill"
     """MLflow's experiment, W&B's project."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that a user says of a run."""
+    """All options of a run."""
 
     kind: str
-    """nodes, graphs, or a user's own by its import path."""
+    """nodes, graphs, or a user's own kind by its import path."""
     data: Any
-    """NodeDataOptions or GraphSetOptions, by `kind`; so is `evaluation`."""
+    """NodeDataOptions or GraphSetOptions, by `kind`, as is `evaluation`."""
     model: Component
     sampler: Component
     task: Component
@@ -251,7 +247,7 @@ class RunConfig:
     """Options that the run chooses for its graph, by path; until then they have their classes' defaults."""
 
     def __repr__(self) -> str:
-        """What differs from the components' defaults, by group."""
+        """The differences from the components' defaults, by group."""
         words: list[str] = [self.kind]
         for group in _order(self.kind):
             part = getattr(self, group)
@@ -263,27 +259,27 @@ class RunConfig:
 
     @property
     def metric(self) -> str:
-        """What the task is scored by; empty: a task of a user's own that does not say."""
+        """The metric of the task; empty: a user's own task that does not say."""
         return metric_name(str(getattr(self.task.options, "metric", "")))
 
     @property
     def links(self) -> LinksOptions | None:
-        """What is said of links; None: they are not what is predicted."""
+        """The options of links; None: the run predicts no links."""
         options = self.task.options
         return options if isinstance(options, LinksOptions) else None
 
     @property
     def node_type(self) -> str | None:
-        """Of a typed graph, the type that is predicted; None: its only one with labels."""
+        """The predicted type of a typed graph; None: its only type with labels."""
         return getattr(self.task.options, "node_type", None)
 
     @property
     def target(self) -> str | None:
-        """The target that a task over many graphs names; None: all."""
+        """The target that a task over many graphs names; None: all targets."""
         return getattr(self.task.options, "target", None)
 
     def tree(self) -> Tree:
-        """Plain values, of which `read_config` makes an equal value."""
+        """Plain values, from which `read_config` makes an equal value."""
         parts = {name: to_tree(getattr(self, name)) for name in group_classes(self.kind)}
         tree = {"kind": self.kind} | {
             name: parts[name] if name in parts else self._component(name) for name in _order(self.kind)
@@ -297,7 +293,7 @@ class RunConfig:
         return tree
 
     def options(self) -> dict[str, Any]:
-        """Every option by its path; of a component also its name, by its group."""
+        """Every option by its path, and every component's name by its group."""
         values: dict[str, Any] = {}
         for group in _order(self.kind):
             part = getattr(self, group)
@@ -312,7 +308,7 @@ class RunConfig:
         return values
 
     def diff(self, other: "RunConfig") -> dict[str, tuple[Any, Any]]:
-        """(value here, value there) of each option that differs, by its path; "auto": the run chooses it; None too where one has no such option."""
+        """(value here, value there) of each option that differs, by its path; "auto": the run chooses it; None: this configuration has no such option."""
         here, there = (one.options() | {"kind": one.kind} | dict.fromkeys(one.open, AUTO) for one in (self, other))
         pairs = {path: (here.get(path), there.get(path)) for path in here | there}
         return {path: pair for path, pair in pairs.items() if pair[0] != pair[1] or (path in here) != (path in there)}
@@ -322,7 +318,7 @@ class RunConfig:
         return {"name": component.name, **to_tree(component.options)}
 
     def changed(self, *flags: tuple[str, Any]) -> "RunConfig":
-        """With other values by their paths: `changed(("fit.epochs", 3))`."""
+        """The configuration with other values by their paths: `changed(("fit.epochs", 3))`."""
         tree = self.tree()
         for path, value in flags:
             tree = lay_over(tree, nested(path, value))
@@ -340,12 +336,28 @@ def group_classes(kind: str) -> dict[str, type]:
     }
 
 
+@cache
+def training_flags() -> Mapping[str, Any]:
+    """The flags of training with all our components, and of the groups, each with its type."""
+    flags: dict[str, Any] = {"kind": str, "allow_import": bool}
+    for kind, row in KINDS.items():
+        for group, options in group_classes(kind).items():
+            own = leaves(options, f"{group}.")
+            flags = {group: next(iter(own.values()))} | own | flags
+        for group in _COMPONENTS:
+            names = (*row.table(group), *get_args(flags.get(group)))
+            flags[group] = Literal[tuple(dict.fromkeys(names))]
+            for name in row.table(group):
+                flags |= leaves(options_class(group, kind, name), f"{group}.")
+    return flags
+
+
 def _order(kind: str) -> tuple[str, ...]:
     return ("data", *_COMPONENTS, *(name for name in group_classes(kind) if name != "data"))
 
 
 def read_config(tree: Mapping[str, Any]) -> RunConfig:
-    """The value of a whole tree, every component of which is named.
+    """The configuration of a whole tree, which names every component.
 
     Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses or cannot be imported.
     """
@@ -386,7 +398,7 @@ def _read(tree: Tree) -> RunConfig:
 
 
 def _is_automatic(tree: Mapping[str, Any]) -> bool:
-    """Whether options that nobody says are chosen for the graph. There are no rules for links."""
+    """Whether unset options are chosen for the graph. There are no rules for links."""
     if _split(tree.get("task", {}))[0] == "links":
         return False
     said = tree.get("run")
@@ -401,7 +413,7 @@ def _is_automatic(tree: Mapping[str, Any]) -> bool:
 def _take_open(
     rules: Iterable[str], group: str, options_type: type, tree: Tree, *, is_automatic: bool
 ) -> tuple[Tree, set[str]]:
-    """(what is said of a group, the options that are left open): those with a rule that are said to be auto, or not at all."""
+    """(the group's tree without its open options, the open options): options with a rule that are set to auto, or not set."""
     found, known = set(), leaves(options_type)
     for path in rules:
         inner = path.removeprefix(f"{group}.")
@@ -415,7 +427,7 @@ def _take_open(
 
 
 def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, Any], left_open: Collection[str]) -> Any:
-    """The options of a component. Where what is said does not go with the defaults of what is left open, these have others until they are chosen."""
+    """The options of a component. If the set options contradict the defaults of the open ones, the open ones get other values until they are chosen."""
     try:
         return build(options_type, said, path, given)
     except UsageError:
@@ -434,7 +446,7 @@ def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, A
 
 
 def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
-    """Values by their paths: a width that goes with the heads that are said, and also what goes with any local block."""
+    """Values by their paths: a width that fits the heads of the tree, and values that fit any local block."""
     heads, known = 64, leaves(options_type)
     for name in ("num_heads", "local.num_heads"):
         value = take(options_type, said, name)[0] if name in known else MISSING
@@ -443,7 +455,7 @@ def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
 
 
 def nested(path: str, value: Any) -> Tree:
-    """The tree that says this of the option with this path."""
+    """The tree that sets the option with this path."""
     for name in reversed(path.split(".")):
         value = {name: value}
     return value
@@ -459,7 +471,7 @@ def _kind(value: Any) -> str:
 def _split(value: Any) -> tuple[str | None, Tree]:
     """(name, options) of a component's part of a tree."""
     tree = dict(value) if isinstance(value, Mapping) else {HEAD: value}
-    name = [None, *(tree.pop(key) for key in [*tree] if key in (HEAD, "name"))][-1]  # what is said last counts
+    name = [None, *(tree.pop(key) for key in [*tree] if key in (HEAD, "name"))][-1]  # the last word counts
     if isinstance(name, Words):
         if len(name) != 1:
             raise UsageError(f"expected one name, got {quoted(' '.join(name)) if name else 'nothing'}")
@@ -470,7 +482,7 @@ def _split(value: Any) -> tuple[str | None, Tree]:
 
 
 def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Every flag of training with what it belongs to: nothing where a run of this kind with components of these names has it."""
+    """Every flag of training with its owner, which is empty if a run of this kind with components of these names has the flag."""
     here: list[str] = []
     owners: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
@@ -495,7 +507,7 @@ def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`under` with the values of `over`; another model, sampler or task drops the options of the one before."""
+    """`under` with the values of `over`; another model, sampler or task drops the options of the former."""
     under = dict(under)
     for group in _COMPONENTS:
         name = _split(over[group])[0] if group in over else None
@@ -506,11 +518,12 @@ def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return merge(under, over)
 
 
-_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # what counts in place of what
+_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # each replaces the other
 
 
 def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
-    """A recipe with what somebody says over it; epochs that are said drop its steps, of the warm-up too. Raises ConfigError for flags that say both."""
+    """A recipe with the values of another layer over it; epochs in that layer drop the recipe's steps, also of the warm-up. Raises ConfigError for flags that
+    set both."""
     fit = said.get("fit")
     if isinstance(fit, Mapping):
         for epochs, steps in _STEPS.items():
@@ -533,14 +546,14 @@ def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
     row = find_kind(kind)
     first = {group: next(iter(row.table(group)), "") for group in _COMPONENTS}
     name = _split(said.get("model", {}))[0] or first["model"]
-    # A user's own model has the options of the first.
+    # A user's own model gets the options of the first model.
     known = name if name in row.models else first["model"]
     tree = dict(_recipe(f"defaults/{kind}-{known}.yaml")) if kind in KINDS else {**first}
     if name not in row.models:
         tree.pop("model", None)
     if _is_automatic(said):
         tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
-    if any(option == "task.loss" for option, _ in own_code(said)):  # what weighs the answers of our loss is not its
+    if any(option == "task.loss" for option, _ in own_code(said)):  # which does not read the weights of ours
         tree = without([f"task.{name}" for name in ("label_smoothing", "class_weights", "weights")], tree)
     return lay_over(tree, {"kind": kind, **said})
 
@@ -560,7 +573,7 @@ def _recipe(name: str) -> Tree:
 
 
 def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
-    """A recipe's tree; one that begins `base: another.yaml` lies over that. Raises ConfigError where it is none, and as `check_code`."""
+    """A recipe's tree, laid over the recipe that its entry `base` names. Raises ConfigError for a file that is no recipe, and as `check_code`."""
     from graphmill.core.files.plain_yaml import read_yaml
 
     trees: dict[Path, Tree] = {}
@@ -568,6 +581,10 @@ def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
     while base or not trees:
         if not isinstance(base, str) or (file := _recipe_file(base)) in trees:
             raise ConfigError(f"{path}: base: expected another recipe's path, got {quoted(base)}")
+        if file.is_dir():
+            raise ConfigError(
+                f"{base}: expected a recipe file, got a folder; name a stored graph with --data, store other data first (graphmill ingest)"
+            )
         try:
             tree = read_yaml(file)
         except FileNotFoundError:
@@ -587,7 +604,7 @@ def _recipe_file(path: str) -> Path:
 
 
 def own_code(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(option, import path) of all code that a tree names."""
+    """(option, import path) of all user code that a tree names."""
     found: list[tuple[str, Any]] = [(group, _split(tree.get(group, {}))[0]) for group in ("kind", *_COMPONENTS)]
     for path in _OWN_CODE:
         group, _, name = path.partition(".")
@@ -599,27 +616,26 @@ def own_code(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
 def check_code(
     tree: Tree, where: str, *, allow_import: bool, is_run: bool = False, known: Collection[str] = ()
 ) -> None:
-    """Raises ConfigError where code of a stranger's may be imported: a run, or a recipe outside the working folder or of another user, names it,
-    and nobody allowed it. `known`: what the user has named already."""
+    """Raises ConfigError if a tree names a stranger's code and nobody allowed its import: in a run, or in a recipe outside the working folder or of another
+    user. `known`: code that the user has named."""
     for group, name in own_code(tree):
         if allow_import or name in known or name in GIVEN_HERE or name.startswith((f"{OBJECTS}:", *_NO_STRANGERS)):
             continue
         if is_run or not _is_own(_recipe_file(where).resolve()):
             raise ConfigError(
-                f"{where}: {group}: names code of its own, {name[:80]}; pass --allow_import (allow_import=True in Python) to import and run it"
+                f"{where}: {group}: names code of its own, {name[:80]}; pass --allow_import to import and run it"
             )
 
 
 def _is_own(recipe: Path) -> bool:
-    """Whether a recipe is this user's or root's, and in the working folder, which is not the root of all."""
+    """Whether a recipe belongs to this user or root, and lies in the working folder, which is not the file system's root."""
     here = Path.cwd().resolve()
     return recipe.stat().st_uid in (0, os.geteuid()) and len(here.parts) > 1 and recipe.is_relative_to(here)
 
 
 def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> Tree:
-    """The tree saved with a run. Raises FormatError where there is none, or one of another version, ConfigError where it names code of its own
-    and `allow_import` is not said.
-    """
+    """The tree saved with a run. Raises FormatError if there is none, or one of another version; ConfigError if it names user code and `allow_import` is not
+    set."""
     from graphmill.cluster.runs.run_directory import load_config
     from graphmill.cluster.runs.run_store import RunStore
 
@@ -634,7 +650,7 @@ def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Coll
 
 
 def _with_micro_batches(tree: Tree) -> Tree:
-    """A run of 0.2 says how many batches of each worker a step had."""
+    """The tree with `fit.micro_batches`; a run of 0.2 has the number of batches of each worker in its place."""
     fit, workers = dict(tree.get("fit", {})), tree.get("resolved", {}).get("workers", {}).get("num_workers")
     each = fit.pop("accumulate", None)
     if each is None or workers is None or "fit" not in tree:
@@ -644,8 +660,8 @@ def _with_micro_batches(tree: Tree) -> Tree:
 
 
 def _without_old_servers(tree: Tree, run: str) -> Tree:
-    """A run of 0.2 says of its servers how many bytes of rows are kept, which is now an option of the loader, and may say a type that features
-    travelled in, which they now do as they are stored."""
+    """The tree without two options of a 0.2 run's servers. The bytes of kept rows are now an option of the loader. The features' type on the wire is now the
+    stored type."""
     if "servers" not in tree:
         return tree
     servers = dict(tree["servers"])
@@ -660,13 +676,13 @@ def _without_old_servers(tree: Tree, run: str) -> Tree:
 
 
 def read_saved(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> RunConfig:
-    """The configuration of a run's directory. Raises FormatError where it is not one, ConfigError as `saved_tree`."""
+    """The configuration of a run's directory. Raises FormatError for another directory, ConfigError as `saved_tree`."""
     try:
         saved = saved_tree(run, advice, allow_import=allow_import, known=known)
         tree = {name: value for name, value in saved.items() if name != "resolved"}
-        if _split(tree.get("task", {}))[0] == "links":  # of 0.2, where nothing heard them
+        if _split(tree.get("task", {}))[0] == "links":  # of 0.2, which ignored them
             tree = without(["fit.steps"], tree)
-        # A run chose once: what a newer version would choose beside it is the recipe's.
+        # A run chooses once: an option that only a newer version would choose has the recipe's value.
         config = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}))
         defaults = tree.get("run", {}).get("defaults", "recipe")
         return replace(config, run=replace(config.run, defaults=defaults))

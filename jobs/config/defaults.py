@@ -1,9 +1,9 @@
-"""What a run leaves open is chosen from the graph's statistics: one table of rules, each a pure function that gives a value and its reason.
+"""Open options are chosen from the graph's statistics: one table of rules, each a pure function that gives a value and its reason.
 
-    open options, options as said, GraphFacts ──choose──▶ {path: Choice}
+    open options, set options, GraphFacts ──choose──▶ {path: Choice}
 
-Why the rules are what they are: docs/decisions/0042-automatic-defaults.md. What a user says always wins, and rules look at it:
-they are taken in the table's order, and each sees what was said and what the rules before it chose.
+Reasons for the rules: docs/decisions/0042-automatic-defaults.md. A user's value always wins. Rules are applied in the table's order; each rule sees the
+user's values and the choices of the rules before it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,33 +25,34 @@ from graphmill.storage.format.statistics import SplitStatistics
 if TYPE_CHECKING:
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 
-_ONE_BATCH = 50_000  # nodes: up to here the whole graph is one batch
+_ONE_BATCH = 50_000  # nodes: a graph of at most so many is one batch
 _FEW_EDGES = 2_000_000
-_FEW, _FEW_PER_CLASS = 0.2, 100  # share of the nodes that train, and how many of a class: fewer are soon known by heart
+# Share of the nodes that train, and training nodes of a class: a model soon overfits to fewer.
+_FEW, _FEW_PER_CLASS = 0.2, 100
 _FEW_NEIGHBORS = 10
-_ALIKE = 0.3  # adjusted homophily: of less, a mean over neighbors blurs
-_SET_STEPS = 1_000  # of a set of graphs, at least
+_ALIKE = 0.3  # adjusted homophily: with less, a mean over neighbors blurs
+_SET_STEPS = 1_000  # for a set of graphs, at least
 _SAMPLED_EVERY = 10  # steps between two sampled scores, about
-_FEWEST_EDGES = 40  # between training nodes, in both directions, that tell it
+_FEWEST_EDGES = 40  # between training nodes, in both directions, that homophily is measured from
 
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What rules look at of a graph, or of a set of graphs."""
+    """The facts about a graph, or a set of graphs, that rules read."""
 
     num_nodes: int
     num_edges: int
     num_features: int
     num_classes: int
-    """Of labels, the two answers: each training node has one for every label."""
+    """2 for labels that are answers: each training node has an answer for every label."""
     num_train: int
     """Training nodes, or graphs."""
     num_partitions: int = 1
     homophily: float | None = None
-    """Of the edges between training nodes, above chance: 1 where all join one class, 0 where as many do as of any two training nodes; None: there
-    are few such edges, or it is not known."""
+    """Homophily of the edges between training nodes, above chance. 1: all edges join one class; 0: as many edges join one class as of random pairs of training
+    nodes; None: there are few such edges, or it is not known."""
     is_set: bool = False
-    """A set of graphs."""
+    """Whether the facts are about a set of graphs."""
 
     @property
     def train_per_class(self) -> float:
@@ -67,7 +68,8 @@ class GraphFacts:
 
 
 def adjusted_homophily(split: SplitStatistics, *, by_weight: bool = False) -> float | None:
-    """(h - c) / (1 - c): h of the training edges (of their weight, where they have some) join one class, and c of all pairs of training nodes do."""
+    """(h - c) / (1 - c): h is the share of the training edges (of their weight, if they have weights) that join one class, c that share of all pairs of training
+    nodes."""
     weighted, classes = split.weighted_homophily if by_weight else None, split.class_counts
     share = split.homophily if weighted is None else weighted
     if share is None or (split.num_training_edges or 0) < _FEWEST_EDGES:
@@ -80,7 +82,7 @@ def adjusted_homophily(split: SplitStatistics, *, by_weight: bool = False) -> fl
 
 
 def graph_facts(manifest: Manifest, split_set: int, *, by_weight: bool = False) -> GraphFacts:
-    """Of a stored graph, from the statistics in its manifest."""
+    """Facts about a stored graph, from the statistics in its manifest."""
     measured = manifest.measured
     split = measured.splits[split_set]
     return GraphFacts(
@@ -95,21 +97,21 @@ def graph_facts(manifest: Manifest, split_set: int, *, by_weight: bool = False) 
 
 
 def set_facts(manifest: "GraphSetManifest") -> GraphFacts:
-    """Of a stored set of graphs."""
+    """Facts about a stored set of graphs."""
     names, parts = manifest.split_names, manifest.measured.parts
     num_train = parts[1 + names.index("train")].num_graphs if "train" in names else manifest.num_graphs
     return GraphFacts(manifest.num_nodes, manifest.num_edges, 0, 0, num_train, is_set=True)
 
 
 def expected_facts(source: SourceInfo, num_train: int, num_partitions: int) -> GraphFacts:
-    """Of a graph that is not made yet: its homophily is not known."""
+    """Facts about a graph that is not made yet: its homophily is not known."""
     classes = source.num_classes or 0
     return GraphFacts(source.num_nodes, source.num_edges or 0, source.feature_dim, classes, num_train, num_partitions)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that a rule chose, and why."""
+    """A value that a rule chose, and the reason."""
 
     value: Any
     reason: str
@@ -117,27 +119,27 @@ class Choice:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a rule sees."""
+    """The input of a rule."""
 
     graph: GraphFacts
     micro_batches: int
     options: Mapping[str, Any]
-    """Every option by its path, as far as it is said or chosen."""
+    """Every option by its path, if it is set or chosen."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the model's default recipe; empty: rules stand in its place."""
+    """Options of the model's default recipe; empty: rules replace it."""
 
     def __getitem__(self, path: str) -> Any:
         return self.options.get(path)
 
     @property
     def keeps_recipe(self) -> bool:
-        """Whether the recipe says all that does not depend on how many steps an epoch has."""
+        """Whether the recipe decides all options that do not depend on the steps of an epoch."""
         few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # as on Cora
         return bool(self.recipe) and not (few and self["model"] in _FEW_LABELS_AS_GECO)
 
     @property
     def kind(self) -> int:
-        """Which column of the table it is: few labels, alike neighbors, other neighbors, other neighbors of few training nodes."""
+        """Column of the table: 0 few labels, 1 alike neighbors, 2 other neighbors, 3 other neighbors of few training nodes."""
         graph = self.graph
         is_few = graph.train_share < _FEW and graph.train_per_class < _FEW_PER_CLASS
         if graph.homophily is None or graph.homophily >= _ALIKE:
@@ -146,7 +148,7 @@ class Setting:
 
     @property
     def why(self) -> str:
-        """What tells the kind."""
+        """The reason for the column."""
         graph = self.graph
         few = f"{graph.num_train:,} training nodes" + f", {graph.train_per_class:,.0f} a class" * bool(
             graph.num_classes
@@ -171,9 +173,9 @@ def choose(
     micro_batches: int,
     recipe: Mapping[str, Any] | None = None,
 ) -> dict[str, Choice]:
-    """A choice for every open option, by its path; `recipe`: options of the default recipe of a model that `has_recipe`.
+    """A choice for every open option, by its path. `recipe`: options of the default recipe of a model that `has_recipe`.
 
-    Raises ConfigError where `fit.steps` cannot be made epochs.
+    Raises ConfigError if `fit.steps` cannot be turned into epochs.
     """
     known, chosen = dict(options), dict[str, Choice]()
     wanted = set(open_options) | ({"fit.epochs"} if options.get("fit.steps") is not None else set())
@@ -188,7 +190,7 @@ def choose(
 
 
 def steps_per_epoch(at: Setting) -> int | None:
-    """Optimizer steps of an epoch; None where the sampler's options do not tell."""
+    """Optimizer steps of an epoch; None if the sampler's options do not tell."""
     if at["run.parallel"] == "graph":
         return 1
     batches = num_batches(at)
@@ -196,7 +198,7 @@ def steps_per_epoch(at: Setting) -> int | None:
 
 
 def num_batches(at: Setting) -> int | None:
-    """Batches of an epoch over all workers; None where the sampler's options do not tell."""
+    """Batches of an epoch over all workers; None if the sampler's options do not tell."""
     graph, micro_batches = at.graph, at.micro_batches
     sampler = at["sampler"]
     if sampler == "random-partition":
@@ -210,21 +212,21 @@ def num_batches(at: Setting) -> int | None:
         wanted = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
         return ceil(wanted / micro_batches) * micro_batches
     if sampler == "graph-batches" and at["sampler.max_graphs"]:
-        # At least: graphs of other sizes, and those beyond a budget, take batches of their own.
+        # A lower bound: graphs of other sizes, and graphs beyond a budget, need separate batches.
         return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * micro_batches)) * micro_batches
     return None
 
 
 @dataclass(frozen=True)
 class _ByDegree:
-    """A value where nodes have few neighbors, and one where they have many."""
+    """A value for nodes with few neighbors, and a value for nodes with many."""
 
     few: Any
     many: Any
 
 
 def _by_kind(few: Any, alike: Any, other: Any, by_heart: Any) -> Rule:
-    """A rule that looks at the kind of graph, and at its mean degree where a value is `_ByDegree`."""
+    """A rule that reads the kind of graph and, for a `_ByDegree`, its mean degree."""
 
     def rule(at: Setting) -> Choice:
         value = (few, alike, other, by_heart)[at.kind]
@@ -250,19 +252,19 @@ def _num_layers(at: Setting) -> Choice:
 
 
 def _hops(at: Setting) -> int:
-    """That are sampled, an edge list for each; 0 where a batch is a graph."""
+    """Number of sampled hops, an edge list for each; 0 if a batch is a graph."""
     fanouts = at["sampler.fanouts"]
     return len(fanouts) if fanouts is not None and at["sampler.edges"] != "induced" else 0
 
 
 def _block(at: Setting) -> Choice:
-    # One layer that hears ten steps far has few weights to learn from few labels. GAT keeps a few numbers a head for every edge.
-    if at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
+    # One layer that reads ten steps far has few weights to learn from few labels. GAT keeps a few numbers a head for every edge.
+    if at["sampler.corrected"]:  # sums over neighbors can be corrected, but not GAT's weighted sums
         return Choice("gcn", "its sums over neighbors can be corrected for a chunk")
     if _hops(at):
         return Choice("gcn", f"{counted(_hops(at), 'hop')} of sampled neighbors")
     if at.kind == 0:
-        # PageRank steps hear no single edge.
+        # PageRank steps read no features of an edge.
         return Choice("gcn" if at["data.edge_features"] else "appnp", at.why)
     if at["model.local.join"] == "top":
         return Choice("sage", at.why)
@@ -271,7 +273,7 @@ def _block(at: Setting) -> Choice:
 
 
 def _is_small(at: Setting) -> bool:
-    """Whether it is a graph of the size on which the blocks and widths were compared."""
+    """Whether the graph has at most the size of the graphs on which blocks and widths were compared."""
     return at.graph.num_nodes <= _ONE_BATCH and at.graph.num_edges <= _FEW_EDGES
 
 
@@ -280,7 +282,7 @@ def _as_in_recipe(path: str, at: Setting) -> Choice:
 
 
 def _layer_local(at: Setting) -> Choice:
-    # Primphormer's own: of this and the block beside the layer there is one.
+    # Primphormer has either this layer or the block next to the layer.
     if at["model.local.join"] != "serial":
         return Choice("none", "neighbors are heard by --model.local")
     if at["data.edge_features"] or _gates_edges(at):
@@ -298,7 +300,7 @@ def _join(at: Setting) -> Choice:
         return Choice("gate", "something is said of --model.local") if asks else _as_in_recipe("model.local.join", at)
     if at.kind != 2 or _hops(at) or not _is_small(at):
         return Choice("gate", at.why)
-    # Gates in many layers learn such a graph by heart.
+    # Gates in many layers overfit to such a graph.
     return _by_degree(at, "top", "gate")
 
 
@@ -307,13 +309,13 @@ def _gates_edges(at: Setting) -> bool:
 
 
 def _asks_for_local_blocks(at: Setting) -> bool:
-    """Whether something of them is not its default."""
+    """Whether any option of the local blocks is not its default."""
     values = to_tree(LocalOptions())
     return any(at[f"model.local.{name}"] not in (None, value) for name, value in values.items() if name != "join")
 
 
 def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
-    """Of few neighbors each, or of many: with few, classes are told from afar."""
+    """The value for nodes of few or of many neighbors. With few neighbors, distant nodes tell the class."""
     is_few = at.graph.mean_degree < _FEW_NEIGHBORS
     return Choice(few if is_few else many, f"{at.why}, {at.graph.mean_degree:,.0f} neighbors a node")
 
@@ -395,7 +397,7 @@ def _patience(at: Setting) -> Choice:
     steps = (100, 100, 200, 200)[at.kind]
     if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
         return Choice(None, "scores are estimates, which choose no epoch")
-    # A schedule that ends with the epochs still improves late.
+    # A schedule that ends with the last epoch still improves late.
     least = 10 if at.keeps_recipe else 5
     wanted = ceil(steps / each)
     told = f"about {steps} steps" if wanted >= least else f"the fewest validations, one each {each:,} steps,"
@@ -403,7 +405,7 @@ def _patience(at: Setting) -> Choice:
 
 
 def _local(rule: Rule, paper: Any) -> Rule:
-    """A rule of the local block, which leaves the paper's layers as they are where those are asked for."""
+    """A rule of the local block, which keeps the paper's layers if they are asked for."""
     return lambda at: Choice(paper, "the paper's layers") if at["model.local.join"] == "serial" else rule(at)
 
 
@@ -457,15 +459,15 @@ _MEASURED_FOR_THEM = (
 
 
 def has_recipe(kind: str, model: str) -> bool:
-    """Whether rules look at the model's default recipe, and leave alone what they do not choose of it."""
+    """Whether rules keep the options of the model's default recipe that they do not choose."""
     return find_kind(kind).chosen is not None or model in _HAVE_RECIPES
 
 
 def rule_paths(kind: str, model: str) -> tuple[str, ...]:
-    """The options that are chosen for this model over this kind of data where nobody says them.
+    """The options that are chosen for this model over this kind of data if nobody sets them.
 
-    The rules were chosen for GECO and the classic models. Of the others TokenGT and Primphormer take them with few labels, and all take what
-    depends on the number of steps in an epoch; so does a user's own model. GECO's `norm` is another thing than the classic models'.
+    The rules were chosen for GECO and the classic models. TokenGT and Primphormer take them with few labels. Every model, also a user's own, takes the rules
+    that depend on the steps of an epoch. GECO's `norm` differs from the classic models'.
     """
     if (chosen := find_kind(kind).chosen) is not None:
         return chosen

@@ -1,4 +1,4 @@
-"""What a run on links is told beside its model and its sampler."""
+"""Options of a run on links, in addition to those of its model and its sampler."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,36 +13,36 @@ SCORED = ("valid", "test")
 
 @dataclass(frozen=True)
 class LinksOptions:
-    """Links of one graph: which pairs of nodes are joined. The edges are what is learnt, links that were held out at ingestion are what is scored."""
+    """Links of one graph: which pairs of nodes are joined. The model learns the edges and is scored on links that were held out at ingestion."""
 
     metric: Literal["mrr", "auc", "hits_1", "hits_3", "hits_10", "hits_20", "hits_50", "hits_100"] = "mrr"
-    """What selects the best epoch: the mean reciprocal rank, the ROC-AUC, or the share of links among the first so many; all are reported."""
+    """Score that chooses the best epoch: the mean reciprocal rank, the ROC-AUC, or the share of links ranked among the first so many; all are reported."""
     loss: Literal["bce", "margin", "softmax"] = "bce"
     """Binary cross-entropy of a link and its negatives; a margin between the two; or the cross-entropy of the link among itself and its negatives."""
     margin: Positive = 1.0
-    """Of the loss margin."""
+    """Margin of the loss margin."""
     batch_size: Count = 1024
     """Links of a batch, in place of the sampler's roots."""
     negatives: TrainNegatives = "uniform"
-    """Ends in place of a link's destination: any node; by degree^0.75; destinations of the batch's other links; or those stored for the training split."""
+    """Nodes that replace a link's destination: any node; by degree^0.75; destinations of the batch's other links; or the nodes stored for the training split."""
     num_negatives: Count = 1
-    """Of each link in training."""
+    """Negatives of each link in training."""
     exclude_own: bool = True
-    """Leave the links of a batch, and their reverses, out of the edges that it passes messages along: else the network may read the answer off them."""
+    """Pass no messages along the links of a batch and their reverses: else the network may read the answer from them."""
     ranking: Literal["auto", "fixed", "sampled", "all"] = "auto"
-    """What links are scored against: the negatives stored with their split; so many drawn nodes (--task.num_rivals); or all nodes but those that the
-    source is known to be joined with. auto: fixed where the graph has them, else sampled."""
+    """Rivals of a scored link: the negatives stored with its split; --task.num_rivals drawn nodes; or all nodes but those that the source is known to be joined
+    with. auto: fixed if the graph has them, else sampled."""
     num_rivals: Count = 100
-    """Of each link, with --task.ranking sampled: the same in every run."""
+    """Rivals of each link with --task.ranking sampled: the same in every run."""
     relation: str | None = None
-    """Of a typed graph: SOURCE--NAME--TARGET, whose links are predicted. None: the one of which links are held out."""
+    """Relation of a typed graph whose links are predicted, SOURCE--NAME--TARGET. None: the relation with held-out links."""
     decoder: LinkDecoderOptions = field(default_factory=LinkDecoderOptions)
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def training(self, around: Any, seed: int) -> LinkOptions:
-        """The options of the sampler of training batches, whose links' surroundings `around` draws."""
+        """The options of the sampler of training batches; `around` samples the neighborhoods of the links' ends."""
         return LinkOptions(
             around,
             batch_size=self.batch_size,
@@ -54,9 +54,9 @@ class LinksOptions:
         )
 
     def scored(self, around: Any) -> dict[str, LinkOptions]:
-        """The samplers' options that each split is scored through; on the whole graph all splits are scored by one batch.
+        """The options of the sampler of each split; on the whole graph one batch scores all splits.
 
-        Rivals do not depend on the run's seed: runs are compared on the same ones.
+        Rivals do not depend on the run's seed: runs are compared on the same rivals.
         """
         negatives: Any = {"fixed": "fixed", "all": "all"}.get(self.ranking, "uniform")
         whole = isinstance(around, RandomPartitionOptions)

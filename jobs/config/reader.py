@@ -3,11 +3,10 @@
     python jobs/train_nodes.py recipe.yaml --model geco --model.num_layers 3 --sampler.fanouts 15 10 5 --plan
 
 A flag is `--a.b` and takes every word up to the next flag, so `-1` is a value; `-` and `_` in its name are the same. A flag of a whole
-group (`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) is no value, where a field may have none; `none` alone is
-also an empty list. A class may keep fields from users: its GIVEN names what the run fills in. Its FORMER says what an option that is gone
-has become.
+group (`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) is no value, if a field may have none; `none` alone is
+also an empty list. A class may name in GIVEN fields that the run fills in, and in FORMER the new names of former options.
 
-Needs Python alone, so that `--help` is instant and benchmarks run where there is little more than torch.
+Needs Python alone, so that `--help` is instant and benchmarks run with little more than torch.
 """
 
 import ast
@@ -31,20 +30,20 @@ from graphmill.core.public_names import nearest
 from graphmill.jobs.config.short_help import Option, show_help, take_topics
 
 T = TypeVar("T")
-_MOST_CHARACTERS = 4096  # of a text: as many as a path may have
-HEAD = ""  # key of what is said of a whole group
+_MOST_CHARACTERS = 4096  # of a text, as of a path
+HEAD = ""  # key of a whole group's value
 Tree = dict[str, Any]
-# A class's are read once: anew for each option they were two thirds of what a configuration takes.
+# Read once for each class: read for each option, they took two thirds of a configuration's time.
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 _TRUE, _FALSE, _NOTHING = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "auto", "null")
 
 
 class Words(list[str]):
-    """What followed a flag, not yet converted."""
+    """The words after a flag, not converted yet."""
 
 
 class UnknownOption(UsageError):
-    """A flag that there is not; whoever knows more flags than the class that refused it names nearer ones."""
+    """An unknown flag. A caller that knows more flags than the class that refused it names nearer ones."""
 
     option = ""
 
@@ -54,8 +53,7 @@ def parse(
 ) -> T:
     """A value of the dataclass `kind`, from `sys.argv`. `positional`: fields that are set by the words before the first flag.
 
-    Ends the process with status 0 after --help, with 2 and one line where a flag or a value is wrong. Raises ConfigError of the class's own
-    checks.
+    Ends the process with status 0 after --help, with 2 and one line for a wrong flag or value. Raises ConfigError of the class's own checks.
     """
     words = sys.argv[1:] if words is None else list(words)
     words, topics = take_topics(words)
@@ -91,7 +89,7 @@ def complain(message: str) -> NoReturn:
 
 
 def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
-    """(the words before the first flag, the tree of the flags); of a flag that is given twice, the last counts."""
+    """(the words before the first flag, the tree of the flags); the last of equal flags counts."""
     first: list[str] = []
     tree: Tree = {}
     values: list[str] = first
@@ -109,14 +107,14 @@ def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
             node = under
         if isinstance(node.get(leaf), dict):
             node, leaf = node[leaf], HEAD
-        node.pop(leaf, None)  # what is said last stands last
+        node.pop(leaf, None)  # the last flag stands last
         values = node[leaf] = Words([value] if equals else [])
     return first, tree
 
 
 def as_words(value: object, name: str) -> Any:
-    """What Python says of the option `name` as a command line says it: the words of a flag, or of each name in a mapping. Raises UsageError for
-    what no command line says."""
+    """A Python value of the option `name` as words of a command line, or a mapping's values as words by name. Raises UsageError for a value that no command
+    line can say."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: as_words(one, f"{name}.{key}") for key, one in value.items()}
     words = Words()
@@ -167,14 +165,14 @@ def build(
 
 
 def _named(kind: type, tree: Mapping[str, Any]) -> Tree:
-    """The tree with what is said of the whole group under its first field's name; of the two, what is said last counts."""
+    """The tree with the whole group's value under its first field's name; the last of the two values counts."""
     if HEAD not in tree:
         return dict(tree)
     return {name if name != HEAD else option_names(kind)[0]: value for name, value in tree.items()}
 
 
 def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
-    """(what a tree says of an option of the dataclass `kind`, by its path, or MISSING; the tree without it)."""
+    """(a tree's value of an option of the dataclass `kind`, by its path, or MISSING; the tree without it)."""
     name, _, inner = path.partition(".")
     tree = _named(kind, tree)
     if name not in tree:
@@ -187,7 +185,7 @@ def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
 
 
 def named_flags(message: str, names: Sequence[str], path: str) -> str:
-    """A component's message, whose advice `set NAME` becomes the flag as it is typed here."""
+    """A component's message, with the flag as it is typed here in its advice `set NAME`."""
 
     def flag(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
@@ -197,15 +195,15 @@ def named_flags(message: str, names: Sequence[str], path: str) -> str:
 
 
 def flag_of(name: str, value: Any) -> str:
-    """The first flag of a tree's entry: of a group that there is not, all that was typed."""
+    """The first flag of a tree's entry; of an unknown group the whole flag."""
     while isinstance(value, Mapping) and (inner := next(iter(value), HEAD)) != HEAD:
         name, value = f"{name}.{inner}", value[inner]
     return name
 
 
 def unknown(name: str, known: Mapping[str, str], said_of: str = "") -> UnknownOption:
-    """The flag `name` is not there; the nearest are named. `known`: each flag with what it belongs to, empty where it could have been said
-    here. `said_of`: what `name` was said of."""
+    """The error of the unknown flag `name`, with the nearest flags. `known`: each flag with its owner, which is empty if the flag can be used here. `said_of`:
+    the component that lacks `name`."""
     told = ""
     if owner := known.get(name):
         told = f"; it belongs to {owner}"
@@ -221,7 +219,7 @@ def _fields(kind: Any) -> tuple[Field[Any], ...]:
 
 
 def option_names(kind: type) -> list[str]:
-    """The fields that a user may set, in their order."""
+    """The fields that a user may set, in order."""
     given = getattr(kind, "GIVEN", ())
     return [f.name for f in _fields(kind) if f.name not in given]
 
@@ -236,7 +234,7 @@ def leaves(kind: type, path: str = "") -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
-    """`value`, from words or from a recipe, as the type `hint`. Raises UsageError, which names the flag, where it is none."""
+    """`value`, from words or from a recipe, as the type `hint`. Raises UsageError, which names the flag, for a value of another type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _one_of(value, arguments, name)
@@ -269,7 +267,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
 
 
 def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
-    """The first of the types that the value is of; none is tried last, and words are tried as text last."""
+    """The value as the first type that takes it; None and text are tried last."""
     if type(None) in kinds:
         word = value[0] if isinstance(value, Words) and len(value) == 1 else value
         is_own_word = any(get_origin(kind) is Literal and word in get_args(kind) for kind in kinds)
@@ -286,8 +284,8 @@ def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
 
 
 def _mapping(value: Any, hint: Any, name: str) -> dict[str, Any]:
-    """Values by name: of a recipe, or of words as NAME=1,2."""
-    if isinstance(value, Mapping) and HEAD in value:  # words over a recipe
+    """Values by name: from a recipe, or from words NAME=1,2."""
+    if isinstance(value, Mapping) and HEAD in value:  # words laid over a recipe
         value = value[HEAD]
     if isinstance(value, Mapping):
         return {str(key): convert(one, hint, f"{name}.{key}") for key, one in value.items()}
@@ -346,7 +344,7 @@ def _refused(name: str, expected: str, value: Any) -> UsageError:
 
 
 def to_tree(value: Any) -> Any:
-    """The plain values that `build` makes an equal value of: what a user may set, and nothing that the run fills in."""
+    """The plain values from which `build` makes an equal value: the fields that a user may set."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: to_tree(getattr(value, name)) for name in option_names(type(value))}
     if isinstance(value, tuple | list):
@@ -359,7 +357,7 @@ def to_tree(value: Any) -> Any:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`under` with the values of `over` in place of its own, group by group; what is said last stands last."""
+    """`under` with the values of `over` in their place, group by group; the last value stands last."""
     merged = dict(under)
     for name, value in over.items():
         old = merged.pop(name, None)
@@ -435,7 +433,7 @@ def _metavar(hint: Any) -> str:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """The string under each field of a dataclass, and of those that it extends."""
+    """The string under each field of a dataclass and of its base classes."""
     told: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if not is_dataclass(one):

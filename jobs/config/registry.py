@@ -1,4 +1,4 @@
-"""The tables of models, samplers and tasks, and the kinds of runs that have them. A user's own of each is named by its import path.
+"""The tables of models, samplers and tasks, and the kinds of runs. A user's own component is named by its import path.
 
 `package.module:Name` names a frozen dataclass: its fields are the options, and its method `build` makes the component.
 
@@ -6,9 +6,9 @@
     sampler:  build(router: Router, num_ranks: int)    -> a `graphmill.samplers.drawing.protocol.Sampler`
     task:     build(inputs: Inputs) -> Task            a `graphmill.cluster.tasks.Task`
 
-`--kind package.module:NAME` names a `Kind`: what a run is about.
+`--kind package.module:NAME` names a `Kind`, the subject of a run.
 
-Fields that the class names in GIVEN are filled in by the run: of a sampler seed, split_set, root_split, shuffle and encodings.
+The run fills in the fields that the class names in GIVEN: of a sampler seed, split_set, root_split, shuffle and encodings.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from graphmill.cluster.options import CALLBACKS
+from graphmill.cluster.options import CALLBACKS, nearest_callback
 from graphmill.core.errors import ConfigError, quoted
 from graphmill.jobs.config.reader import UsageError
 from graphmill.models.gps.options import PositionOptions
@@ -33,20 +33,18 @@ from graphmill.models.tokengt.options import TokenGTConfig
 from graphmill.samplers.methods.registry import OBJECTS, SAMPLERS, load
 from graphmill.storage.format.encoding_names import EncodingOptions
 
-StandardColumn = tuple[
-    str, int, float, float
-]  # type of nodes (empty: of a plain graph or a set) or relation, column, mean, deviation
+# (type of nodes, empty for a plain graph or a set, or relation; column; mean; deviation)
+StandardColumn = tuple[str, int, float, float]
+# (type of nodes; column; its name; number of rows; digest of the categories)
+EmbeddedColumn = tuple[str, int, str, int, str]
 GIVEN_HERE: set[str] = set()
-"""Import paths of what was given as an object in this process: no stranger's."""
-OF_EDGES = "edge"  # in place of the type: of a plain graph's, or a set's, edges
-EmbeddedColumn = tuple[
-    str, int, str, int, str
-]  # the same type, column, its name, number of rows, digest of the categories
+"""Import paths of objects that were given in this process: no stranger's code."""
+OF_EDGES = "edge"  # in place of the type, for the edges of a plain graph or a set
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the data and the run decide of a model or a task."""
+    """The inputs of a model or a task that the data and the run decide."""
 
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
@@ -54,27 +52,27 @@ class Inputs:
     task: Literal["node", "graph", "link"] = "graph"
     seed: int = 0
     encoding: str | None = None
-    """The name under which batches carry stored positional encodings."""
+    """The name of the stored positional encodings in batches."""
     node_dims: tuple[tuple[str, int], ...] = ()
-    """Of a typed graph: its types in their order, with the columns of each one's features (0: none). `node` is then the width of the relational layers."""
+    """(type, number of feature columns or 0) of a typed graph, in order. `node` is then the width of the relational layers."""
     relations: tuple[tuple[str, str, str], ...] = ()
-    """Of a typed graph: (source type, name, target type) of each relation, in their order."""
+    """(source type, name, target type) of each relation of a typed graph, in order."""
     edge_dims: tuple[int, ...] = ()
-    """Of a typed graph whose features of edges are read: how many each relation has, 0: none. `edge` is then the width of the relational layers."""
+    """Number of edge features of each relation, 0: none, if a typed graph's edge features are read. `edge` is then the width of the relational layers."""
     num_relations: int = 0
-    """Of links in a knowledge graph, the inverse ones too; 0: links have no relations."""
+    """Number of relations of links in a knowledge graph, with the inverse ones; 0: links have no relations."""
     edge_weight: bool = False
     """Batches carry the weights of edges, which count in sums over neighbors."""
     standard: tuple[StandardColumn, ...] = ()
-    """Columns of features that the model reads standardised; its weights hold these numbers, too, and those count."""
+    """Columns of features that the model standardises. Its weights hold these numbers too, and the weights' numbers count."""
     standard_names: tuple[str, ...] = ()
-    """What people call the first of them."""
+    """Names of the first of these columns."""
     embedded: tuple[EmbeddedColumn, ...] = ()
-    """Columns of numbers of categories, for which the model has trainable rows; their sum stands behind the features."""
+    """Columns of category numbers, for which the model has trainable rows; their sum is appended to the features."""
     category_width: int = 0
-    """Of these rows; 0: a plain graph has none."""
+    """Width of these rows; 0: a plain graph has none."""
     categories: tuple[tuple[str, str, str], ...] = ()
-    """Columns of features that are categories, one feature each: type of nodes, name, digest of the categories. Other data has to have the same."""
+    """(type of nodes, name, digest of the categories) of columns of categories, one feature each. Other data must have the same columns."""
 
 
 @dataclass(frozen=True)
@@ -84,27 +82,27 @@ class Row:
     options: str
     """Import path of the options' class."""
     build: str = ""
-    """Import path of what takes the options: a network's or sampler's class; a task is made by jobs/tasks/node_task.py or graph_task.py."""
+    """Import path of a network's or sampler's class, which takes the options; jobs/tasks/node_task.py or graph_task.py makes a task."""
     layers_are_hops: bool = False
-    """The depth of a sampled neighborhood must be the model's."""
+    """A sampled neighborhood has the model's depth."""
     takes_batches: bool = False
-    """It takes the loaders' batches itself, and not `graphmill.models.primitives.graphs.Graphs`."""
+    """The model takes the loaders' batches, not `graphmill.models.primitives.graphs.Graphs`."""
     over_graphs: str = ""
-    """Import path of the same network over `graphmill.models.primitives.graphs.Graphs`, of one that takes batches itself."""
+    """Import path of the same network over `graphmill.models.primitives.graphs.Graphs`, if the model takes batches."""
     takes_types: bool = False
-    """It is one of typed graphs alone, and takes `graphmill.models.relational.network.TypedGraphs`."""
+    """The model is for typed graphs alone, and takes `graphmill.models.relational.network.TypedGraphs`."""
     graph_parallel: bool = False
-    """It is trained full-graph too, sharded over the workers."""
+    """The model can also be trained full-graph, sharded over the workers."""
     subject: str = ""
-    """Of a task whose runs are about something else than others of their kind: import path of that `graphmill.jobs.subjects.subject.Subject`."""
+    """Import path of the `graphmill.jobs.subjects.subject.Subject` of a task, if it is not the kind's own."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What runs may be about: their options, models, samplers and tasks, and the class that opens their data. The first of a table is the default."""
+    """A kind of runs: its options, models, samplers and tasks, and the class that opens its data. The first entry of a table is the default."""
 
     about: str
-    """In words, as in "a run on many graphs"."""
+    """The kind in words, as in "a run on many graphs"."""
     data: str
     """Import path of the class of `--data`, a frozen dataclass."""
     evaluation: str
@@ -116,20 +114,20 @@ class Kind:
     samplers: Mapping[str, Row]
     tasks: Mapping[str, Row]
     inputs: Inputs = field(default_factory=Inputs)
-    """What options are checked with before the data is known."""
+    """Inputs with which options are checked before the data is known."""
     to_graphs: str = ""
-    """Import path of a function, or a class of such, that makes `graphmill.models.primitives.graphs.Graphs` of a batch. Empty: models take batches."""
+    """Import path of a function, or of a class of such functions, that makes `graphmill.models.primitives.graphs.Graphs` from a batch. Empty: models take batches."""
     is_one_graph: bool = False
-    """Batches carry what one graph stores of nodes and edges: encodings, weights, features of edges."""
+    """Batches carry the stored columns of one graph's nodes and edges: encodings, weights, features of edges."""
     takes_own_samplers: bool = True
     """A user's own sampler draws from this data."""
     chosen: tuple[str, ...] | None = ()
-    """Options that are chosen for the data where nobody says them; None: by the model (`graphmill.jobs.config.defaults`)."""
+    """Options that are chosen for the data if nobody sets them; None: by the model (`graphmill.jobs.config.defaults`)."""
     without: tuple[str, ...] = ("relational",)
-    """Groups of options that there are not."""
+    """Groups of options that this kind lacks."""
 
     def table(self, group: str) -> Mapping[str, Row]:
-        """Of "model", "sampler" or "task"."""
+        """The table of "model", "sampler" or "task"."""
         return cast(Mapping[str, Row], getattr(self, f"{group}s"))
 
 
@@ -234,12 +232,12 @@ TABLES = {group: {name: kind.table(group) for name, kind in KINDS.items()} for g
 
 GRAPH_PARALLEL = ", ".join(name for name, row in MODELS["nodes"].items() if row.graph_parallel)
 
-# What options are checked with before the data is known.
+# Inputs with which options are checked before the data is known.
 PLACEHOLDERS = {name: kind.inputs for name, kind in KINDS.items()}
 
 
 def find_kind(name: str) -> Kind:
-    """Ours of this name, or a user's own. Raises ConfigError for a name that is neither."""
+    """Our kind of this name, or a user's own. Raises ConfigError for a name that is neither."""
     if name in KINDS:
         return KINDS[name]
     own = _load_own("kind", name, KINDS)
@@ -249,7 +247,7 @@ def find_kind(name: str) -> Kind:
 
 
 def _load_own(group: str, name: str, known: Iterable[str]) -> Any:
-    """What an import path names. Raises UsageError for a name that is no such path."""
+    """The object of an import path. Raises UsageError for a name that is no such path."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         raise UsageError(
             f"{group}: expected one of {', '.join(known)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
@@ -268,22 +266,22 @@ class Component:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is a user's own, named by its import path."""
+        """Whether the component is a user's own, named by its import path."""
         return ":" in self.name
 
     @property
     def takes_types(self) -> bool:
-        """Whether it is a model of typed graphs, before which no relational layers stand."""
+        """Whether the component is a model of typed graphs, which has no relational layers before it."""
         row = self.row("model", "nodes")
         return getattr(self.options, "takes_types", False) if row is None else row.takes_types
 
     def row(self, group: str, kind: str) -> Row | None:
-        """None: a user's own."""
+        """The component's entry of its table; None: it is a user's own."""
         return find_kind(kind).table(group).get(self.name)
 
 
 def options_class(group: str, kind: str, name: str) -> type:
-    """The class of a component's options. Raises ConfigError for a name that is in no table and no import path."""
+    """The class of a component's options. Raises ConfigError for a name that is in no table and is no import path."""
     table = find_kind(kind).table(group)
     if name in table:
         return load(table[name].options)
@@ -304,7 +302,7 @@ def options_class(group: str, kind: str, name: str) -> type:
 
 
 def model_config(component: Component, inputs: Inputs) -> Any:
-    """The model's options with what the data decides filled in. Raises ConfigError where they do not go together."""
+    """The model's options with the fields that the data decides. Raises ConfigError if they contradict each other."""
     try:
         options = component.options
         position = getattr(options, "position", None)
@@ -334,7 +332,7 @@ def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
 
 
 def stored_encoding(options: Any) -> EncodingOptions | None:
-    """The positional encoding that a model of one graph's nodes wants to find in its batches."""
+    """The positional encoding that a model of one graph's nodes reads from its batches."""
     if isinstance(options, TokenGTConfig) and options.identifier == "laplacian":
         return EncodingOptions("laplacian", options.identifier_dim, options.laplacian_ends)
     position = getattr(options, "position", None)
@@ -347,11 +345,11 @@ def stored_encoding(options: Any) -> EncodingOptions | None:
 
 
 def sharding(options: Any) -> str | None:
-    """How a model is evaluated by several workers, as its options say in `sharding`.
+    """How several workers evaluate a model, by the field `sharding` of its options.
 
-    "rows": each computes a range of the whole graph's nodes, since it reads others only through `adjacency`, `by_source`, `by_destination` and
-    `by_graph`; "roots": each computes the subgraphs of its roots, which is all that the model takes. None: it does not say; each computes the
-    whole graph. Raises ConfigError for another word.
+    "rows": each worker computes a range of the whole graph's nodes, since the model reads other nodes only through `adjacency`, `by_source`,
+    `by_destination` and `by_graph`. "roots": each worker computes the subgraphs of its roots, and the model takes no other batches. None: each worker
+    computes the whole graph. Raises ConfigError for another word.
     """
     told = getattr(options, "sharding", None)
     if told not in ("rows", "roots", None):
@@ -360,7 +358,7 @@ def sharding(options: Any) -> str | None:
 
 
 def named(given: Any, before: Any = None) -> Any:
-    """A tree with import paths in place of classes, functions and objects: their own where they have one, else one that holds in this process alone.
+    """A tree with import paths in place of classes, functions and objects. An object without an import path gets one that holds in this process alone.
 
     `before`: the same place in the tree of a run whose objects these are.
     """
@@ -370,7 +368,7 @@ def named(given: Any, before: Any = None) -> Any:
     if isinstance(given, list | tuple) and type(given) in (list, tuple):
         olds = [*(before if isinstance(before, list) else ()), *[None] * len(given)]
         return [named(value, old) for value, old in zip(given, olds, strict=False)]
-    is_object = callable(given) or any(hasattr(given, name) for name in CALLBACKS)
+    is_object = callable(given) or any(hasattr(given, name) for name in CALLBACKS) or nearest_callback(given)
     if not is_object or is_dataclass(given):
         return given
     name = getattr(given, "__qualname__", type(given).__name__)
@@ -385,17 +383,26 @@ def named(given: Any, before: Any = None) -> Any:
     return path
 
 
+def give_model(run: str, model: Any) -> None:
+    """Puts a model's object in the place of the object that another process gave to the run; None: nothing is given."""
+    if model is not None:
+        from graphmill.cluster.runs.run_directory import load_config  # loads pyarrow
+        from graphmill.cluster.runs.run_store import RunStore
+
+        named({"model": model}, load_config(RunStore(run)))
+
+
 def in_this_process(path: str) -> bool:
     """Whether an import path holds in this process alone."""
     return path.startswith((f"{OBJECTS}:", "__main__:"))
 
 
 def origin(path: str) -> Mapping[str, str]:
-    """Of a user's own component or kind: its distribution, version and a hash of its source, kept with the run. Empty for ours."""
+    """The distribution, version and source hash of a user's own component or kind, kept with the run. Empty for ours."""
     if ":" not in path:
         return {}
     own = load(path)
-    if in_this_process(path) or path.startswith("torch."):  # whose source may be another when the run goes on
+    if in_this_process(path) or path.startswith("torch."):  # its source may have changed when the run is resumed
         return {"path": path}
     module = sys.modules[own.__module__ if isinstance(own, type) else path.partition(":")[0]]
     package = module.__name__.partition(".")[0]

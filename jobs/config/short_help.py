@@ -13,17 +13,8 @@ MOST = 25
 _MOST_LINES = 60  # of options that --help shows in full
 # Of a training; of each command and kind those that it has.
 USUAL = (
-    *(
-        "plan",
-        "quiet",
-        "data.path",
-        "data.nodes",
-        "data.molecules",
-        "model",
-        "model.width",
-        "model.num_layers",
-        "model.dropout",
-    ),
+    *("plan", "quiet", "data.path", "data.nodes", "data.molecules"),
+    *("model", "model.width", "model.num_layers", "model.dropout"),
     *("sampler", "sampler.fanouts", "sampler.batch_size", "sampler.num_chunks", "sampler.max_graphs", "task"),
     *("task.metric", "evaluation.how", "baseline.models", "fit.epochs", "fit.steps", "fit.learning_rate"),
     *("fit.patience", "fit.seed", "fit.start_from", "workers.num_workers", "workers.device"),

@@ -1,4 +1,4 @@
-"""Which columns of features a run standardises."""
+"""The columns of features that a run standardises."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,14 +14,14 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import FeatureColumn
 from graphmill.storage.format.statistics import ColumnStatistics
 
-_NAMED = 3  # columns that a run names
+_NAMED = 3  # columns named in the output
 
 
 def with_standard_columns(
     inputs: Inputs, rows: Iterable[Manifest | GraphSetManifest], options: NodeDataOptions | GraphSetOptions
 ) -> Inputs:
-    """With the columns of a graph's nodes and, where the run reads them, edges, of all types and relations of a typed one, or of a set's nodes and edges. Raises ConfigError where they are asked for and a manifest has no
-    numbers of them."""
+    """The inputs with the columns to standardise: of the nodes and, if the run reads them, the edges of a graph (of all types and relations) or a set. Raises
+    ConfigError if they are asked for and a manifest has no numbers of them."""
     embedded = {own[:2] for own in inputs.embedded}
     chosen: list[StandardColumn] = []
     names: list[str] = []
@@ -44,7 +44,7 @@ def with_standard_columns(
 def _tables(
     row: Manifest | GraphSetManifest, options: NodeDataOptions | GraphSetOptions
 ) -> list[tuple[str, int, Sequence[ColumnStatistics], list[str]]]:
-    """(what the rows are of, number of columns, their statistics, their names where there are some) of each table of numbers."""
+    """(type or relation of the rows, number of columns, their statistics, their names if known) of each table of numbers."""
     if isinstance(row, GraphSetManifest):
         both = ("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)
         return [(of, schema.dim, columns, []) for of, schema, columns in both if schema.holds_numbers]
@@ -60,7 +60,7 @@ def _tables(
 
 
 def feature_names(columns: Iterable[FeatureColumn]) -> list[str]:
-    """A name of each feature that the columns of a table became."""
+    """A name of each feature that a table's columns became."""
     names: list[str] = []
     for column in columns:
         several = {"number": ["", " is empty"], "categories": [f" {value}" for value in column.values]}
@@ -70,11 +70,11 @@ def feature_names(columns: Iterable[FeatureColumn]) -> list[str]:
 
 
 def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
-    """bool [columns]: whether the column's scale is so far from 1 that models do not learn from it, or from nothing else.
+    """bool [columns]: whether the column's scale is so far from 1 that models cannot learn from it, or learn from nothing else.
 
-    A column's size is the root mean square of its numbers that are not 0: 1 of one-hot columns and bags of words, however rare. Out of bounds is a size
-    above 10, or below a hundredth of the mean of all (sizes above 1 count as 1); a mean more than 100 deviations from 0, where no number is 0; and every
-    size where all add up to less than 0.3.
+    A column's size is the root mean square of its nonzero numbers: 1 for one-hot columns and bags of words, however rare. Out of bounds are: a size
+    above 10, or below a hundredth of the mean of all (sizes above 1 count as 1); a mean more than 100 deviations from 0, if no number is 0; and every
+    size if all add up to less than 0.3.
     """
     mean, deviation, nonzero = np.array([(own.mean, own.deviation, own.nonzero) for own in columns]).reshape(-1, 3).T
     size = np.sqrt((mean**2 + deviation**2) / np.where(nonzero > 0, nonzero, 1))
@@ -84,7 +84,7 @@ def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
 
 
 def standard_choice(inputs: Inputs) -> str:
-    """What a run says of them, with the names and numbers of the first."""
+    """A line about the standardised columns, with names and numbers of the first."""
     named = zip(inputs.standard_names, inputs.standard, strict=False)
     told = [f"{name}: mean {mean:.4g}, deviation {std:.4g}" for name, (*_, mean, std) in named]
     told += ["…"] * (len(inputs.standard) > len(told))

@@ -1,4 +1,4 @@
-"""What a graph stores beside features and labels of nodes, and which of it a run reads."""
+"""The columns that a graph stores in addition to features and labels of nodes, and the columns that a run reads."""
 
 import hashlib
 from collections.abc import Collection, Iterable
@@ -14,7 +14,7 @@ from graphmill.storage.format.source import FeatureColumn, SourceInfo
 
 
 def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[EmbeddedColumn, ...]:
-    """Those of a type of nodes, or (empty) of a plain graph, for which a model has trainable rows: one for each category, and one for all others."""
+    """The columns of a type of nodes, or (empty) of a plain graph, for which a model has trainable rows: one for each category, and one for all other values."""
     columns = list(columns)
     return tuple(
         (of, sum(before.width for before in columns[:index]), own.name, len(own.values) + 1, _digest(own.values))
@@ -24,7 +24,7 @@ def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[Embedde
 
 
 def category_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[tuple[str, str, str], ...]:
-    """Those whose features are categories that were learnt: type of nodes, name, digest of the categories."""
+    """(type of nodes, name, digest of the categories) of columns whose features are learnt categories."""
     return tuple((of, own.name, _digest(own.values)) for own in columns if own.kind == "categories" and own.values)
 
 
@@ -38,10 +38,10 @@ class EdgeWeights:
 
     graph: str
     least: float | None
-    """None: one is not finite, or an older version ingested the graph."""
+    """The least weight; None: a weight is not finite, or an older version ingested the graph."""
 
     def check(self) -> None:
-        """Raises ConfigError where one is below 0, or may be."""
+        """Raises ConfigError if a weight is below 0, or may be."""
         if self.least is None or self.least < 0:
             least = "not known" if self.least is None else f"{self.least:g}"
             raise ConfigError(
@@ -51,9 +51,10 @@ class EdgeWeights:
 
 
 def edge_weights(data: Manifest | SourceInfo, config: RunConfig) -> EdgeWeights | None:
-    """None: edges have no weights. Of a typed graph those of the relation with the least. Those of a source that is not read yet are taken to be at least 0.
+    """The weights, for a typed graph of the relation with the least one; None: edges have no weights. Weights of a source that is not read yet are taken to be
+    at least 0.
 
-    Raises ConfigError where the run asks for weights and there are none.
+    Raises ConfigError if the run asks for weights and there are none.
     """
     rows = data.edge_types.values() if isinstance(data, Manifest) else (data,)
     weights = [
@@ -69,7 +70,7 @@ def edge_weights(data: Manifest | SourceInfo, config: RunConfig) -> EdgeWeights 
 
 
 def choose_weights(config: RunConfig, weights: EdgeWeights | None, *, is_typed: bool = False) -> bool:
-    """Whether the model or the sampler reads the graph's weights. Raises ConfigError where they are asked for and cannot be read, or are negative."""
+    """Whether the model or the sampler reads the graph's weights. Raises ConfigError if they are asked for and cannot be read, or are negative."""
     asked, sampler = config.data.edge_weight, config.sampler.options
     in_columns = "weight" in getattr(sampler, "edge_columns", ())
     if asked == "no" and in_columns:
@@ -88,7 +89,7 @@ def choose_weights(config: RunConfig, weights: EdgeWeights | None, *, is_typed: 
 
 
 def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | None:
-    """Why this run can read them neither in the model nor, as PPR and Node2Subgraph do, in the sampler."""
+    """The reason why neither the model nor, as in PPR and Node2Subgraph, the sampler can read the weights."""
     model, sampler = config.model, config.sampler
     reads = getattr(model.options, "reads_weights", model.is_foreign and config.data.edge_weight == "yes")
     if not (reads or (is_typed and config.relational.num_layers > 0) or hasattr(sampler.options, "by_weight")):
@@ -103,7 +104,7 @@ def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | N
 
 
 def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bool = True) -> list[str]:
-    """Columns that the graph stores and `read` (weight, feature, time) does not name, each with the option that reads it, where one does."""
+    """Stored columns that `read` (weight, feature, time) does not name, each with the option that reads it, if there is such an option."""
     is_plain, of_nodes = manifest.part is None, manifest.part is None or not manifest.has_topology
     num_features, further = manifest.edge_feature_dim, manifest.num_split_sets - 1
     stored = {
@@ -123,7 +124,7 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
 
 
 def unread(manifest: Manifest, config: RunConfig, inputs: Inputs) -> str:
-    """What the graph, or a part of it, stores and this run does not read, in one line; empty: nothing."""
+    """A line about the stored columns, of all parts of the graph, that this run does not read; empty: it reads all."""
     sampler = config.sampler.options
     scheme = getattr(sampler, "scheme", "uniform")
     uses = {

@@ -76,7 +76,8 @@ class Run:
     def __repr__(self) -> str:
         scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
         kind = "estimated " if self.estimate else ""
-        return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {len(self.epochs)} epochs)"
+        epochs = len(self.epochs) or self.summary.get("epochs", 0)  # a saved model has the summary alone
+        return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {epochs} epochs)"
 
     def _repr_html_(self) -> str | None:
         """The run's report as a notebook shows it, in a frame; None where it has none."""
@@ -263,9 +264,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, or "not finished" (going, or killed: its files do not tell)."""
+        """finished, failed, stopped (by Ctrl-C or SIGTERM), or "not finished" (going, or killed: its files do not tell)."""
         if self.failure is not None:
-            return "failed"
+            return "stopped" if self.failure.startswith("interrupted (") else "failed"
         return "finished" if self.summary else "not finished"
 
     @property

@@ -4,8 +4,9 @@
     graphmill evaluate runs/my-run --data graphs/new     on other data with the same features and labels
     graphmill evaluate converted --data graphs/zinc      a folder of convert_checkpoint, on a stored set
 
-You should see every score of every split, after about the time of one validation of them. Everything is computed in this process, and nothing is written;
-`predict` also writes the predictions, and has workers. Exit status 1 and one line where the data does not fit the model, or has no labels.
+You should see every score of every split, after about the time of one validation. Everything is computed in this process, and nothing is written;
+`predict` also writes the predictions, and has workers. Exit status 1 and one line if the data does not fit the model or has no labels, and for a run
+on links.
 """
 
 import json
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.predict_options import PredictConfig
-from graphmill.jobs.config.reader import parse
+from graphmill.jobs.config.reader import build, parse
 from graphmill.samplers.methods.registry import load
 
 if TYPE_CHECKING:
@@ -29,16 +30,16 @@ class EvaluateConfig:
     """Score a model."""
 
     run: str
-    """A finished run's directory, a folder of `Run.save_model` or `hf://owner/name`, or one of convert_checkpoint."""
+    """A finished run's directory, a folder of `Run.save_model` or `hf://owner/name`, or a folder of convert_checkpoint."""
     data: str | None = None
-    """Where the graph or set lies; none: the run's own."""
+    """The graph or set; none: the run's own."""
     split: str = "all"
-    """all, or one of: train, valid, test (or as the set names them), and none: what is in no split."""
+    """all, or one of: train, valid, test (or as the set names them), and none: nodes or graphs in no split."""
     task: Literal["regression", "binary", "classes"] = "regression"
-    """Of a converted checkpoint for graphs: what its outputs are; numbers are in the targets' own units."""
+    """Outputs of a converted checkpoint for graphs; numbers are in the targets' own units."""
     device: Literal["cpu", "gpu"] = "cpu"
     allow_import: bool = False
-    """Import and run the model, sampler or task of its own that the run names, if it names one."""
+    """Import and run the user's own model, sampler or task that the run names."""
 
 
 def main() -> None:
@@ -49,9 +50,9 @@ def main() -> None:
 
 
 def evaluate(run: "str | Path | Run", data: Any = None, **options: Any) -> dict[str, dict[str, float]]:
-    """Scores by split, as `graphmill evaluate` prints them; `data`: a stored graph or set, or where one lies. Raises what the command would say."""
+    """Scores by split, as `graphmill evaluate` prints them. `data`: a stored graph or set, or its path or URL. Raises what the command would say."""
     place = None if data is None else str(getattr(data, "url", data))
-    return _evaluate(EvaluateConfig(str(getattr(run, "path", run)), place, **options))
+    return _evaluate(build(EvaluateConfig, {"run": str(getattr(run, "path", run)), "data": place, **options}))
 
 
 def _evaluate(config: EvaluateConfig) -> dict[str, dict[str, float]]:
@@ -60,8 +61,14 @@ def _evaluate(config: EvaluateConfig) -> dict[str, dict[str, float]]:
     from graphmill.jobs.run.saved_model import at_hand
 
     place, data = at_hand(config.run), config.data
+    run = read_run(place)
+    if isinstance(run.config.get("task"), dict) and run.config["task"].get("name") == "links":
+        scores = ", ".join(f"{split} {run.metric} {score:.4g}" for split, score in run.scores.items())
+        raise ConfigError(
+            f"{config.run}: expected a run on nodes or graphs, got one on links, which is scored when it is trained: {scores or 'it is not finished'}"
+        )
     with ExitStack() as stack:
-        if "from" in read_run(place).config:
+        if "from" in run.config:
             place = _adopted(Path(place), config, stack.enter_context(tempfile.TemporaryDirectory()))
         spec, pieces, tables = load("graphmill.jobs.predict:predicted")(
             PredictConfig(
@@ -99,7 +106,7 @@ def _adopted(converted: Path, config: EvaluateConfig, scratch: str) -> str:
     stored = open_graphs(config.data)
     task = {None: config.task, "nodes": "nodes", "pairs": "pairs"}[stored.manifest.labelled]
     tree: dict[str, Any] = {"model": type(options).__name__.removesuffix("Config").lower(), "task": task}
-    tree["data"] = {"path": config.data, "standardise": "no"}  # it reads features as they are
+    tree["data"] = {"path": config.data, "standardise": "no"}  # the checkpoint reads features as they are
     asked = read_config(config_tree("graphs", tree, {"run": {"defaults": "recipe"}}))
     asked = replace(asked, model=Component(asked.model.name, options))
     if isinstance(asked.task.options, NumberOptions):

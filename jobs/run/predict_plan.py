@@ -1,4 +1,4 @@
-"""`--plan` of a prediction: its batches, model and files, looked at in this process (jobs/plan/run_plan.py has the rest)."""
+"""`--plan` of a prediction: its batches, model and files, read in this process (jobs/plan/run_plan.py has the rest)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +26,7 @@ def plan_prediction(
     placed: WorkerOptions,
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> int:
-    """Prints what the prediction would do; returns the exit status, 1 where it would be refused.
+    """Prints the plan of the prediction; returns the exit status, 1 if the prediction would be refused.
 
     `summary`: of predictions that are complete already; `split`: see `graphmill.jobs.predict`.
     """
@@ -63,7 +63,7 @@ def plan_prediction(
 
 
 def _add_full_graph(plan: Plan, model: torch.nn.Module, spec: PredictionSpec) -> None:
-    """One pass for all splits, tried whole by this process."""
+    """One pass for all splits, tried on the whole graph by this process."""
     data = spec.data.open()
     tries, sampler = Tries(data, model), data.sampler(spec.splits[0].sampler, 1)
     tries.score(sampler, data.ids)  # compiles what is compiled
@@ -91,9 +91,8 @@ def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_p
         tries.score(sampler, data.ids)  # compiles what is compiled
         tried.append(tries.score(sampler, data.ids))
     total, workers = sum(counts), plan.workers
-    mean = mean_of(
-        tried, counts
-    )  # splits may have batches of different sizes: each counts by the number of its batches
+    # Splits may have batches of different sizes: each counts by the number of its batches.
+    mean = mean_of(tried, counts)
     by_split = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     plan.add("batches", f"{total:,} ({by_split}) in {num_pieces:,} pieces for {counted(workers, 'worker')}")
     plan.add_batch(mean, "predicted")

@@ -1,4 +1,4 @@
-"""A user's file that is to be predicted, of edges, of typed tables or of SMILES: it is stored below the folder of predictions first, and read as the run's own was."""
+"""A user's file of edges, of typed tables or of SMILES to predict: it is stored below the folder of predictions first, and read as the run's own file was."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ _ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz")
 
 
 def store_file(run: Run, config: PredictConfig) -> PredictConfig:
-    """With the file that `graph` names as a stored graph or set; unchanged where it names none. Raises what ingestion raises of the file."""
+    """The options with the stored graph or set in place of the file that `graph` names; unchanged if `graph` names no file. Raises as ingestion."""
     path, edges = config.graph, config.edge_list
     if path is None or has_graph(path) or not _is_file(path):
         given = [name for name, default in FILE_OPTIONS.items() if getattr(config, name) != default]
@@ -87,7 +87,7 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
 
 
 def _is_file(path: str) -> bool:
-    """Whether it is a table, a glob, or a folder of part files."""
+    """Whether the path is a table, a glob, or a folder of part files."""
     parts = (each.name for each in Path(path).glob("*"))
     return (
         path.endswith(_ENDINGS)
@@ -102,13 +102,13 @@ def _learnt(manifest: Manifest) -> dict[str, Any]:
 
 
 def _has_types(path: str) -> bool:
-    """Whether a file of typed tables names several types, or relations: else it is a plain graph."""
+    """Whether a file of typed tables names several types or relations: else it is a plain graph."""
     nodes, relations, _ = read_tables(tables_file(path))
     return len(nodes) > 1 or len(relations) > 1
 
 
 def _digest(run: Run, path: str, config: PredictConfig) -> str:
-    """Of all files that the data is made of, whatever their names, and of the run, the options and the earlier graph by which they are read."""
+    """Digest of all files of the data, whatever their names, and of the run, the options and the earlier graph by which they are read."""
     edges, table = asdict(config.edge_list), asdict(config.table)
     files, earlier = {"": path}, edges.pop("features_as")
     if is_typed(path):
@@ -140,7 +140,7 @@ def _digest(run: Run, path: str, config: PredictConfig) -> str:
 
 
 def _with_targets(path: str, table: SmilesOptions, targets: tuple[str, ...]) -> SmilesOptions:
-    """With the run's targets where nobody says others, if the table has them; else with none: nothing is guessed to be one."""
+    """The options with the run's targets, if nobody names others and the table has them; else without targets: none is guessed."""
     if table.targets != (AUTO,):
         return table
     try:

@@ -3,10 +3,10 @@
     model.safetensors   the weights
     config.json         the run's options, and what its data decides of the model
     summary.json        scores, and the data's content
-    state.json          what the weights are of, and every file's SHA-256
+    state.json          the weights' identity, and every file's SHA-256
     README.md           the model card, for people; may be edited
 
-A folder of it is read as a run's directory is: `predict`, `evaluate`, `--fit.start_from` and `load_model` take it.
+The folder is read as a run's directory is: `predict`, `evaluate`, `--fit.start_from` and `load_model` take it.
 """
 
 import json
@@ -27,15 +27,15 @@ from graphmill.storage.filesystem.object_stores import list_names
 from graphmill.storage.filesystem.outputs import check_output, whole_folder
 
 HUB = "hf://"
-_OF_A_MACHINE = ("run_dir", "started_in", "traffic", "ranks", "peak_bytes")  # what a summary has of where it ran
+_OF_A_MACHINE = ("run_dir", "started_in", "traffic", "ranks", "peak_bytes")  # a summary's entries about the machine
 _NOT_REPEATED = ("run.", "ray.", "workers.", "servers.", "tracking.", "data.snapshot")
-_LATER_ONLY = ("ray", "servers", "format", "resolved")  # of the options: not told in the card
+_LATER_ONLY = ("ray", "servers", "format", "resolved")  # groups of options that the card leaves out
 
 
 def save_model(run: Run, path: str | Path) -> None:
     """Writes the folder at this path, where nothing is, or uploads it to `hf://owner/name` of the Hub, with its client's own log-in.
 
-    Raises FormatError where the run has no whole weights, ConfigError where something else is at the path.
+    Raises FormatError if the run's weights are missing or damaged, ConfigError if something else is at the path.
     """
     _ = run.state, run.summary["job"]
     if str(path).startswith(HUB):
@@ -51,7 +51,7 @@ def save_model(run: Run, path: str | Path) -> None:
 
 
 def at_hand(path: str | Path) -> str:
-    """Where the model lies: the path itself, or of `hf://owner/name` (`@revision` after it) the Hub client's copy on this machine."""
+    """The model's path: the path itself, or for `hf://owner/name` (`@revision` after it) the Hub client's copy on this machine."""
     if not str(path).startswith(HUB):
         return str(path)
     name, _, revision = str(path).removeprefix(HUB).partition("@")
@@ -70,7 +70,7 @@ def _client() -> Any:
 
 
 def _write(run: Run, folder: Path) -> None:
-    # Of --run how the graph is spread decides the numbers; places and a cluster's address are this machine's own.
+    # --run.parallel decides the numbers; paths and a cluster's address are this machine's own.
     told = {name: group for name, group in run.config.items() if name != "ray"}
     told["run"] = {name: value for name, value in run.config.get("run", {}).items() if name == "parallel"}
     summary = {name: value for name, value in run.summary.items() if name not in _OF_A_MACHINE}
@@ -85,7 +85,7 @@ def _write(run: Run, folder: Path) -> None:
 
 
 def model_card(run: Run) -> str:
-    """The page that tells people what the model is: its data, scores, options, and the commands that use and repeat it."""
+    """The page about the model for people: its data, scores, options, and the commands that use it and train it again."""
     summary, config = run.summary, run.config
     data = summary.get("graphs" if run.is_graph_set else "graph")
     scores = [f"| model{' (estimate)' if run.estimate else ''} | {_cells(run.scores)} |"]
@@ -123,7 +123,7 @@ def model_card(run: Run) -> str:
 
 
 def repeating(run: Run) -> str:
-    """The command that trains the same: its options that are not the defaults."""
+    """The command that trains the same model: its options that are not the defaults."""
     config = read_saved(run.path, "give a finished run's directory", allow_import=True)
     names = {group: getattr(config, group).name for group in ("model", "sampler", "task")}
     usual = read_config(config_tree(config.kind, names)).options()

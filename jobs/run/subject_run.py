@@ -1,4 +1,4 @@
-"""A run of any kind: its data is opened, resolved, checked and served; it is trained on, compared with the baselines, and reported. And its plan."""
+"""A run of any kind: its data is opened, resolved, checked and served; the model is trained, compared with the baselines, and reported. And the run's plan."""
 
 import time
 from collections.abc import Iterator
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 @flushed_subnormals()
 def run_subject(job: str, config: RunConfig) -> int:
-    """Trains, and returns the exit status: 0, or 1 where the model does not beat the baselines and `run.require_baselines` says it must."""
+    """Trains, and returns the exit status: 1 if the model does not beat the baselines and `run.require_baselines` is set, else 0."""
     started_s = time.monotonic()
     resources = known_resources(config.workers, config.ray)
-    resolve(config, Facts(find_kind(config.kind).inputs, {}, resources))  # what needs no data is refused at once
+    resolve(config, Facts(find_kind(config.kind).inputs, {}, resources))  # before the data is read
     run_dir = choose_run_dir(job, config.run)
     subject = subject_class(config).open(config)
     resolved = subject.resolve(config, resources)
@@ -59,7 +59,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     lacks = subject.lacks(resolved)
     if lacks:
         print(f"splits lack: {'; '.join(lacks)}", flush=True)
-    if resources is not None:  # else the cluster has a say
+    if resources is not None:  # else the cluster decides too
         resolved.print_choices()
     if config.evaluation.estimate is not None:
         print(f"scores are estimates: {config.evaluation.estimate}; {config.evaluation.kept}", flush=True)
@@ -128,7 +128,7 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
 
 
 def plan_subject(job: str, config: RunConfig) -> int:
-    """Prints the plan of `run_subject`; returns the exit status. Raises what the run raises of its options alone."""
+    """Prints the plan of `run_subject`; returns the exit status. Raises the errors of the run's options alone."""
     from graphmill.jobs.plan.run_plan import plan_run
 
     return plan_run(job, config, _look)
@@ -147,7 +147,7 @@ def _look(plan: "Plan", resolved: ResolvedRun, resources: Resources | None, run_
     with plan.refused():
         if config.run.resume is not None and not plan.problems:
             check_resume(run_dir, resolved)
-    if plan.problems:  # data that cannot be trained on has no model either
+    if plan.problems:  # without usable data there is no model either
         return
     plan.place(resolved, subject.num_partitions)
     plan.add_chosen(resolved)

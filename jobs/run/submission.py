@@ -1,4 +1,4 @@
-"""OGB's files of a prediction: PCQM4Mv2's two for its leaderboard; of other graphs and sets, split by split, what OGB's evaluators take."""
+"""OGB's files of a prediction: for PCQM4Mv2 the two files of its leaderboard; for other graphs and sets the inputs of OGB's evaluators, split by split."""
 
 import io
 import re
@@ -21,14 +21,14 @@ from graphmill.storage.importers.memory.as_array import as_array
 from graphmill.storage.molecules.pcqm4mv2 import official_split
 
 _OURS = re.compile(r"y_pred_[\w.-]+\.npz")
-_File = tuple[str, dict[str, np.ndarray], str]  # name, arrays, what is to be said of it
+_File = tuple[str, dict[str, np.ndarray], str]  # name, arrays, note to print
 
 
 def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str], Iterator[str]] | None:
-    """What writes the files of a table of predictions and its metric, and yields a line for each; None where none are asked for.
+    """A writer of OGB's files, which takes a table of predictions and its metric and yields a line for each file; None: no files are asked for.
 
-    Raises ConfigError where the folder cannot be written or holds other files, DataError where PCQM4Mv2's split is not there; the writer, ConfigError
-    where rows of the official split are not predicted.
+    Raises ConfigError if the folder cannot be written or holds other files, DataError if PCQM4Mv2's split is missing. The writer raises ConfigError if
+    rows of the official split are not predicted.
     """
     if (folder := config.submission) is None:
         return None
@@ -58,7 +58,7 @@ def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str
 
 
 def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: pa.Table, _: str) -> Iterator[_File]:
-    """Of each test part that is predicted all official rows in their order, as `PCQM4Mv2Evaluator.save_test_submission` writes them.
+    """All official rows of each predicted test part, in their order, as `PCQM4Mv2Evaluator.save_test_submission` writes them.
 
     A molecule that ingestion rejected has the mean of the training targets.
     """
@@ -80,7 +80,7 @@ def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: p
 
 
 def _evaluated(table: pa.Table, metric: str) -> Iterator[_File]:
-    """Of each split y_true and y_pred [n, tasks], NaN where the answer is not known, and the ids."""
+    """y_true and y_pred [n, tasks] of each split, NaN for an unknown answer, and the ids."""
     said = [name for name in table.column_names if name.startswith(("prediction_", "logit_"))]
     true = [f"target_{name.partition('_')[2]}" for name in said] or ["target"]
     if (not said and "prediction" not in table.column_names) or not set(true) <= set(table.column_names):

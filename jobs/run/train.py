@@ -9,6 +9,8 @@ from dataclasses import MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphmill.core.errors import ConfigError, StageError
+from graphmill.core.public_names import nearest
+from graphmill.jobs.cli import progress
 from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import (
     AUTO,
@@ -47,10 +49,10 @@ if TYPE_CHECKING:
 def train_main(
     description: str, kind: str = "nodes", recipe: str | None = None, words: Sequence[str] | None = None
 ) -> int:
-    """Runs what the words of the command line say, over this recipe; returns the exit status.
+    """Runs the words of the command line over this recipe; returns the exit status.
 
-    Ends the process with status 0 after --help, with 2 and one line where the words cannot be understood. Raises ConfigError for options
-    that do not go together or with the data.
+    Ends the process with status 0 after --help, with 2 and one line for words that cannot be read. Raises ConfigError for options that contradict each
+    other or the data.
     """
     words = [
         "--allow_import" if word == "--allow-import" else word for word in (sys.argv[1:] if words is None else words)
@@ -71,14 +73,14 @@ def train_main(
 
 
 def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
-    """Runs or plans; returns the exit status. What needs no data is refused before torch, numba and Ray are imported, which takes seconds."""
+    """Runs or plans; returns the exit status. Options are checked before torch, numba and Ray are imported, which takes seconds."""
     _check(job, config)
     return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
 
 
 def _check(job: str, config: RunConfig) -> None:
     """Raises ConfigError for what the options alone do not allow."""
-    any_number = replace(config.workers, num_workers=None, min_workers=None)  # the machine has a say in it
+    any_number = replace(config.workers, num_workers=None, min_workers=None)  # the machine decides it too
     resolve(replace(config, workers=any_number), Facts(find_kind(config.kind).inputs, {}, None))
     choose_run_dir(job, config.run)
 
@@ -93,9 +95,9 @@ def config(
 ) -> RunConfig:
     """The configuration that these words of a command line describe: `config("geco/cora.yaml", fit={"epochs": 3})` is `graphmill train geco/cora.yaml --fit.epochs 3`.
 
-    `words`: first a recipe's name or another configuration, then mappings (`{"fit": {"epochs": 3}}`), then flags and their values (`"--fit.epochs", 3`);
-    `said`: the groups, `model="geco"` or `model={"name": "geco", "width": 64}`. Of an option that is said twice, the last counts. `kind`: nodes or graphs.
-    `recipe`: the recipe's name, where it is not the first word. `resume`: a run's directory, whose options these change, as --run.resume.
+    `words`: first a recipe's name or another configuration, then mappings (`{"fit": {"epochs": 3}}`), then flags and their values (`"--fit.epochs", 3`).
+    `said`: the groups, `model="geco"` or `model={"name": "geco", "width": 64}`. The last of two values of an option counts. `kind`: nodes or graphs.
+    `recipe`: the recipe's name, if it is not the first word. `resume`: a run's directory, whose options these change, as --run.resume.
     `allow_import`: code that a resumed run, or a recipe from elsewhere, names may be imported.
 
     Raises UsageError for unknown names, with the nearest, and for values of another type; ConfigError for what a component refuses.
@@ -132,7 +134,7 @@ def config(
 
 
 def _saved_by(run: str) -> Tree:
-    """What a run's config.json says, unchecked."""
+    """The content of a run's config.json, unchecked."""
     from graphmill.cluster.runs.run_directory import load_config
     from graphmill.cluster.runs.run_store import RunStore
 
@@ -145,14 +147,19 @@ def train(
     recipe: str | None = None,
     resume: str | None = None,
     allow_import: bool = False,
+    quiet: bool = False,
     **said: object,
 ) -> "Run":
     """Trains what `config` makes of the same words, `train(config)` or `train("geco/cora.yaml", fit={"epochs": 3})`; returns the finished run.
 
-    Its directory is `run.dir`, or a new one under runs/. Raises what the command would say; KeyboardInterrupt after Ctrl-C, once a checkpoint is
-    saved; StageError where the model does not beat the baselines that `run.require_baselines` asks for; ConflictError, at once, where another thread
-    of this process trains. PyTorch's random numbers are the caller's: they go on as if nothing had been trained.
+    Its directory is `run.dir`, or a new one under runs/. `quiet`: nothing is printed on standard output, also by callbacks; warnings are. Raises what
+    the command would say; KeyboardInterrupt after Ctrl-C, once a checkpoint is saved; StageError if the model does not beat the baselines that
+    `run.require_baselines` asks for; ConflictError, at once, if another thread of this process trains. PyTorch's random numbers go on as if nothing
+    had been trained.
     """
+    if quiet:
+        with progress.quiet():
+            return train(*words, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said)
     from graphmill.cluster.process.random_state import own_random_state
     from graphmill.jobs.records.run_record import read_run
 
@@ -166,7 +173,7 @@ def train(
 
     asked = read() if data is None else data.stored(read)
     if asked.run.resume == AUTO:
-        # These the run has from when it began, where nobody says them now.
+        # The run keeps its values of these, unless they are set now.
         unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if asked.options().get(path) is None]
         tree = without([*asked.open, *unsaid], asked.tree())
         asked = begun(layered(asked.kind, [], [], tree, allow_import=allow_import))
@@ -186,7 +193,7 @@ def _new_dir() -> str:
 
 @dataclass(frozen=True)
 class InMemory:
-    """Data that was given as an object of Python, and the columns that say how it is read."""
+    """Data that was given as a Python object, and the columns that say how it is read."""
 
     graph: Any
     columns: Mapping[str, Any]
@@ -194,9 +201,10 @@ class InMemory:
     says_task: bool
 
     def stored(self, read: Callable[..., RunConfig]) -> RunConfig:
-        """The configuration with the data as a snapshot below the run's directory, and the task of its labels where none is named. `read`: makes it, for a task.
+        """The configuration with the data as a snapshot below the run's directory and, if no task is named, the labels' task. `read`: makes the configuration for a
+        task.
 
-        What the options alone do not allow is refused before anything is written. Raises as `graphmill.storage.importers.ingest`.
+        Options that contradict each other are refused before anything is written. Raises as `graphmill.storage.importers.ingest`.
         """
         from graphmill.cluster.runs.run_store import GRAPH
         from graphmill.storage.filesystem.urls import absolute_url
@@ -218,11 +226,17 @@ class InMemory:
         asked = asked.changed(*places)
         _check("python", asked)
         options = replace(self.columns.get("options") or IngestOptions(), overwrite=True)
-        manifest = ingest(self.graph, url, **{**self.columns, "options": options})
+        try:
+            manifest = ingest(self.graph, url, **{**self.columns, "options": options})
+        except ConfigError as error:  # the reader names columns that it has not
+            for name in str(error).rpartition(", got ")[2].split(", "):
+                if name in self.columns and (near := nearest(name, dict.fromkeys(asked.options(), ""))):
+                    raise ConfigError(f"{error}; perhaps {' or '.join(f'--{option}' for option in near)}") from None
+            raise
         return asked if self.says_task else read(_task_of(manifest, self.graph)).changed(*places)
 
     def _any_task(self, read: Callable[..., RunConfig]) -> RunConfig:
-        """Of the default task or, where that does not take what is said, of the first that does: that of the labels is known once they are stored."""
+        """The configuration of the default task or, if that refuses the options, of the first task that takes them: the labels' task is known once they are stored."""
         try:
             return read()
         except ConfigError:
@@ -233,7 +247,7 @@ class InMemory:
 
 
 def in_memory(words: Sequence[Any], said: Mapping[str, Any]) -> tuple[InMemory | None, Sequence[Any], dict[str, Any]]:
-    """(the data, the other words, what is said of the run); no data where the first word is a configuration, a recipe or a flag."""
+    """(the data, the other words, the options of the run); no data if the first word is a configuration, a recipe or a flag."""
     is_data = bool(words) and not isinstance(words[0], str | os.PathLike | Mapping | RunConfig)
     if not is_data and not {"edges", "nodes"} & said.keys():
         return None, words, dict(said)
@@ -252,14 +266,14 @@ def in_memory(words: Sequence[Any], said: Mapping[str, Any]) -> tuple[InMemory |
 
 
 def _names_task(tree: Mapping[str, Any]) -> bool:
-    """Whether the task itself is said, and not only options of it."""
+    """Whether the tree names the task, and not only its options."""
     said = {name.removeprefix("--"): value for name, value in tree.items()}
     task = said.get("task", {})
     return "task.name" in said or not isinstance(task, Mapping) or not task.keys().isdisjoint((HEAD, "name"))
 
 
 def _task_of(manifest: Any, graphs: Any) -> str:
-    """The task that labels are for: of nodes by their kind, of graphs by the numbers of the first."""
+    """The labels' task: for nodes by their kind, for graphs by the first graph's numbers."""
     from graphmill.jobs.tasks.node_task import TASKS
     from graphmill.storage.importers.memory.graph_list import graph_columns
 
@@ -290,10 +304,10 @@ _SWITCHES_HELP = (
 def layered(
     kind: str, own: Sequence[Tree], recipes: Sequence[str], said: Tree, *, allow_import: bool = False
 ) -> RunConfig:
-    """The configuration that these words say: over the recipe that they name, over `own`, over what the run was that they resume.
+    """The configuration of these words: over the recipe that they name, over `own`, over the run that they resume.
 
-    A resumed run's values stand in place of the command's own recipe, `own`; under --run.resume auto, where the same words begin the run and go on with
-    it, below it. Raises UsageError for more than one recipe, ConfigError where --run.resume auto has no directory.
+    A resumed run's values replace the command's own recipe, `own`; under --run.resume auto, where the same words begin and continue the run, they lie below
+    it. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
     """
     if len(recipes) > 1:
         raise UsageError(f"expected one recipe, got {' '.join(recipes)!r}; options are written --name value")
@@ -311,7 +325,7 @@ def layered(
 
 
 def _run_options(tree: Tree) -> RunOptions:
-    """What a tree says of the directory and of --run.resume."""
+    """A tree's values of --run.dir and --run.resume."""
     group = tree.get("run", {})
     said = {
         name: take(RunOptions, group if isinstance(group, Mapping) else {HEAD: group}, name)[0]
@@ -321,7 +335,7 @@ def _run_options(tree: Tree) -> RunOptions:
 
 
 def begun(config: RunConfig) -> RunConfig:
-    """--run.resume auto is the directory's run, where it holds one, and none where it does not."""
+    """The configuration with the run's directory in place of --run.resume auto, or with none if the directory holds no run."""
     if config.run.resume != AUTO:
         return config
     place = _run_there(config.run)
@@ -329,7 +343,7 @@ def begun(config: RunConfig) -> RunConfig:
 
 
 def _run_there(run: RunOptions) -> str | None:
-    """The run's directory where --run.resume auto goes on with it. Raises ConfigError where nothing says the directory."""
+    """The run's directory if --run.resume auto continues it. Raises ConfigError if no directory is named."""
     from graphmill.cluster.runs.run_store import RunStore
 
     if not run.dir:

@@ -1,4 +1,4 @@
-"""A trained model as an object: on tensors of one's own, on PyG's `Data`, on our batches or on a stored graph, the numbers of `predict`."""
+"""A trained model as an object: called on tensors, on PyG's `Data`, on our batches or on a stored graph, it returns the numbers of `predict`."""
 
 import copy
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from graphmill.cluster.training.evaluation import autocast
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.config import saved_tree
 from graphmill.jobs.config.predict_options import PredictConfig
-from graphmill.jobs.config.registry import Inputs
+from graphmill.jobs.config.registry import Inputs, give_model
 from graphmill.jobs.records.run_record import Run, read_run
 from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
 from graphmill.jobs.run.saved_model import at_hand
@@ -45,33 +45,34 @@ from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_READING_S = 30.0  # for another thread that reads a model, too
+_READING_S = 30.0  # for another thread that also reads a model
 _COLUMNS = ("edge_attr", "edge_weight", "batch", "node_id", "encodings")
 
 
 class TrainedModel(nn.Module):
-    """The best weights of a run, in evaluation mode; `network` is the module that the trainer had, which takes our batches.
+    """The best weights of a run, in evaluation mode; `network` is the trainer's module, which takes our batches.
 
         model = run.model()
         rows = model(x, edge_index)
 
-    What is called with, by the name of its parameter:
+    The arguments of a call:
 
         x               [n, F], features as the run's graph stores them: the model standardises and embeds columns itself; or in its place a PyG `Data`, `Batch` or
-                        `HeteroData`, one of our batches, or a stored graph or set, or where it lies
+                        `HeteroData`, one of our batches, or a stored graph or set or its path or URL
         edge_index      int64 [2, E], source over destination, every edge as the run's graph stores it (an undirected one both ways)
         edge_attr       [E, F'], of a run that reads features of edges
         edge_weight     [E], of a run whose edges have weights
         batch           int64 [n], ascending: the graph of each node, of a run on many graphs; none: one graph
-        node_id         int64 [n], permanent ids: GECO's order of nodes, and rows of trained embeddings, follow from them; none: 0, 1, …
+        node_id         int64 [n], permanent ids: they decide GECO's order of nodes and the rows of trained embeddings; none: 0, 1, …
         encodings       rows [n, k] by the names of stored encodings; none: computed from the edges
 
-    Of a typed graph all are dictionaries, as PyG has them: of nodes by type, of edges by (source type, name, target type).
+    For a typed graph all arguments are dictionaries, as in PyG: of nodes by type, of edges by (source type, name, target type).
 
-    Returned are the rows of all nodes, or of all graphs: logits of classes and labels; numbers in the targets' own units, float64; of a run on links the states that
-    its decoder compares, or with `pairs` int64 [2, m], of rows, the scores of these pairs (`relation` int64 [m] beside it, in a knowledge graph).
-    They are the numbers of `predict` up to rounding, if the run is scored on the full graph in one chunk, as most are; of a stored graph they are those in any case.
-    Of a run that is scored by sampled subgraphs (GRIT and PPGT on nodes), tensors are one graph, and a batch of its sampler has predict's numbers.
+    A call returns a row for each node, or for each graph: logits of classes and labels; numbers in the targets' own units, float64. For a run on links it
+    returns the states that the decoder compares or, with `pairs` int64 [2, m] of rows, the scores of these pairs (with `relation` int64 [m] in a
+    knowledge graph). If the run is scored on the full graph in one chunk, as most are, these are the numbers of `predict` up to rounding; for a stored
+    graph they are those numbers in any case. If the run is scored by sampled subgraphs (GRIT and PPGT on nodes), tensors are one graph, and a batch of its
+    sampler gives predict's numbers.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class TrainedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.network, self.inputs, self.task, self.run, self.trained = network.eval(), inputs, task, run, trained
-        self._sizes: tuple[int, int, int] | None = None  # of an export: graphs, and the most nodes and edges of one
+        self._sizes: tuple[int, int, int] | None = (
+            None  # for an export: number of graphs, and the largest graph's nodes and edges
+        )
         self.eval()
 
     def __repr__(self) -> str:
@@ -92,7 +95,7 @@ class TrainedModel(nn.Module):
         return f"TrainedModel({type(self.network).__name__} of {self.run or 'a converted checkpoint'}: {count:,} parameters)"
 
     def forward(self, x: Any, edge_index: Any = None, *, pairs: Tensor | None = None, **columns: Any) -> Tensor:
-        """See the class. Raises ConfigError where an argument does not fit the run."""
+        """See the class. Raises ConfigError if an argument does not fit the run."""
         if is_stored(x):
             return self._in_units(self._predict_stored(x))
         batch = self.batch(x, edge_index, **columns)
@@ -114,7 +117,7 @@ class TrainedModel(nn.Module):
             return self.network.decoder(states[pairs[0]], states[pairs[1]], columns.get("relation"))
 
     def embeddings(self, x: Any, edge_index: Any = None, **columns: Any) -> Tensor:
-        """The rows [n, D] that the model's head reads, the arguments as of a call."""
+        """The rows [n, D] that the model's head reads, for the arguments of a call."""
         if is_stored(x):
             return self._predict_stored(x, embeddings=True)
         head = getattr(self.network, "head", None)
@@ -129,15 +132,15 @@ class TrainedModel(nn.Module):
         return found[0]
 
     def attention(self, x: Any, edge_index: Any = None, **columns: Any) -> list[Tensor]:
-        """The weights of each layer, [graphs, heads, queries, keys], the arguments as of a call; of a stored graph, all of it is one batch.
+        """The weights of each layer, [graphs, heads, queries, keys], for the arguments of a call; a stored graph is one batch.
 
-        Places are a graph's nodes; of TokenGT its special tokens, its nodes, its edges by source. A row's weights add up to 1; PPGT's are times φ. Memory grows with the square of
-        the nodes: it is for small graphs. Raises ConfigError where the model has no attention.
+        Queries and keys are a graph's nodes; for TokenGT its special tokens, nodes, and edges by source. A row's weights add up to 1; PPGT's are times φ. Memory
+        grows with the square of the nodes: use it on small graphs. Raises ConfigError if the model has no attention.
         """
         layers: list[Any] = [module for module in self.network.modules() if hasattr(module, "kept_weights")]
         if not layers:
             raise ConfigError(
-                "attention: expected a model with weights for pairs of nodes (tokengt, grit, ppgt, gat, primphormer with --model.attention softmax), got "
+                'attention: expected a model with weights for pairs of nodes (tokengt, grit, ppgt, gat, primphormer with model={"attention": "softmax"}), got '
                 f"{type(self.network).__name__ if self.trained is None else self.trained.config.model.name}"
             )
         for layer in layers:
@@ -152,13 +155,15 @@ class TrainedModel(nn.Module):
     def export(self, x: Any, edge_index: Any = None, **columns: Any) -> "ExportedProgram":
         """`torch.export` of a call with such tensors: the program takes the same arguments, of the same sizes.
 
-        As many nodes, edges and graphs, that is, and no graph larger than the largest here. Of a run that reads stored encodings the program also takes `encodings`,
-        as `model.batch(x, edge_index).encodings` has them.
+        That is as many nodes, edges and graphs, and no graph larger than the largest here. If the run reads stored encodings, the program also takes
+        `encodings`, as `model.batch(x, edge_index).encodings` has them.
         """
         x, edge_index, columns = self._tensors(x, edge_index, columns)
         if isinstance(x, Mapping) or (self.run is not None and self._table_width):
-            raise ConfigError("export: expected a run on plain graphs without --embeddings.width, got another")
-        batch = self.batch(x, edge_index, **columns)  # what does not fit is told of here: a trace reads no values
+            raise ConfigError(
+                'export: expected a run on plain graphs without embeddings={"width": …}, got another; export another run'
+            )
+        batch = self.batch(x, edge_index, **columns)  # checks the values here: a trace reads none
         fixed = copy.deepcopy(self)
         if isinstance(batch, PackedBatch):
             nodes, edges = batch.node_ptr.diff(), batch.edge_ptr.diff()
@@ -225,19 +230,19 @@ class TrainedModel(nn.Module):
 
     @staticmethod
     def _tensors(x: Any, edge_index: Any, columns: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-        """Of PyG's objects what they hold."""
+        """The tensors and columns of a PyG object; other arguments as they are."""
         if edge_index is not None or not (hasattr(x, "edge_index") or hasattr(x, "edge_index_dict")):
             return x, edge_index, columns
         ending = "_dict" if hasattr(x, "edge_index_dict") else ""
         held = {}
         for name in ("edge_attr", "edge_weight", "batch"):
-            with suppress(KeyError):  # of a HeteroData of which no part has it
+            with suppress(KeyError):  # raised by a HeteroData without it
                 if (value := getattr(x, name + ending, None)) is not None:
                     held[name] = value
         return getattr(x, f"x{ending}"), getattr(x, f"edge_index{ending}"), held | columns
 
     def batch(self, x: Any, edge_index: Any = None, **columns: Any) -> Any:
-        """What `network` takes, of what a call takes. Raises ConfigError where it does not fit the run: the model itself makes no such checks on a device."""
+        """The input of `network`, from the arguments of a call. Raises ConfigError if they do not fit the run: on a device the model itself makes no such checks."""
         if isinstance(x, TorchBatch | PackedBatch | TypedBatch | MiniBatch):
             if isinstance(x, MiniBatch):
                 return to_torch(x)
@@ -254,7 +259,7 @@ class TrainedModel(nn.Module):
             "edge_weight": self.inputs.edge_weight,
             "batch": not self._is_one_graph,
         }
-        if is_data:  # holds more than a model reads, as a stored graph does
+        if is_data:  # may hold more than the model reads, as a stored graph may
             columns = {name: value for name, value in columns.items() if reads.get(name, True)}
         if unknown := columns.keys() - {*_COLUMNS, "relation"}:
             raise ConfigError(f"{min(unknown)}: expected one of {', '.join(_COLUMNS)}, got another; leave it out")
@@ -275,7 +280,7 @@ class TrainedModel(nn.Module):
         return self._with_table(self._node_batch(x, edge_index, columns), columns)
 
     def _with_table(self, batch: Any, columns: Mapping[str, Any]) -> Any:
-        """With the rows of the run's trained embeddings, where it has some."""
+        """The batch with the rows of the run's trained embeddings, if it has any."""
         if not self._table_width:
             return batch
         if columns.get("node_id") is None:
@@ -412,12 +417,12 @@ def _encode(options: EncodingOptions, source: Tensor, destination: Tensor, num_n
 
 
 def is_stored(data: Any) -> bool:
-    """Whether it is a stored graph or set, or says where one lies."""
+    """Whether the data is a stored graph or set, or its path or URL."""
     return isinstance(data, str | Path | StoredGraph | TypedGraph | StoredGraphs)
 
 
 def trained_model(run: Run, *, allow_import: bool = False) -> TrainedModel:
-    """The model of a finished run, or of a saved model. Raises FormatError where its files are damaged, ConfigError where it names code that may not be imported."""
+    """The model of a finished run, or of a saved model. Raises FormatError for damaged files, ConfigError if the run names code that may not be imported."""
     tree = saved_tree(str(run.path), "give a finished run's directory", allow_import=allow_import)
     trained = read_resolved(tree)
     with own_random_state("reading a model", wait_s=_READING_S):
@@ -426,12 +431,14 @@ def trained_model(run: Run, *, allow_import: bool = False) -> TrainedModel:
     return TrainedModel(network, trained.inputs, task, run, trained)
 
 
-def load_model(path: str | Path, *, allow_import: bool = False) -> TrainedModel:
+def load_model(path: str | Path, *, model: Any = None, allow_import: bool = False) -> TrainedModel:
     """A model that `Run.save_model` or `graphmill convert_checkpoint` wrote, or a finished run's: a folder, a URL, or `hf://owner/name` of the Hugging Face Hub.
 
-    Raises FormatError where it is none, or damaged.
+    `model`: an object of the model's class, if the run's model was given as an object in another process. Raises FormatError if the folder holds no
+    model, or a damaged one.
     """
     place = at_hand(path)
+    give_model(place, model)
     run = read_run(place)
     if "from" not in run.config:
         return trained_model(read_run(place, finished=True), allow_import=allow_import)

@@ -1,4 +1,4 @@
-"""What every training job does around its own data: where the run lives, what Ray session it needs, how it is resumed and followed."""
+"""The parts of a run around the training of any data: its directory, how it is resumed and followed, and its summary."""
 
 import faulthandler
 import json
@@ -35,10 +35,9 @@ from graphmill.core.errors import (
 from graphmill.core.summaries import counted, rounded
 from graphmill.jobs.baselines.node_baselines import Baselines
 from graphmill.jobs.cli.faults import last_words
-from graphmill.jobs.cli.progress import Progress, progress
-from graphmill.jobs.cli.quiet import results
+from graphmill.jobs.cli.progress import Progress, progress, results
 from graphmill.jobs.cli.typed_commands import command_line, program_name
-from graphmill.jobs.config.config import RunConfig, RunOptions, saved_tree
+from graphmill.jobs.config.config import RunConfig, RunOptions, read_saved, saved_tree
 from graphmill.jobs.config.reader import shown, to_tree
 from graphmill.jobs.machine.environment import describe_command, describe_environment
 from graphmill.jobs.records.run_record import Run, read_run, stored_partitions
@@ -46,6 +45,7 @@ from graphmill.jobs.records.trackers import tracked
 from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge, metric_of_one
 from graphmill.jobs.reporting.run_report import run_page
 from graphmill.jobs.resolve.resolve import ResolvedRun, step_warnings
+from graphmill.jobs.run.python_words import spoken_here
 from graphmill.jobs.subjects.subject import Served, Subject
 from graphmill.samplers.access.traffic import COLUMNS
 
@@ -53,16 +53,11 @@ if TYPE_CHECKING:
     from graphmill.cluster.embeddings.embeddings import TableSpec
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
-_LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
-_MOST_PRINTED = 10  # targets that are scored one by one
-_DECIDES_THE_END = (
-    "model",
-    "task",
-    "evaluation",
-    "fit",
-    "baseline",
-)  # groups of options: with others a finished run is trained or scored again
-# Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
+_LAST_LOOK_S = 20.0  # at the end of a run, whose error may be an unreachable store
+_MOST_PRINTED = 10  # targets whose scores are printed one by one
+# Groups of options: if their values change, a finished run is trained or scored again.
+_DECIDES_THE_END = ("model", "task", "evaluation", "fit", "baseline")
+# Entries of a summary, which has one of them: the epoch whose weights were kept, and its text.
 KEPT_EPOCH = {
     "best_epoch": "best epoch",
     "best_epoch_by_estimate": "best epoch by an estimate",
@@ -72,9 +67,9 @@ KEPT_EPOCH = {
 
 @contextmanager
 def open_run(place: RunStore, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
-    """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written.
+    """The run's directory, new or continued; the end of the context, also by an error, writes the run's report.
 
-    Raises ConflictError where another process trains this run.
+    Raises ConflictError if another process trains this run.
     """
     make_folder(place)
     with held(place) as hold:
@@ -88,13 +83,13 @@ def open_run(place: RunStore, options: RunOptions, config: Mapping[str, Any]) ->
 
 @contextmanager
 def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> Iterator[None]:
-    """The run's directory and its trackers say how it ends; the user is told how it goes on."""
+    """Records in the run's directory and its trackers how the run ends; tells the user how to continue it."""
     url = run.place.url
     command = command_line(program_name(), "--run.resume", url)
     is_cluster_lost = False
 
     def record_fault(line: str) -> str:
-        """Of this process, which ends now: what the run's directory says of it. Returns how to go on."""
+        """Records the fault of this process, which ends now, in the run's directory. Returns the text on how to continue."""
         with suppress(OSError), (run.path / "failure.log").open("a") as stream:
             faulthandler.dump_traceback(stream)
             stream.write(f"{line}\n")
@@ -105,7 +100,7 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
         with tracked(options.track, options.track_project, run, config), last_words(record_fault):
             yield
     except BaseException as error:  # Ctrl-C and SIGTERM too: the events say how every run ended
-        with suppress(OSError):  # a full disk must not hide what it did to the run
+        with suppress(OSError):  # a full disk must not hide the error that it caused
             run.note("fail", error=_why(error))
         is_cluster_lost = isinstance(error, ClusterLostError)
         if isinstance(error, KeyboardInterrupt) and not run.is_lost:
@@ -118,12 +113,12 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
     else:
         run.note("finish")
     finally:
-        if not is_cluster_lost:  # Ray aborts this process once another head answers there: the last word comes first
+        if not is_cluster_lost:  # else Ray may abort this process before it prints its error
             _write_report(run)
 
 
 def _newest(place: RunStore) -> str | None:
-    """The newest checkpoint's name; None where there is none, or the store does not answer."""
+    """The newest checkpoint's name; None: there is no checkpoint, or the store does not answer."""
     with suppress(OSError):
         return next(iter(checkpoints_of(place, _LAST_LOOK_S).names()), None)
     return None
@@ -136,7 +131,7 @@ def _why(error: BaseException) -> str:
 
 
 def _write_report(run: RunDirectory) -> None:
-    """Writes report.html; where that fails, prints why, and the run goes on."""
+    """Writes report.html; if that fails, prints why, and the run goes on."""
     try:
         record = read_run(run.path)
         write_atomic(run.path / "report.html", run_page(record, stored_partitions(record)))
@@ -146,27 +141,37 @@ def _write_report(run: RunDirectory) -> None:
 
 
 def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
-    """Raises before anything of the run is touched where it is not the run that is asked for."""
+    """Raises, before anything of the run is touched, if it is not the run that is asked for."""
     damaged: list[str] = []
     checkpoints, epochs = checkpoints_of(run_dir), resolved.config.fit.epochs
     newest = checkpoints.look(damaged)
-    if newest is not None:
-        state, where = checkpoints.state(newest), f"{checkpoints.store.url}/{newest}"
-        check_continues(state, resolved.architecture, resolved.identity, epochs, where)
-    elif damaged:
+    if newest is None and damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
+    architecture, where = resolved.architecture, f"{checkpoints.store.url}/{newest}"
+    if newest is not None:
+        state = checkpoints.state(newest)
     else:  # it ended before its first checkpoint, and begins again
         began = saved_tree(run_dir.url, "start one without --run.resume", allow_import=True)
-        model, asked = began.get("model", {}), resolved.tree()["model"]
-        state = TrainState(0, -1, None, began.get("resolved", {}).get("identity", {}), {"model": model})
-        try:
-            check_continues(state, {"model": asked}, resolved.identity, epochs, run_dir.url)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("this checkpoint is", "what it holds is")) from None
+        identity, where = began.get("resolved", {}).get("identity", {}), run_dir.url
+        state = TrainState(0, -1, None, identity, {"model": began.get("model", {})})
+        architecture = {"model": resolved.tree()["model"]}
+    try:
+        check_continues(state, architecture, resolved.identity, epochs, where)
+    except ConfigError as error:
+        message = str(error) if newest is not None else str(error).replace("this checkpoint is", "what it holds is")
+        if ": None there" in message and not _changed_options(run_dir, resolved.config):
+            message = message.replace("resume with its options", "another version began it: resume with that version")
+        raise ConfigError(message) from None
+
+
+def _changed_options(run_dir: RunStore, config: RunConfig) -> list[str]:
+    """The options for which a resume sets other values than the run's."""
+    saved = read_saved(run_dir.url, "start one without --run.resume", allow_import=True)
+    return [path for path in saved.diff(config) if not path.startswith("run.")]
 
 
 def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, Any] | None:
-    """The summary of a run that is finished, where what is asked now would train and score nothing else; None where something is left to do."""
+    """The summary of a finished run, if the options would train and score nothing else; None: something is left to do."""
     record = read_run(run_dir)
     asked = json.loads(json.dumps(resolved.tree(), default=str))
     same = all(record.config.get(name) == asked.get(name) for name in _DECIDES_THE_END)
@@ -175,13 +180,14 @@ def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, A
 
 @results()
 def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions) -> int:
-    """The exit status of a command that repeats a finished run's; says that it is."""
-    print(f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it")
+    """Says that the run is finished; returns the exit status of the command that repeats it."""
+    told = f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it"
+    print(spoken_here(told))
     return end_of_run(summary, require_baselines=run.require_baselines)
 
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
-    """Turns what rank 0 reports into progress; `unit`: "nodes", or what is predicted of many graphs."""
+    """Shows rank 0's records as progress. `unit`: the predicted objects, such as "nodes" or "graphs"."""
     scores = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
 
@@ -202,7 +208,7 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             show(record["epoch"] + step / num_steps, f"step {step} of {num_steps}")
         elif record["kind"] == "planned":
             for warning in step_warnings(record["steps"], record["warmup_steps"]):
-                print(f"\nwarning: {warning}", file=sys.stderr)
+                print(f"\nwarning: {spoken_here(warning)}", file=sys.stderr)
         elif record["kind"] == "stopping":
             again = "; Ctrl-C once more ends at once" if record["signal"] == signal.SIGINT else ""
             print(
@@ -225,7 +231,7 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
 
 @dataclass(frozen=True)
 class Ready:
-    """A run whose data can be read and whose workers can be started."""
+    """A run whose data is readable and whose workers can start."""
 
     subject: Subject
     resolved: ResolvedRun
@@ -243,7 +249,7 @@ def train_and_score(
     lacks: Sequence[str],
     started_s: float,
 ) -> dict[str, Any]:
-    """Trains, and returns the summary that the run's directory holds. `baselines` may wait for them; `lacks`: what splits lack."""
+    """Trains, and returns the summary that the run's directory holds. `baselines` may wait for the baselines; `lacks`: what splits lack."""
     subject, resolved, served = ready.subject, ready.resolved, ready.served
     config, entry, unit = resolved.config, subject.entry, subject.unit(resolved.config)
     if config.run.resume is not None:
@@ -263,7 +269,7 @@ def train_and_score(
         loader=config.loader,
     )
     fit = resolved.fit
-    if fit.start_from is not None or fit.freeze or fit.rates:  # what does not fit is refused before anything starts
+    if fit.start_from is not None or fit.freeze or fit.rates:  # refused before anything starts
         model = resolved.build_model()
         freeze(model, fit.freeze)
         with_rates(model, (), fit)
@@ -312,7 +318,7 @@ def train_and_score(
 
 
 def _choices_that_hold(run_dir: RunStore, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
-    """What the run chose when it began, without what was said or chosen since."""
+    """The choices of the run's beginning, without the options that were set or chosen since."""
     values = config.options()
     told = (
         saved_tree(run_dir.url, "start one without --run.resume", allow_import=True)
@@ -330,7 +336,7 @@ def _choices_that_hold(run_dir: RunStore, config: RunConfig, newer: Collection[s
 
 
 def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool) -> dict[str, Any]:
-    """What a summary holds of the training itself; rates are averaged over the training time. `of_nodes`: nodes are what is predicted."""
+    """The summary's entries about the training; rates are averaged over the training time. `of_nodes`: the run predicts nodes."""
     epochs = run.metrics()
     train_s = sum(epoch["train_s"] for epoch in epochs)
     rates = ("nodes_per_s", "edges_per_s") if of_nodes else ("roots_per_s", "nodes_per_s", "edges_per_s")
@@ -346,12 +352,12 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
         "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
         "run_dir": run.place.absolute,
-        "started_in": os.getcwd(),  # what a relative path of the data is of
+        "started_in": os.getcwd(),  # where a relative path of the data begins
     }
 
 
 def _told_in_full(record: Run) -> dict[str, Any]:
-    """The most memory of a rank, every rank's seconds, and what was asked of all partitions together, by what it was for; of one rank the epochs' own tell the seconds."""
+    """The most memory of a rank, every rank's seconds, and all requests to partitions, by their purpose. A single rank's seconds are in the epochs' records."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):
         of = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
@@ -367,7 +373,7 @@ def _told_in_full(record: Run) -> dict[str, Any]:
 
 @results()
 def print_end(summary: Mapping[str, Any], run_dir: RunStore) -> None:
-    """What a finished run says: scores, cost, and the commands that go on from here."""
+    """Prints scores, cost, and the commands that continue from a finished run."""
     print_scores(summary)
     speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"
     if "roots_per_s" in summary:
@@ -393,7 +399,7 @@ def print_end(summary: Mapping[str, Any], run_dir: RunStore) -> None:
 
 
 def kept_line(summary: Mapping[str, Any]) -> str:
-    """Which epoch's weights were kept, and why."""
+    """The epoch whose weights were kept, and why."""
     name = next(name for name in KEPT_EPOCH if name in summary)
     early = summary.get("stopped_early")
     stopped = "" if early is None else f", stopped early at epoch {early['epoch'] + 1}: {early['why']}"

@@ -4,16 +4,18 @@ Readers are imported when they are used, since an import of any module in `stora
 """
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from inspect import signature
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from graphmill.core.errors import ConfigError, DataError
+from graphmill.core.errors import ConfigError, DataError, GraphmillError
 from graphmill.core.summaries import changed_options
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.ingestion.ingest_options import IngestOptions
@@ -52,6 +54,10 @@ def ingest(
 
     if url is None:
         raise ConfigError("ingest: expected the url at which the graph is written, got none; give url=")
+    if not isinstance(url, str | PathLike):
+        raise ConfigError(
+            f"ingest: expected a path or URL as the second argument, got {_named(url)}; of tables write ingest(edges=…, nodes=…, url=…)"
+        )
     options = options or IngestOptions()
     if isinstance(columns.get("split"), SplitOptions):
         options = replace(options, split=columns.pop("split"))
@@ -86,13 +92,13 @@ def graph_source(
     if data is not None and (edges is not None or (nodes is not None and not _is_table(data))):
         raise ConfigError(f"{_named(data)}: expected a graph, or edges= and nodes= that make one, got both; give one")
     if is_networkx or edges is not None or _is_table(data):
-        with TemporaryDirectory() as folder:
+        with _folder_of_tables() as folder:
             if is_networkx:
-                yield _networkx_graph(data, Path(folder), columns)
+                yield _networkx_graph(data, folder, columns)
             elif isinstance(nodes, Mapping):
-                yield _typed_tables(nodes, edges, Path(folder), columns)
+                yield _typed_tables(nodes, edges, folder, columns)
             else:
-                yield _tables(edges if data is None else data, nodes, Path(folder), columns)
+                yield _tables(edges if data is None else data, nodes, folder, columns)
         return
     only: Any = data if isinstance(data, TypedSource) else only_graph(data, _named(data))
     if isinstance(data, TypedSource) or (hasattr(data, "info") and hasattr(data, "edges")):
@@ -111,6 +117,17 @@ def graph_source(
         yield _read(matrix_graph, data, columns)
     else:
         raise DataError(f"expected {UNDERSTOOD}; got {_named(data)}")
+
+
+@contextmanager
+def _folder_of_tables() -> Iterator[Path]:
+    """A temporary folder. Errors name its files without their path: edges, nodes, nodes-0 …"""
+    with TemporaryDirectory() as folder:
+        try:
+            yield Path(folder)
+        except GraphmillError as error:
+            error.args = (re.sub(rf"{re.escape(folder)}/([\w-]+)\.\w+", r"\1", str(error.args[0])), *error.args[1:])
+            raise
 
 
 def matrix_graph(

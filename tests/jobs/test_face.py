@@ -10,7 +10,7 @@ import pytest
 
 import graphmill as gm
 from graphmill.jobs.cli.exit_codes import run
-from graphmill.jobs.cli.quiet import results
+from graphmill.jobs.cli.progress import results
 from graphmill.jobs.config.config import config_options, config_tree, read_config
 from graphmill.jobs.config.reader import UsageError
 from graphmill.jobs.config.short_help import MOST, short_help, take_topics, whole_help

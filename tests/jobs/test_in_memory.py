@@ -125,13 +125,19 @@ def test_a_graph_and_a_module_with_parts_of_one_s_own_to_predictions_and_on() ->
     code = "import graphmill as gm; gm.predict('run', 'other', allow_import=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Net: an object of the Python process that began the run" in done.stderr.splitlines()[-1]
+    run.save_model("saved")
     delattr(sys.modules["graphmill.objects"], run.config["model"]["name"].partition(":")[2])  # as there
     with pytest.raises(ConfigError, match="give it again"):
         gm.predict(run, "other")
+    with pytest.raises(ConfigError, match="give it again"):
+        gm.load_model("run")
+    for place in ("run", "saved"):
+        assert gm.load_model(place, model=Net(3, 2))(data()).shape == (NODES, 2)
+        delattr(sys.modules["graphmill.objects"], run.config["model"]["name"].partition(":")[2])
     assert gm.predict(run, "other", model=Net(3, 2)).num_rows == NODES
     with pytest.raises(ConfigError, match="resume: the run has its graph"):
         gm.train(data(), resume="run", model=own)
-    with pytest.raises(ConfigError, match=r"--model graphmill.objects:Net_\w+.* holds in this process alone"):
+    with pytest.raises(ConfigError, match=r"^model=… graphmill.objects:Net_\w+.* holds in this process alone"):
         gm.train(data(), model=own, **{**BRIEF, "workers": 2})
 
 

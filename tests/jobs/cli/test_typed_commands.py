@@ -41,6 +41,6 @@ def test_the_console_script_names_itself(monkeypatch):
 @pytest.mark.parametrize("program", ["a notebook.py", "elsewhere/jobs/train_nodes.py", ""])
 def test_in_a_program_it_is_python(program, monkeypatch):
     monkeypatch.setattr(sys, "argv", [program])
-    assert command_line("predict", "it's", "there") == """gm.predict("it's", 'there')"""
+    assert command_line("predict", "it's", "there") == 'gm.predict("it\'s", "there")'
     again = command_line("train_nodes", "--run.resume", "runs/a", "--fit.epochs", "40", "--fit.patience", "none")
-    assert again == "gm.train(resume='runs/a', fit={'epochs': '40', 'patience': 'none'})"
+    assert again == 'gm.train(resume="runs/a", fit={"epochs": 40, "patience": None})'

@@ -232,7 +232,7 @@ def test_a_converted_checkpoint_is_scored(graph_set, tmp_path):
     own = set_tensors(graph_set)
     with torch.no_grad():
         torch.testing.assert_close(gm.load_model(tmp_path / "converted")(**own).double(), run.model()(**own))
-    with pytest.raises(ConfigError, match="expected --data of a converted checkpoint"):
+    with pytest.raises(ConfigError, match="expected data=… of a converted checkpoint"):
         gm.evaluate(tmp_path / "converted")
 
 

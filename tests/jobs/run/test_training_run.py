@@ -41,7 +41,10 @@ SUMMARY = {
         (40, 60, ["40 optimizer steps in all", "the warm-up of 60 optimizer steps is no shorter than the run of 40"]),
     ],
 )
-def test_few_steps_and_a_long_warm_up_are_warned_of_in_one_line_each(num_steps, num_warmup_steps, warned, capsys):
+def test_few_steps_and_a_long_warm_up_are_warned_of_in_one_line_each(
+    num_steps, num_warmup_steps, warned, capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.argv", ["graphmill train_nodes"])
     said = step_warnings(num_steps, num_warmup_steps)
     assert [line.startswith(start) for line, start in zip(said, warned, strict=True)] == [True] * len(warned)
     with progress("training") as bar:
