@@ -36,11 +36,11 @@ _NAMES = {
     "read_run": "graphmill.jobs.records.run_record:read_run",
 }
 _PACKAGES = ("models", "samplers")
-__all__ = [*_NAMES, *_PACKAGES]  # noqa: PLE0604  # what help(graphmill) shows
+__all__ = [*_NAMES, *_PACKAGES]  # noqa: PLE0604  # the names that help(graphmill) shows
 
-# What `graphmill COMMAND` runs: the main function of a module.
+# The module whose main function `graphmill COMMAND` runs.
 COMMANDS = {
-    "train": "graphmill.jobs.train_nodes",  # or graphs, where the recipe says so
+    "train": "graphmill.jobs.train_nodes",  # or graphs, if the recipe says so
     "train_nodes": "graphmill.jobs.train_nodes",
     "train_graphs": "graphmill.jobs.train_graphs",
     "train_links": "graphmill.jobs.train_links",
@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 
 def _commands() -> str:
-    """Each command with the first line of its module, which is not imported for it."""
+    """Each command with the first line of its module, without importing it."""
     import ast
     from pathlib import Path
 
@@ -111,7 +111,7 @@ def _commands() -> str:
 
 
 def _versions() -> str:
-    """Of Graphmill, and of what a report of a defect should name."""
+    """Versions of Graphmill and of the packages that a report of a defect should name."""
     from importlib.metadata import PackageNotFoundError, version
     from platform import platform, python_version
 
@@ -125,7 +125,7 @@ def _versions() -> str:
 
 
 def main() -> None:
-    """`graphmill COMMAND …`: the same as `python jobs/COMMAND.py …`."""
+    """Runs `graphmill COMMAND …`, the same as `python jobs/COMMAND.py …`."""
     from graphmill.jobs.cli.exit_codes import run
 
     words = sys.argv[1:]
@@ -144,5 +144,5 @@ def main() -> None:
         usage = f"usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}"
         print(f"unknown command {words[0]}{perhaps}; {usage}", file=sys.stderr)
         sys.exit(2)
-    sys.argv = [f"graphmill {command}", *words[1:]]  # how jobs/cli/typed_commands.py knows it
+    sys.argv = [f"graphmill {command}", *words[1:]]  # read by jobs/cli/typed_commands.py
     run(import_module(COMMANDS[command]).main)

@@ -1,6 +1,6 @@
-"""Compares two runs: `graphmill compare RUN OTHER`: their scores and costs side by side, then each option and version that differs.
+"""Compares two runs: `graphmill compare RUN OTHER` prints their scores and costs side by side, then each option and version that differs.
 
-An option that one of the runs lacks, as another model's, says so. `graphmill report RUN --compare OTHER` shows the curves.
+An option that only one of the runs has says so. Paths of equal data do not count. `graphmill report RUN --compare OTHER` shows the curves.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class CompareConfig:
     run: str
     """A run's directory: a path or a URL."""
     other: str
-    """The other one's."""
+    """The other run's directory."""
 
 
 def main() -> int | None:
@@ -48,7 +48,7 @@ def main() -> int | None:
 
 
 def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
-    """Scores, status and costs, those that either run has."""
+    """Scores, status and costs that either run has."""
     of = [
         {**run_facts(each), **{name: each.summary[name] for name in _COSTS if name in each.summary}}
         for each in (one, other)
@@ -57,7 +57,7 @@ def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
 
 
 def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
-    """(option, value, other's value) for each option that differs, but for the runs' directories."""
+    """(option, value, other's value) for each option that differs, without the runs' directories and paths of equal data."""
     left, right = (
         flat({name: group for name, group in each.config.items() if name not in ("format", "resolved")})
         for each in (one, other)

@@ -1,7 +1,7 @@
 """Prints a script that completes commands and options in a shell: `graphmill completion bash > ~/.local/share/bash-completion/completions/graphmill`.
 
-For zsh: `graphmill completion zsh > ~/.zfunc/_graphmill`, a folder of `fpath`. The script knows the commands and all their options, with the values of those
-that have few; it starts no process of ours as you type. Make it anew after an update. Needs shtab (extra: completion).
+For zsh: `graphmill completion zsh > ~/.zfunc/_graphmill`, a folder of `fpath`. The script knows the commands, all their options, and the values of options
+with few values; it starts none of our processes as you type. Make it again after an update. Needs shtab (extra: completion).
 """
 
 import argparse
@@ -19,7 +19,7 @@ from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 from graphmill.jobs.config.short_help import HelpShown, Option
 
-_WITHOUT_HELP = ("bench",)  # whose own commands have some
+_WITHOUT_HELP = ("bench",)  # its own commands have help
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class CompletionConfig:
     """Print a completion script."""
 
     shell: Literal["bash", "zsh", "tcsh"]
-    """Which shell reads it."""
+    """The shell that reads the script."""
 
 
 def main() -> int | None:
@@ -41,12 +41,12 @@ def main() -> int | None:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Our commands as argparse has them."""
+    """Our commands as an argparse parser."""
     parser = argparse.ArgumentParser("graphmill")
     parser.add_argument("--version", action="store_true")
     commands = parser.add_subparsers()
     for command, module in COMMANDS.items():
-        of_command = commands.add_parser(command, help=command)  # without help shtab leaves it out
+        of_command = commands.add_parser(command, help=command)  # shtab leaves out a command without help
         for option in [] if command in _WITHOUT_HELP else _options(command, module):
             if not option.flag.isupper():
                 of_command.add_argument(f"--{option.flag}", nargs="*", choices=option.choices or None)

@@ -2,11 +2,10 @@
 
     python jobs/convert_checkpoint.py --source tokengt --checkpoint checkpoint_best.pt --out converted/
 
-You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor where the
-architecture does not match. Name maps: models/tokengt/published.py, models/grit/published.py. The input is a `.safetensors` file,
-or what `torch.save` wrote, read with `weights_only=True`: a file that holds more than tensors and plain containers (fairseq's hold
-their options) is refused; write its state dict alone first, where it was made: `torch.save(torch.load(path)["model"], "weights.pt")`.
-`load_converted(folder)` builds the model again.
+You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor if the architecture does not
+match. Name maps: models/tokengt/published.py, models/grit/published.py. The input is a `.safetensors` file, or a file of `torch.save`, read with
+`weights_only=True`: a file that holds more than tensors and plain containers (fairseq's hold their options) is refused. Write its state dict alone first,
+where it was made: `torch.save(torch.load(path)["model"], "weights.pt")`. `load_converted(folder)` builds the model again.
 """
 
 import dataclasses
@@ -32,7 +31,7 @@ from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_er
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# For each source the conversion, the model and its options, by import path.
+# Import paths of each source's conversion, model and options.
 _MODELS = {
     "tokengt": (
         "graphmill.models.tokengt.published:convert",
@@ -45,12 +44,12 @@ _MODELS = {
         "graphmill.models.grit.options:GRITConfig",
     ),
 }
-# What torch, pickle, zipfile and struct raise of a file that is cut, damaged or none of theirs.
+# Errors of torch, pickle, zipfile and struct for a file that is cut, damaged or of another format.
 _DAMAGE = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
     *(TypeError, ValueError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-# Under which of these keys a framework's checkpoint holds the weights: fairseq, GraphGym, Lightning and others.
+# Keys under which a checkpoint of fairseq, GraphGym, Lightning and others holds the weights.
 STATE_KEYS = ("model", "model_state", "state_dict")
 
 
@@ -59,27 +58,27 @@ class ConvertConfig:
     """Convert a published checkpoint to model.safetensors and config.json."""
 
     source: Literal["tokengt", "grit"]
-    """Whose released code wrote it."""
+    """The model whose released code wrote the checkpoint."""
     checkpoint: Path
     """A .safetensors file, or a .pt or .ckpt file of tensors."""
     out: Path
     """The folder to write; nothing may be there."""
     num_heads: int | None = None
-    """Attention heads, which no shape of TokenGT tells; default: the published model's, 32."""
+    """TokenGT: attention heads, which no shape tells; default: the published model's, 32."""
     task: Literal["graph", "node"] | None = None
-    """GRIT: what the head reads, which no shape tells; default: graph."""
+    """GRIT: the head's input, which no shape tells; default: graph."""
     pool: Literal["sum", "mean", "max"] | None = None
     """GRIT: the pooling of graph tasks; default: sum, as on ZINC. All other released configurations have mean."""
     activation: Literal["relu", "gelu"] | None = None
-    """GRIT: of feed-forward networks and head; default: relu. The released PCQM4Mv2 configuration has gelu."""
+    """GRIT: activation of feed-forward networks and head; default: relu. The released PCQM4Mv2 configuration has gelu."""
     transposed_rrwp: bool | None = None
-    """GRIT: walks towards the query, as before December 2024 and in all published numbers; default: so."""
+    """GRIT: walks towards the query, as before December 2024 and in all published numbers; default: yes."""
 
 
 def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) -> "nn.Module":
-    """Returns the model with the published weights; `options` are what no shape tells, None for the default.
+    """The model with the published weights. `options`: values that no shape tells, None for the default.
 
-    Raises ValueError where the architectures differ, ConfigError on an option that this model does not have.
+    Raises ValueError for another architecture, ConfigError for an option that this model does not have.
     """
     from graphmill.cluster.checkpoints.checkpoint import set_weights
 
@@ -95,7 +94,7 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
 
 
 def read_state(path: Path) -> "dict[str, Tensor]":
-    """Reads a published state dict. Raises FormatError where the file is missing, damaged or holds more than tensors."""
+    """A published state dict. Raises FormatError if the file is missing, damaged or holds more than tensors."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -105,7 +104,7 @@ def read_state(path: Path) -> "dict[str, Tensor]":
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a pickle that will be refused, torch says first that it is a new one
+            warnings.simplefilter("ignore")  # torch warns of a newer pickle, which is refused anyway
             state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FormatError(f"{path}: expected a checkpoint, found none") from None
@@ -126,7 +125,7 @@ def read_state(path: Path) -> "dict[str, Tensor]":
         raise FormatError(f"{path}: expected a dictionary of tensors by name (also under {keys}), found another")
     for name, tensor in state.items():
         is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
-        if not is_dense or tensor.nbytes > tensor.untyped_storage().nbytes():  # a view of a few bytes has any shape
+        if not is_dense or tensor.nbytes > tensor.untyped_storage().nbytes():  # a small view has any shape
             raise FormatError(f"{path}: expected dense tensors with a value for each element, found {quoted(name)}")
     return {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
@@ -144,7 +143,7 @@ def save_converted(model: "nn.Module", source: str, folder: Path) -> None:
 
 
 def load_converted(folder: Path) -> "nn.Module":
-    """Builds the model that `save_converted` wrote. Raises FormatError where a file is missing or they do not match."""
+    """The model that `save_converted` wrote. Raises FormatError if a file is missing or the two do not match."""
     where = folder / "config.json"
     try:
         described = parse_object(read_small(where), str(where))

@@ -1,4 +1,4 @@
-"""Is this machine, or this cluster, fit for a run? Checks before a run what would end it later.
+"""Checks before a run whether this machine, or this cluster, is fit for it.
 
     python jobs/doctor.py                                          this machine, and that a local Ray starts and answers
     python jobs/doctor.py --graph graphs/products                  and every checksum of a stored graph, or set of graphs
@@ -36,7 +36,7 @@ class RayCheckOptions:
     address: str | None = None
     """A running Ray cluster (host:port or auto); the default starts a local Ray and stops it again."""
     object_store_gb: float = SessionOptions.object_store_gb
-    """Of a local Ray, as a job will be told."""
+    """Object store of a local Ray, as for a job."""
 
     def __post_init__(self) -> None:
         SessionOptions(self.address, object_store_gb=self.object_store_gb)  # checks them
@@ -53,9 +53,9 @@ class DoctorConfig:
     store: str | None = None
     """A URL or folder that must take files, such as where predictions go."""
     run_dir: Path = Path("runs")
-    """Where runs are kept."""
+    """Folder of runs."""
     timeout_s: Positive = 60.0
-    """For all nodes of the cluster to answer."""
+    """Longest wait for the answers of all nodes of the cluster."""
     ray: RayCheckOptions = field(default_factory=RayCheckOptions)
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
 
 
 def check_token() -> "Iterator[Finding]":
-    """That nobody else can read or replace the token with which this user joins clusters; a local Ray has one of its own."""
+    """Checks that nobody else can read or replace the token with which this user joins clusters; a local Ray makes its own."""
     from graphmill.cluster.ray.session import token_file
     from graphmill.core.files.private import check_private
     from graphmill.jobs.plan.machine_checks import Finding
@@ -100,7 +100,7 @@ def check_token() -> "Iterator[Finding]":
 
 
 def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
-    """That Ray starts, or answers, and what each of its nodes says."""
+    """Checks that Ray starts, or answers, and reports each of its nodes."""
     import time
 
     import psutil
@@ -111,12 +111,12 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     from graphmill.storage.filesystem.urls import absolute_url
 
     began = time.perf_counter()
-    # A small object store is enough to see that Ray starts; whether the asked one fits was checked before.
+    # A small object store is enough to see that Ray starts; the size of a job's store was checked before.
     options = SessionOptions(config.ray.address, object_store_gb=MIN_OBJECT_STORE_GB)
     try:
         with ray_session(options) as session:
             started = time.perf_counter() - began
-            # Our own Ray sees what this process sees, and that was checked.
+            # Our own Ray sees the same path as this process, which was checked.
             path = None if session.is_ours or config.graph is None else absolute_url(config.graph)
             reports = ask_nodes(path, config.timeout_s)
             seconds = time.perf_counter() - began

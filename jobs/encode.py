@@ -7,8 +7,8 @@
 A typed graph is encoded as one graph: nodes of all types, edges of all relations.
 
 You should see a progress bar, then the name by which samplers find it, such as `laplacian-32-smallest`:
-`NeighborOptions(encodings=("laplacian-32-smallest",))` puts its rows on every batch. Asked for again, it is found and nothing is
-computed. Exit code 1 and one line where it cannot be computed.
+`NeighborOptions(encodings=("laplacian-32-smallest",))` puts its rows on every batch. An encoding that is stored already is not computed
+again. Exit code 1 and one line if it cannot be computed.
 """
 
 import time
@@ -27,10 +27,10 @@ class EncodeConfig(EncodingOptions):
 
     url: str
     """A graph's directory: a path or an fsspec URL."""
-    kind: Literal["laplacian", "rwse"] = field()  # has to be named
+    kind: Literal["laplacian", "rwse"] = field()  # required
     """Eigenvectors of the normalised Laplacian, or return probabilities of random walks (for up to about 100,000 nodes)."""
     overwrite: bool = False
-    """Compute it again where it is stored already, and publish that; the old snapshots stay."""
+    """Compute a stored encoding again, and publish it; the old snapshots stay."""
 
 
 def main() -> int | None:

@@ -4,8 +4,8 @@
     python jobs/export_index.py runs/links/states runs/links/index --metric cosine
 
 Needs faiss (`pip install -e '.[retrieval]'`). OUT gets `index.faiss`, which `faiss.read_index` opens anywhere, and `ids.parquet`, whose row i has the id of
-the index's vector i. Memory: the vectors, and an HNSW index's lists of 8 · links bytes each. You should see how many vectors there are and, of some of them,
-what share of their true nearest neighbors the index finds. Exit code 1 and one line where there are no embeddings; OUT is then not there.
+the index's vector i. Memory: the vectors, and an HNSW index's lists of 8 · links bytes each. You should see the number of vectors and, for a sample, the
+share of their true nearest neighbors that the index finds. Exit code 1 and one line if there are no embeddings; OUT is then not written.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 INDEX, IDS = "index.faiss", "ids.parquet"
 _ROWS = 1 << 16  # read at once
-_CHECKED, _NEAREST = 200, 10  # vectors whose nearest neighbors are looked up, and how many of each
+_CHECKED, _NEAREST = 200, 10  # vectors in the sample, and neighbors of each
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class IndexConfig:
     out: Path
     """The folder to write; nothing may be there."""
     metric: Literal["dot", "cosine", "l2"] = "dot"
-    """What is nearest: the largest scalar product, as the decoder dot scores links; the largest cosine (vectors are stored with length 1, scale queries
-    likewise); or the least distance, as the decoder transe scores."""
+    """Nearest is: the largest scalar product, as the decoder dot scores links; the largest cosine (vectors are stored with length 1, scale queries likewise);
+    or the least distance, as the decoder transe scores."""
     kind: Literal["hnsw", "flat"] = "hnsw"
-    """hnsw: a graph of near vectors (arXiv:1603.09320), which is searched in logarithmic time and misses some; flat: all vectors are compared."""
+    """hnsw: a graph of near vectors (arXiv:1603.09320), which is searched in logarithmic time and misses some neighbors; flat: all vectors are compared."""
     links: int = 32
     """hnsw: links of a vector."""
     search: Count = 64
@@ -89,7 +89,7 @@ def _faiss() -> Any:
 
 
 def _rows(folder: Path) -> Iterator["pa.Table"]:
-    """The ids and embeddings, in order. Raises DataError where there are none."""
+    """The ids and embeddings, in order. Raises DataError if there are none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -131,7 +131,7 @@ def _new_index(faiss: Any, width: int, config: IndexConfig) -> Any:
 
 
 def _share_found(faiss: Any, index: Any) -> tuple[int, float]:
-    """How many nearest neighbors of some vectors, spread over all, are looked for, and the share that the index finds of them; equals count alike."""
+    """(number of true nearest neighbors of a sample spread over all vectors, the share that the index finds); equals count alike."""
     import numpy as np
 
     stored = faiss.downcast_index(index.storage)

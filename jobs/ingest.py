@@ -34,7 +34,7 @@ from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import Count, Size, check_fields, check_options
 from graphmill.jobs.cli.exit_codes import run
-from graphmill.jobs.cli.progress import results
+from graphmill.jobs.cli.progress import progress, results
 from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
 from graphmill.storage.format.source import SPLIT_NAMES, SPLITS
 from graphmill.storage.importers.public.data_sets import DATA_SETS
@@ -69,32 +69,32 @@ class IngestConfig(IngestOptions):
     partitions: int = 4
     """Number of partitions."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
-    """add: store every edge's reverse too and one of equal edges, their weights and features summed, and of a relation between two types a relation
-    rev_NAME; keep: the edges as they are; auto: add for sources that give undirected edges once, for OGB's citation graphs and for ogbn-mag."""
+    """add: also store every edge's reverse, and one of equal edges with their weights and features summed; of a relation between two types a relation rev_NAME.
+    keep: store the edges as they are. auto: add for sources that give undirected edges once, for OGB's citation graphs and for ogbn-mag."""
     memory_mib: int = 1024
-    """Budget for chunks and buckets, besides about 20 bytes per node."""
+    """Budget for chunks and buckets, in addition to about 20 bytes per node."""
     threads: Count | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     place: Literal["url", "hosts"] = "url"
-    """hosts: copy each partition of the graph at SOURCE, its origin, to the disk of the host of a Ray cluster that will serve it, at the path URL;
-    a set of molecules to the disk of each host."""
+    """hosts: copy each partition of the graph at SOURCE, its origin, to the path URL on the disk of the Ray cluster's host that will serve it; a set of
+    molecules to the disk of each host."""
     ogb_root: str = "data/ogb"
-    """Where OGB sets lie: ogbn-products in <ogb-root>/ogbn_products."""
+    """Folder of OGB sets: ogbn-products lies in <ogb-root>/ogbn_products."""
     download: bool = True
-    """Download an OGB set that is not there (ogbn-products: 1.4 GB)."""
+    """Download a missing OGB set (ogbn-products: 1.4 GB)."""
     ogb_years: bool = False
-    """Of ogbl-collab: the years of edges and held-out links are their times, and what happens in two years is two edges."""
+    """ogbl-collab: use the years of edges and held-out links as their times; an edge in two years is two edges."""
     root: str = "data/sets"
-    """Where a public set's files lie, as its publisher packs them. Nothing is downloaded; what is missing is named, with where it comes from."""
+    """Folder of a public set's files, as its publisher packs them. Nothing is downloaded; a missing file is named, with its source."""
     per_class: Count | None = None
-    """Splits of our own: so many nodes of each class validate, as many test, the rest train. Default: the set's splits, else TokenGT's 30."""
+    """Draw splits: so many nodes of each class validate, as many test, the rest train. Default: the set's splits, else TokenGT's 30."""
     split_sets: Count = 7
-    """How many of them, drawn by --seed."""
+    """Number of these splits, drawn by --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
     node_features: Literal["source", "edge-means"] = "source"
-    """edge-means: of nodes without features, the means of the features of their edges, the usual input for ogbn-proteins."""
+    """edge-means: features of nodes without features are the means of their edges' features, the usual input for ogbn-proteins."""
     repeated_triples: Literal["keep", "drop"] = "keep"
-    """A triple in two of train, valid and test: keep both, as published, or drop it from the earlier one. Their number is printed."""
+    """A triple in two of train, valid and test: keep both, as published, or drop it from the earlier split. Their number is printed."""
     mag: SyntheticMagOptions = field(default_factory=SyntheticMagOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -107,7 +107,7 @@ class IngestConfig(IngestOptions):
         typed = is_typed(self.source)
         other = EdgeListOptions(
             features_as=self.edge_list.features_as if typed and not named else None
-        )  # of tables of any kind
+        )  # allowed for tables of any kind
         if self.edge_list != other and (named or typed or self.source.endswith(".npz")):
             raise ConfigError(
                 f"edge_list: expected a table of edges as the source, got {self.source}; leave the options --edge-list.… out"
@@ -125,13 +125,13 @@ class IngestSetConfig:
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/sets"
-    """Where its files lie, as its publisher packs them. Nothing is downloaded; what is missing is named, with where it comes from."""
+    """Folder of the set's files, as its publisher packs them. Nothing is downloaded; a missing file is named, with its source."""
     shard_rows: Count = 20_000
-    """Graphs of one shard, which are joined in memory."""
+    """Graphs of one shard, which is built in memory."""
     overwrite: bool = False
     """Publish a new snapshot of the set at the url; the old ones stay."""
     scratch: str | None = None
-    """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
+    """Local directory for the shards before they are published; None: the set's folder, or the system's if the url is remote."""
     split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
@@ -147,11 +147,11 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/ogb"
-    """Where PCQM4Mv2 lies: its folder pcqm4m-v2, or the folder that has it. Nothing is downloaded."""
+    """Folder of PCQM4Mv2: pcqm4m-v2 itself, or the folder that has it. Nothing is downloaded."""
     count: int = 3000
     """Molecules of the embedded source, at most about 5,000."""
     holdout: Size = 0
-    """Of pcqm4mv2: so many training molecules validate, and the official validation part is the test part, as GRIT's and PPGT's scores have it with 150000."""
+    """pcqm4mv2: so many training molecules validate, and the official validation part is the test part; GRIT's and PPGT's scores have 150000."""
     table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
 
@@ -165,7 +165,7 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
 
 
 def refuse_options_of_one_graph(source: str, kind: type, named: Collection[str]) -> None:
-    """Ends with status 2 where one of the options that were `named` is for a source that is one graph, and this is a set of many."""
+    """Ends with status 2 if one of the options that were `named` is for a single graph, and this source is a set of many."""
     for name in named:
         if name in option_names(IngestConfig) and name not in option_names(kind):
             flag = name.replace("_", "-")
@@ -203,7 +203,7 @@ def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSour
 
 
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
-    """The graph that `config.source` names. ConfigError for a name of no known kind, DataError for unusable data."""
+    """The graph that `config.source` names. Raises ConfigError for a name of no known kind, DataError for unusable data."""
     name = config.source
     if config.ogb_years and not name.startswith("ogbl-"):
         raise ConfigError(f"ogb_years: expected ogbl-collab, got {name}; leave --ogb-years out")
@@ -249,7 +249,8 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
 
 def with_edge_means(graph: "GraphSource", config: IngestConfig) -> "GraphSource":
-    """The graph with features of nodes made of those of edges, where that is asked for. Raises ConfigError where links are held out: their features would be among them."""
+    """The graph with the means of edge features as node features, if they are asked for. Raises ConfigError if links are held out: their features would be
+    in the means."""
     if config.node_features == "source":
         return graph
     from graphmill.storage.importers.memory.edge_means import EdgeMeans
@@ -262,7 +263,7 @@ def with_edge_means(graph: "GraphSource", config: IngestConfig) -> "GraphSource"
 
 
 def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | None) -> "GraphSource":
-    """The graph with splits of our own, where they are asked for."""
+    """The graph with drawn splits of `per_class` nodes, if they are asked for."""
     from graphmill.storage.importers.memory.array_graph import ArrayGraph
     from graphmill.storage.importers.public.named_graphs import per_class_splits
 
@@ -283,7 +284,7 @@ def holds_molecules(source: str) -> bool:
 
 
 def build_molecules(config: IngestMoleculesConfig) -> "MoleculeSource":
-    """The molecules that `config.source` names. ConfigError for a file of another kind, DataError for unusable data."""
+    """The molecules that `config.source` names. Raises ConfigError for a file of another kind, DataError for unusable data."""
     if config.source == "embedded":
         from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 
@@ -299,7 +300,7 @@ def build_molecules(config: IngestMoleculesConfig) -> "MoleculeSource":
 
 
 def add_reverse(config: IngestConfig) -> bool | None:
-    """What `reverse_edges` means for this source, as `IngestOptions.undirected`."""
+    """The value of `reverse_edges` for this source, as `IngestOptions.undirected`."""
     if config.reverse_edges != "auto":
         return config.reverse_edges == "add"
     if config.source in ("ogbn-mag", "synthetic-mag"):
@@ -312,7 +313,7 @@ def add_reverse(config: IngestConfig) -> bool | None:
 
 
 def refuse_memory(url: str) -> None:
-    """ConfigError for a url whose graph would be gone with this process."""
+    """Raises ConfigError for a url whose graph would end with this process."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     from graphmill.storage.filesystem.urls import split_url
@@ -324,7 +325,7 @@ def refuse_memory(url: str) -> None:
 
 
 def ingest_options(config: IngestConfig) -> IngestOptions:
-    """What the command line says under names of its own, as ingestion takes it."""
+    """The options with the command line's names in the fields of ingestion."""
     return replace(
         config,
         num_partitions=config.partitions,
@@ -381,7 +382,7 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
 
 
 def roles_of(*sources: "NodeSource | EdgeSource") -> str:
-    """What became of each column of the tables of these sources, a line for each; empty where there are none."""
+    """A line on the role of each column of these sources' tables; empty without columns."""
     from graphmill.storage.importers.columns.role_table import format_roles
 
     roles = [role for source in sources for role in getattr(source, "roles", [])]
@@ -467,7 +468,7 @@ def describe(graphs: "StoredGraphs", *, molecules: bool) -> str:
 
 
 def rejected(graphs: "StoredGraphs") -> str:
-    """How many rows are no graph, and why the first of them are none."""
+    """The number of rejected rows, and the reasons for the first of them."""
     from graphmill.storage.format.graph_set_manifest import REJECTS_NAME
 
     if not graphs.manifest.num_rejected:
@@ -489,14 +490,12 @@ def main() -> int | None:
     if not asks_help(sys.argv[1:]):
         refuse_options_of_one_graph(name, kind, named)
     config = parse(kind, __doc__, ("source", "url"))
-    from graphmill.jobs.cli.progress import progress
-
     refuse_memory(config.url)
     start_s = time.perf_counter()
     with progress(f"ingesting {config.source}") as bar:
 
         def report(stage: str, done: int, total: int | None) -> None:
-            # A total is a hint: some sources know only about how many edges they have.
+            # A total is a hint: some sources know their number of edges only roughly.
             bar.update(done, None if total is None else max(done, total), stage)
 
         if isinstance(config, IngestMoleculesConfig):

@@ -1,9 +1,9 @@
-"""Prints what a stored graph holds: `python jobs/inspect_graph.py <url> [--verify] [--snapshot 3]`.
+"""Prints the content of a stored graph: `python jobs/inspect_graph.py <url> [--verify] [--snapshot 3]`.
 
-You should see which snapshots are there, counts, the balance of the partitions, the share of edges that cross them, degrees, splits
-and classes, after one pass over the topology (about a second per 100 million edges on a local disk). `--verify` first reads every
-file and checks its checksum, ids and order; a damaged file is named in one line, and the exit code is 1. Of a typed graph you see the same by type of
-nodes and by relation, of a set of many graphs the sizes of its graphs, their parts and their targets.
+You should see its snapshots, counts, the balance of the partitions, the share of edges that cross them, degrees, splits and classes, after one pass over
+the topology (about a second per 100 million edges on a local disk). `--verify` first reads every file and checks its checksum, ids and order; a damaged
+file is named in one line, and the exit code is 1. A typed graph is described by type of nodes and by relation; a set of many graphs by the sizes of
+its graphs, their parts and their targets.
 """
 
 from collections import Counter
@@ -32,19 +32,19 @@ _IDS_SHOWN = 3
 
 @dataclass(frozen=True)
 class InspectConfig:
-    """Print what a stored graph holds."""
+    """Print the content of a stored graph."""
 
     url: str
     """The directory of a graph, or of a set of graphs: a path or an fsspec URL."""
     snapshot: int | None = None
-    """Which snapshot; None: the newest."""
+    """Snapshot of the graph; None: the newest."""
     verify: bool = False
     """Check every file's checksum and content first."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What the partitions decide."""
+    """Sizes that the partitions decide."""
 
     nodes_per_partition: list[int]
     edges_per_partition: list[int]
@@ -52,8 +52,7 @@ class Balance:
 
 
 def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) -> Balance:
-    """Reads every partition's topology once; memory: the partition at hand. `source_offsets`: of the type that neighbors are of, where it is
-    another."""
+    """Reads every partition's topology once; memory: one partition. `source_offsets`: offsets of the neighbors' type, if it is another."""
     import numpy as np
 
     offsets = graph.offsets if source_offsets is None else source_offsets
@@ -69,7 +68,7 @@ def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) ->
 
 
 def list_snapshots(graph: "StoredGraph | TypedGraph | StoredGraphs") -> str:
-    """Numbers and dates (UTC) of the snapshots that are there, newest first; which of them is open."""
+    """Numbers and dates (UTC) of the snapshots, newest first, and which of them is open."""
     from graphmill.core.errors import FormatError
     from graphmill.storage.filesystem.urls import split_url
     from graphmill.storage.format.manifest import parse_head
@@ -220,7 +219,7 @@ def _columns(rows: "RowSchema") -> str:
 
 
 def _ids(graph: "StoredGraph") -> str:
-    """Where they are strings, the first of them; else empty."""
+    """The first ids if they are strings; else empty."""
     if graph.manifest.id_kind != "string":
         return ""
     first = next(ids for index in range(graph.num_partitions) if len(ids := graph.string_ids(index)))
@@ -235,7 +234,7 @@ def _features(manifest: "Manifest") -> str:
 
 
 def _not_read(manifest: "Manifest") -> str:
-    """Columns that a run reads only where its options ask for them; empty without any."""
+    """Columns that a run reads only if its options ask for them; empty: there are none."""
     from graphmill.jobs.config.stored_columns import unread_columns
 
     names = unread_columns(manifest, () if manifest.measured.least_weight is None else ("weight",))
@@ -243,7 +242,7 @@ def _not_read(manifest: "Manifest") -> str:
 
 
 def _relations(manifest: "Manifest") -> str:
-    """Of a knowledge graph, the first of them; else empty."""
+    """The first relations of a knowledge graph; else empty."""
     if not manifest.relations:
         return ""
     some = ", ".join(manifest.relations[:_RELATIONS_SHOWN])
@@ -251,7 +250,7 @@ def _relations(manifest: "Manifest") -> str:
 
 
 def _links(manifest: "Manifest") -> str:
-    """Those that are held out, and what they are ranked against; empty without any."""
+    """Numbers of held-out links and of their negatives; empty: none are held out."""
     links = manifest.links
     if links is None:
         return ""
@@ -297,13 +296,13 @@ def _symmetry(measured: "GraphStatistics") -> str:
 
 
 def _spread(counts: "CountStatistics") -> str:
-    """Mean and extremes, and between which powers of two a half and 99 % of the nodes begin to lie below."""
+    """Mean and extremes, and the powers of two between which the median and the 99 % quantile lie."""
     quantiles = ", ".join(f"{name} {_bin(counts, share)}" for name, share in (("median", 0.5), ("p99", 0.99)))
     return f"mean {counts.mean:.2f}, min {counts.minimum:,}, {quantiles}, max {counts.maximum:,}"
 
 
 def _bin(counts: "CountStatistics", share: float) -> str:
-    """The bin of the histogram that this share of the nodes reaches."""
+    """The bin of the histogram with this quantile."""
     reached = 0
     for width, count in enumerate(counts.histogram):
         reached += count

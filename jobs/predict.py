@@ -1,6 +1,6 @@
 """Predicts every node of a graph, or every molecule of a set, with a finished run's best weights: Parquet files in order of id.
 
-    python jobs/predict.py runs/my-run predictions                             all that the run's own graph or set holds
+    python jobs/predict.py runs/my-run predictions                             all of the run's own graph or set
     python jobs/predict.py runs/my-run s3://bucket/predictions --workers 8     the same, elsewhere and faster
     python jobs/predict.py runs/my-run predictions --split test --embeddings   one split, with the states before the model's head
     python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
@@ -9,9 +9,9 @@
     python jobs/predict.py runs/links predictions --top_k 10                    of a run on links: the best new links of every node
     python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes spread over the workers
 
-Batches are the run's own, so the scores of its splits are those of its summary to the last digit (on the full graph, with as many workers
-as the run had); you should see that said. Interrupted (Ctrl-C, a dead machine), the same command goes on from the pieces that are finished. Exit status 1 and one line where something does not
-fit. docs/guides/predict.md tells what the columns are.
+Batches are the run's own, so the scores of its splits equal its summary's to the last digit (on the full graph, with as many workers as the run had);
+you should see that said. After an interruption (Ctrl-C, a dead machine), the same command continues from the finished pieces. Exit status 1 and one
+line if something does not fit. docs/guides/predict.md describes the columns.
 """
 
 import os
@@ -74,7 +74,7 @@ class Tables(dict[str, "pa.Table"]):
 
 
 def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tables]":
-    """What is predicted, by pieces, in this process and without a file. Raises as `predict`. PyTorch's random numbers are the caller's."""
+    """The pieces of a prediction and their tables, computed in this process without a file. Raises as `predict`. PyTorch's random numbers are the caller's."""
     from graphmill.cluster.options import WorkerOptions
     from graphmill.cluster.prediction.predictor import Predictor, plan_passes
     from graphmill.cluster.process.random_state import own_random_state
@@ -93,7 +93,7 @@ def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tabl
 
 
 def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
-    """(ids as their source has them, in ascending order, the model's outputs or with `config.embeddings` what its head reads)."""
+    """(ids of the source in ascending order, the model's outputs or, with `config.embeddings`, the inputs of its head)."""
     import pyarrow as pa
     import torch
 
@@ -107,7 +107,7 @@ def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
 
 
 def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
-    """As `Run.embeddings`. Raises ConfigError for an id that is not there."""
+    """As `Run.embeddings`. Raises ConfigError for an unknown id."""
     ids, found = rows(PredictConfig(run.path, "", embeddings=True))
     if nodes is None:
         return found
@@ -119,7 +119,7 @@ def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
 
 
 def _predict(config: PredictConfig) -> int:
-    """Returns the exit status: 1 of a plan in which something would be refused."""
+    """Returns the exit status: 1 for a plan in which something would be refused."""
     from graphmill.cluster.options import WorkerOptions
     from graphmill.cluster.prediction.prediction import predict_all
     from graphmill.jobs.machine.this_machine import known_workers, local_session
@@ -153,7 +153,7 @@ def _predict(config: PredictConfig) -> int:
     unread = subject.subject.unread(subject.trained)
     print(subject.text, *([unread] if unread else []), sep="\n", flush=True)
     if summary is not None:
-        folder.remove_pieces()  # an end that was interrupted may have left them
+        folder.remove_pieces()  # an interrupted end may have left them
         print("these predictions are complete: nothing to do")
     else:
         begin = _here if workers.launcher == "process" else _on_ray
@@ -164,7 +164,7 @@ def _predict(config: PredictConfig) -> int:
             settings["device"] = workers.device
             if subject.is_sharded:
                 settings["workers"] = workers.most
-            folder.check(settings)  # of pieces that another device, or number of workers, has made, too
+            folder.check(settings)  # also for pieces of another device or number of workers
             spec, plan = prediction.split(served, workers)
             summary = predict_all(
                 spec, folder, settings, plan, crew, lambda stage, done, total: bar.update(done, total, stage)
@@ -179,7 +179,7 @@ def _predict(config: PredictConfig) -> int:
 def _here(
     config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
-    """This process predicts; nothing is started."""
+    """Predicts in this process; nothing is started."""
     from graphmill.cluster.prediction.prediction import CrewHere
 
     with subject.here() as served:
@@ -190,7 +190,7 @@ def _here(
 def _on_ray(
     config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
-    """The workers as the session's cluster allows, what they read, and themselves."""
+    """The workers as the session's cluster allows, their data, and the crew."""
     from graphmill.cluster.prediction.prediction_actors import ActorCrew, PoolOptions
     from graphmill.cluster.ray.placement import place
     from graphmill.cluster.ray.session import ray_session
@@ -205,7 +205,7 @@ def _on_ray(
 
 
 def _asked_workers(config: PredictConfig, finished: "Run", subject: "Prediction") -> int | None:
-    """Of the full graph as many as the run had, where this machine, if it is alone, has the cores: then predictions have the run's bits."""
+    """For the full graph the run's number of workers, if this machine, when alone, has the cores: then predictions have the run's bits."""
     if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
     from graphmill.cluster.ray.session import joins_a_cluster
@@ -216,7 +216,7 @@ def _asked_workers(config: PredictConfig, finished: "Run", subject: "Prediction"
 
 @dataclass(frozen=True)
 class _Prediction:
-    """What is predicted, and by which run."""
+    """A prediction's data and its run."""
 
     config: PredictConfig
     finished: "Run"
@@ -224,14 +224,14 @@ class _Prediction:
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
-        """The splits that are asked for. Raises ConfigError where there is no such split."""
+        """The splits that are asked for. Raises ConfigError for an unknown split."""
         split, known = self.config.split, tuple(self.subject.samplers)
         if split != "all" and split not in known:
             raise ConfigError(f"split: expected all, {', '.join(known)}, got {split!r}; set --split")
         return known if split == "all" else (split,)
 
     def settings(self, workers: "WorkerOptions") -> dict[str, Any]:
-        """All that a prediction, or the files' layout, depends on. The number of workers is not among it, except where they share the full graph."""
+        """All options that a prediction, or the files' layout, depends on; the number of workers only if they share the full graph."""
         config, subject = self.config, self.subject
         return {
             "format": "graphmill-predictions",
@@ -243,7 +243,7 @@ class _Prediction:
             "ranks": self.finished.num_ranks,
             "precision": subject.trained.fit.precision,
             "seed": subject.trained.fit.seed,
-            "device": None if config.device == "auto" else config.device,  # None: not known before there is a cluster
+            "device": None if config.device == "auto" else config.device,  # None: not known before the cluster
             "embeddings": config.embeddings,
             "shard_rows": config.shard_rows,
             "piece_batches": config.piece_batches,
@@ -253,7 +253,7 @@ class _Prediction:
     def split(
         self, served: "Served", workers: "WorkerOptions"
     ) -> "tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]":
-        """What the workers need, the pieces of the work, and the ids of all that is predicted, ascending."""
+        """The workers' specification, the pieces of the work, and the ids of all predicted rows, ascending."""
         import numpy as np
 
         from graphmill.cluster.prediction.predictor import PredictionSpec, SplitPlan, plan_pieces
@@ -267,7 +267,7 @@ class _Prediction:
             member_ids = members(name)
             if not len(member_ids):
                 continue
-            # As many ranks as the run's steps had micro-batches, so that batches are the same; a tiny split of another graph may not be enough for them.
+            # A rank for each micro-batch of the run's steps, so that batches are the same; a tiny split of another graph may be too small for them.
             ranks = run_ranks if len(member_ids) >= run_ranks else 1
             options, batches = subject.samplers[name], workers.most
             split = SplitPlan(name, options, batches, batches)

@@ -1,14 +1,14 @@
-"""Deletes old snapshots of a graph, and what dead writers left: `python jobs/prune.py <url> --keep 3 --older-than 7d`.
+"""Deletes old snapshots of a graph, and leftovers of dead writers: `python jobs/prune.py <url> --keep 3 --older-than 7d`.
 
     python jobs/prune.py graphs/products --dry-run                     # what would go; nothing is removed
     python jobs/prune.py graphs/products --keep 3 --older-than 12h     # the newest three stay, and all of the last 12 hours
     python jobs/prune.py s3://bucket/products                          # the newest stays, and all of the last day
 
-Ingestion and encoding publish snapshots and delete nothing; this is the only command that deletes files of a graph. You should see
-which snapshots and files went. The folder of a writer that died goes once its lease is over (about an hour and ten minutes after its
-last sign of life); one that lives keeps its own. Files that Graphmill did not write stay, and are named.
+Ingestion and encoding publish snapshots and delete nothing; only this command deletes files of a graph. You should see the deleted snapshots and files.
+A dead writer's folder goes once its lease is over (about an hour and ten minutes after its last sign of life); a live writer's folder stays. Files that
+Graphmill did not write stay, and are named.
 
-A run that trains on a snapshot needs its files until it ends: give --older-than more than your longest run takes.
+A run that trains on a snapshot needs its files until it ends: set --older-than to more than your longest run takes.
 """
 
 import re
@@ -28,20 +28,20 @@ _NAMES_SHOWN = 10
 
 @dataclass(frozen=True)
 class PruneConfig:
-    """Delete old snapshots of a graph, and what dead writers left."""
+    """Delete old snapshots of a graph, and leftovers of dead writers."""
 
     url: str
     """The folder of a graph, or of a set of graphs: a path or an fsspec URL."""
     keep: int = 1
-    """The newest snapshots that stay, however old they are."""
+    """Number of newest snapshots that stay, whatever their age."""
     older_than: str = "1d"
-    """Of the others, those that are older than this go: 30m, 12h, 7d, or a number of seconds."""
+    """Other snapshots go if they are older than this: 30m, 12h, 7d, or a number of seconds."""
     dry_run: bool = False
     """Say what would be removed, and remove nothing."""
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises ConfigError where it is no duration."""
+    """The duration in seconds. Raises ConfigError for text that is no duration."""
     from graphmill.core.errors import ConfigError
 
     match = _DURATION.fullmatch(text)

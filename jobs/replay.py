@@ -1,12 +1,11 @@
-"""Rebuilds one training batch of a run, exactly as its workers had it: for a loss that jumps, or a result that must be looked into.
+"""Rebuilds one training batch of a run, exactly as its workers had it: for a jump of the loss, or a result that needs a closer look.
 
-    python jobs/replay.py runs/my-run --epoch 12 --batch 3                      what the batch holds
+    python jobs/replay.py runs/my-run --epoch 12 --batch 3                      the content of the batch
     python jobs/replay.py runs/my-run --epoch 12 --batch 3 --loss               its loss by the nearest checkpoint's weights, layer by layer
-    python jobs/replay.py runs/my-run --epoch 12 --batch 3 --out batch.npz      every array of it
+    python jobs/replay.py runs/my-run --epoch 12 --batch 3 --out batch.npz      all of its arrays
 
-Epochs and batches count from 0, as in metrics.jsonl and in messages. One process, without Ray. A batch is a function of the run's options,
-(seed, epoch, batch) and the graph's snapshot, so the digest that is printed is the same on every machine. Of a run that is still going, or
-has failed, too.
+Epochs and batches count from 0, as in metrics.jsonl and in messages. Runs in one process, without Ray. A batch is a function of the run's options,
+(seed, epoch, batch) and the graph's snapshot, so its printed digest is the same on every machine. The run may also be unfinished or failed.
 """
 
 import io
@@ -38,7 +37,7 @@ class ReplayConfig:
     run: str
     """The run's directory."""
     epoch: Size = 0
-    """Counted from 0."""
+    """Epoch of the batch, counted from 0."""
     batch: Size = 0
     """Number in its epoch, counted from 0: with two micro-batches a step, step 5 has the batches 10 and 11."""
     loss: bool = False
@@ -46,7 +45,7 @@ class ReplayConfig:
     out: Path | None = None
     """A new .npz file for the batch's arrays."""
     allow_import: bool = False
-    """Import and run the model, sampler or task of its own that the run names, if it names one."""
+    """Import and run the user's own model, sampler or task that the run names."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -64,7 +63,7 @@ class RunBatches:
 
 
 def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
-    """The training batches of the run in this directory. Raises FormatError where there is no run, ConfigError where its batch is the whole graph."""
+    """The training batches of the run in this directory. Raises FormatError if there is no run, ConfigError if the run's batch is the whole graph."""
     from graphmill.jobs.config.config import saved_tree
     from graphmill.jobs.resolve.resolve import read_resolved
     from graphmill.jobs.subjects.subject import subject_class
@@ -81,7 +80,7 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
 
 
 def digest(batch: Any) -> str:
-    """16 hex digits of every array of the batch, with its name, type and shape."""
+    """16 hex digits of all arrays of the batch, with their names, types and shapes."""
     import hashlib
 
     text = hashlib.sha256()
@@ -92,7 +91,7 @@ def digest(batch: Any) -> str:
 
 
 def _arrays(batch: Any, of: str = "") -> "Iterator[tuple[str, np.ndarray]]":
-    """Every array by its name; of a typed batch's tables after the type's or relation's, as `paper.x`."""
+    """All arrays by name; a typed batch's arrays after their type's or relation's name, as `paper.x`."""
     for name, value in vars(batch).items():
         if hasattr(value, "tobytes"):
             yield f"{of}{name}", value
@@ -123,7 +122,7 @@ def describe_batch(batches: RunBatches, batch: Any) -> list[tuple[str, str]]:
 
 
 def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str, str]]:
-    """The batch's loss as the run's workers would have it with the weights of the nearest checkpoint, its gradient, and each layer's output."""
+    """The batch's loss by the weights of the nearest checkpoint, as the run's workers compute it, its gradient, and each layer's output."""
     import torch
 
     from graphmill.cluster.checkpoints.checkpoint import load_state, load_weights

@@ -1,7 +1,7 @@
 """Writes a run's report as one HTML file: `python jobs/report.py runs/products_geco-20260101-120000 [--compare RUN] [--out FILE]`.
 
-Every training job writes it when it ends, as report.html in its run directory; this makes it anew, for a run that is going or was killed
-too, or beside another run. The file needs no network and runs no script. You should see its path, within a second or two.
+Every training job writes it when it ends, as report.html in its run directory. This command writes it again, also for a run that is going or was
+killed, or next to another run. The file needs no network and runs no script. You should see its path, within a second or two.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class ReportConfig:
     run: str
     """The run's directory: a path or a URL."""
     compare: str | None = None
-    """Another run's directory, to show beside it."""
+    """Another run's directory, to show next to the run."""
     out: Path | None = None
-    """Where the page goes: a new file, or an earlier report's; the default is report.html in the run's directory."""
+    """The page's path: a new file, or an earlier report's; the default is report.html in the run's directory."""
 
 
 def main() -> int | None:

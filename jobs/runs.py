@@ -21,13 +21,13 @@ class RunsConfig:
     """List the runs of a folder."""
 
     folder: str = "runs"
-    """Where the runs lie: a path or a URL."""
+    """Folder of the runs: a path or a URL."""
     sort: str = "began"
     """A column: run, began, status, model, data, metric, valid, test, epochs or parameters; -COLUMN: the greatest first."""
     where: tuple[str, ...] = ()
-    """COLUMN=VALUE …: only runs that have these values; COLUMN=PART* takes what begins so."""
+    """COLUMN=VALUE …: only runs that have these values; COLUMN=PART* takes values that begin with PART."""
     limit: int = 0
-    """The last so many of the sorted runs; 0: all."""
+    """Print the last so many of the sorted runs; 0: all."""
 
 
 def main() -> int | None:
@@ -38,7 +38,7 @@ def main() -> int | None:
 
 
 def list_runs(folder: str) -> list[dict[str, object]]:
-    """A row by column for each run in a folder, also for one that cannot be read. Raises ConfigError where there is no such folder, or no run in it."""
+    """A row by column for each run in a folder, also for an unreadable run. Raises ConfigError if the folder does not exist or holds no run."""
     from graphmill.storage.filesystem.urls import split_url
 
     filesystem, path = split_url(folder)
@@ -63,7 +63,7 @@ def _row(place: str) -> dict[str, object]:
 
 
 def run_facts(record: Run) -> dict[str, object]:
-    """What a run's row says, but for its name."""
+    """The row of a run, without its name."""
     config, summary = record.config, record.summary
     begun = record.told("begin")
     return {
@@ -80,7 +80,7 @@ def run_facts(record: Run) -> dict[str, object]:
 
 
 def _data_name(record: Run) -> str:
-    """The last part of the data's path; of data in memory, which is stored below its run, the beginning of its content's hash."""
+    """The last part of the data's path; for data in memory, which is stored below its run, the beginning of its content's hash."""
     data = record.config.get("data")
     path = str((data.get("path") if isinstance(data, dict) else None) or "embedded").rstrip("/")
     if not path.endswith(f"/{record.name}/{GRAPH}"):
@@ -94,7 +94,7 @@ def _name(component: object) -> str:
 
 
 def select_rows(rows: Sequence[dict[str, object]], sort: str, where: Sequence[str]) -> list[dict[str, object]]:
-    """The rows that have the values of `where`, sorted. Raises ConfigError for a column that there is not."""
+    """The rows that have the values of `where`, sorted. Raises ConfigError for an unknown column."""
     conditions = [condition.partition("=") for condition in where]
     for named, equals in [(sort.removeprefix("-"), "="), *((name, equals) for name, equals, _ in conditions)]:
         if named not in COLUMNS or not equals:
@@ -111,13 +111,13 @@ def _is(value: object, wanted: str) -> bool:
 
 
 def _rank(value: object) -> tuple[bool, float, str]:
-    """Numbers in their order, then texts."""
+    """Sorts numbers by value, then texts."""
     is_number = isinstance(value, int | float)
     return (not is_number, value, "") if isinstance(value, int | float) else (not is_number, 0.0, str(value))
 
 
 def text_table(rows: Sequence[Sequence[object]]) -> str:
-    """Columns side by side, the first row above: numbers to the right with four digits, texts to the left and cut at 60 letters."""
+    """Columns side by side, the first row on top: numbers on the right with four digits, texts on the left and cut at 60 letters."""
     cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell)[:60] for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     numbers = [

@@ -1,20 +1,18 @@
-"""Tries options, seeds, worker counts and graph sizes of a training run: each trial is a run of its own; one table, pages and CSV files.
+"""Tries options, seeds, worker counts and graph sizes of a training run: each trial is a run; one table, pages and CSV files.
 
     python jobs/sweep.py --grid fit.learning_rate=1e-3,3e-3 model.width=64,128 --seeds 0 1 2      all combinations, three seeds each
     python jobs/sweep.py recipe.yaml --draw fit.learning_rate=1e-4..1e-2:log --trials 20 --prune   twenty draws, the weak ones stopped early
-    python jobs/sweep.py --kind graphs --grid model=tokengt,grit,ppgt -- --fit.epochs 20          what stands after -- goes to every trial
+    python jobs/sweep.py --kind graphs --grid model=tokengt,grit,ppgt -- --fit.epochs 20          words after -- go to every trial
     python jobs/sweep.py --study studies/grit_ablations.yaml -- --data graphs/zinc                the arms of a study, one recipe changed
     python jobs/sweep.py --workers 1 2 4 --nodes 20000 200000 -- --fit.epochs 4                   how training scales
     python jobs/sweep.py --resume runs/sweep-20260101-120000                                      goes on, or shows what there is
 
-A trial is `graphmill train_nodes OUT/trial-000.yaml` (or train_graphs), a run like any other, in OUT/trial-000; run alone it gives
-the same scores to the last digit. A trial that fails is told with its cause, and the sweep goes on; the exit status is then 1, and
-`--resume OUT --retry` runs it again. Ctrl-C ends all trials in seconds; --resume continues them from their checkpoints, and
-`--resume OUT --trials 40` adds draws.
+A trial is `graphmill train_nodes OUT/trial-000.yaml` (or train_graphs), a run like any other, in OUT/trial-000; run alone it gives the same scores to the
+last digit. A failed trial is reported with its cause, and the sweep goes on; the exit status is then 1, and `--resume OUT --retry` runs the trial again.
+Ctrl-C ends all trials in seconds; --resume continues them from their checkpoints, and `--resume OUT --trials 40` adds draws.
 
-With --workers or --nodes, trials run one at a time, and what each cost is kept in OUT/points.jsonl (`python -m graphmill.jobs.plan.cost_model --points`
-reads it) and shown in report.html beside the ideal line. The first epoch warms up and does not count; the last one
-alone is validated.
+With --workers or --nodes, trials run one at a time. The cost of each is kept in OUT/points.jsonl (`python -m graphmill.jobs.plan.cost_model --points` reads
+it) and shown in report.html next to the ideal line. The first epoch warms up and does not count; only the last epoch is validated.
 """
 
 import os
@@ -42,11 +40,11 @@ from graphmill.jobs.sweeps.design import (
 )
 
 _MAY_CHANGE = ("resume", "trials", "retry", "at_once", "cpus", "trial_timeout_s", "allow_import")
-_STOP_TIMEOUT_S = 40.0  # for trials that a killed sweep has left
+_STOP_TIMEOUT_S = 40.0  # for trials of a killed sweep
 
 
 def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
-    """The command line's options and what stood after `--`; with --resume the sweep's own. Raises ConfigError for what may not change."""
+    """The command line's options and the words after `--`; with --resume the sweep's own. Raises ConfigError for a change of an option that must stay."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     own, words = list(arguments[:cut]), list(arguments[cut + 1 :])
     for flag in ("--grid", "--draw"):
@@ -76,7 +74,7 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
 
 
 def sweep(options: SweepOptions, words: Sequence[str]) -> int:
-    """Runs the trials that are missing; 1 where one has failed."""
+    """Runs the missing trials; returns 1 if a trial has failed."""
     plan = design_sweep(options, words)
     slots = {slot.number: slot for slot in plan.slots()}
     configs = plan.configs()
@@ -93,7 +91,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     for config in configs:
         prepare(config)
     tag = saved_attributes(out)["tag"] if options.resume else new_tag()
-    end_tagged(tag, _STOP_TIMEOUT_S)  # what a killed part of the sweep has left
+    end_tagged(tag, _STOP_TIMEOUT_S)  # leftovers of a killed part of the sweep
     out.mkdir(parents=True, exist_ok=True)
     kept = to_tree(options) | {"resume": None, "out": None, "retry": False}
     search = Search(out, plan, lower_is_better(metric), {"options": kept, "words": list(words), "tag": tag})
@@ -164,7 +162,7 @@ def _out(options: SweepOptions) -> Path:
 
 
 def _together(plan: SweepDesign, configs: Iterable[Any]) -> int:
-    """How many trials run together: where they join a cluster, or scaling is measured, one unless more are asked for."""
+    """Number of trials that run together: one unless more are asked for, if they join a cluster or scaling is measured."""
     from graphmill.cluster.ray.session import joins_a_cluster
 
     options = plan.options

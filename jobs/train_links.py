@@ -1,4 +1,4 @@
-"""Trains a model to tell which nodes of a graph are joined: on its edges, scored on links that were held out when it was ingested.
+"""Trains a model to tell which nodes of a graph are joined: on its edges, scored on links that were held out at ingestion.
 
     python jobs/train_links.py                                            GECO on the embedded synthetic graph
     python jobs/ingest.py edges.csv graphs/mine --edge-list.features x.npy --links.valid 0.05 --links.test 0.1

@@ -1,4 +1,4 @@
-"""Trains a model on the nodes of one graph: in this process where that is enough, else by Ray's workers behind partition servers.
+"""Trains a model on the nodes of one graph: in this process if that is enough, else by Ray's workers behind partition servers.
 
     python jobs/train_nodes.py                                          GECO on the embedded synthetic graph
     python jobs/train_nodes.py --model primphormer --data path/or/url   a graph prepared by jobs/ingest.py

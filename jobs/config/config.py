@@ -90,8 +90,8 @@ class NodeDataOptions:
     """An edge of weight w counts as w parallel edges in the model's sums over neighbors and walks. auto: the model reads the graph's weights, unless
     --sampler.scheme weight draws by them."""
     standardise: Literal["auto", "yes", "no"] = "auto"
-    """Standardise columns of node features by mean and deviation of the training rows, and with --data.edge_features columns of edge features by those of all
-    edges. The model and the features-only baseline read them so. auto: columns whose scale is far from 1 (root mean square of the nonzero numbers above
+    """Standardise columns of node features by mean and deviation of the training rows, and with --data.edge_features columns of edge features by mean and
+    deviation of all edges. The model and the features-only baseline read them so. auto: columns whose scale is far from 1 (root mean square of the nonzero numbers above
     10, or a hundredth of the other columns'; a mean 100 deviations from 0); yes: all columns."""
     category_width: Count = 16
     """Width of the trainable rows of categories, for columns that ingestion embedded (--edge-list.embedding-columns). A node's rows are added up and appended to
@@ -152,7 +152,7 @@ class NodeEvaluationOptions:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the weights of the best validation are kept, not those of the last epoch."""
+        """Whether the weights of the best validation are kept, not the last epoch's."""
         return self.estimate is None or self.select_by == "estimate"
 
     @property

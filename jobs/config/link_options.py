@@ -1,4 +1,4 @@
-"""Options of a run on links, in addition to those of its model and its sampler."""
+"""Options of a run on links, in addition to its model's and its sampler's."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

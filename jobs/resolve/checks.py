@@ -156,13 +156,13 @@ def _shards_hear_their_neighbors(config: RunConfig) -> str | None:
 def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
     if not config.embeddings.width:
         return None
-    beside = {
+    conflicts = {
         "--run.parallel graph": config.run.parallel == "graph",
         "--fit.ema_decay": config.fit.ema_decay is not None,
         "--fit.start_from": config.fit.start_from is not None,
         "--baseline": bool(config.baseline.models),
     }
-    for flag, is_set in beside.items():
+    for flag, is_set in conflicts.items():
         if is_set:
             return f"width: a table of embeddings goes without {flag}, got both; leave out one of them"
     from graphmill.cluster.runs.run_store import RunStore  # loads pyarrow

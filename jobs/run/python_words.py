@@ -13,7 +13,7 @@ from graphmill.core.errors import GraphmillError, UsageError
 from graphmill.jobs.cli.typed_commands import is_command, python_option, python_text
 from graphmill.jobs.config.reader import Words, convert, leaves
 
-# A command in a message, which stays; or a flag with the words behind it.
+# A command in a message, which stays; or a flag with the words after it.
 _FLAGS = re.compile(
     r"(?:graphmill [a-z]|pip |python )[^;,)`]*|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)((?: (?!-)[\w.+-]*\w)*)"
 )
@@ -117,7 +117,7 @@ def _of_ingestion(call: str) -> _Speller:
 
 
 def _value(words: Sequence[str], hint: Any) -> tuple[Any, int]:
-    """(the value at the beginning of these words, how many of them it is). Prose is no value: free text is `...`, and so is no value."""
+    """(the value at the beginning of these words, the number of its words). Prose is no value; `...` and 0: there is no value, or free text."""
     if hint is bool:
         return (words[0] == "yes", 1) if words[:1] in (["yes"], ["no"]) else (True, 0)
     arguments = [one for one in get_args(hint) if one not in _FREE]

@@ -159,7 +159,9 @@ def train(
     """
     if quiet:
         with progress.quiet():
-            return train(*words, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, **said)
+            return train(
+                *words, kind=kind, recipe=recipe, resume=resume, allow_import=allow_import, quiet=False, **said
+            )
     from graphmill.cluster.process.random_state import own_random_state
     from graphmill.jobs.records.run_record import read_run
 
@@ -296,7 +298,7 @@ _SWITCHES_HELP = (
     Option(
         "allow_import",
         "",
-        "Import the kind, model, sampler or task of its own that a resumed run, or a recipe outside this folder, names.",
+        "Import the user's own kind, model, sampler or task that a resumed run, or a recipe outside this folder, names.",
     ),
 )
 
