@@ -49,11 +49,11 @@ def main() -> int | None:
 
 def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
     """Scores, status and costs that either run has."""
-    of = [
+    sides = [
         {**run_facts(each), **{name: each.summary[name] for name in _COSTS if name in each.summary}}
         for each in (one, other)
     ]
-    return [(name, of[0].get(name, ""), of[1].get(name, "")) for name in {**of[0], **of[1]}]
+    return [(name, sides[0].get(name, ""), sides[1].get(name, "")) for name in {**sides[0], **sides[1]}]
 
 
 def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:

@@ -124,8 +124,10 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     except ConfigError as error:
         yield Finding("ray", "fail", str(error))
         return
-    how = "started" if session.is_ours else f"cluster at {session.address} reached"
-    yield Finding("ray", "ok", f"{how} in {started:.1f} s, {len(reports)} of its nodes answered after {seconds:.1f} s")
+    reached = "started" if session.is_ours else f"cluster at {session.address} reached"
+    yield Finding(
+        "ray", "ok", f"{reached} in {started:.1f} s, {len(reports)} of its nodes answered after {seconds:.1f} s"
+    )
     if elsewhere:
         yield Finding(
             "ports", "warn", f"other machines can connect to {', '.join(elsewhere)}; close these by a firewall"

@@ -136,10 +136,10 @@ def _share_found(faiss: Any, index: Any) -> tuple[int, float]:
 
     stored = faiss.downcast_index(index.storage)
     rows = np.arange(0, index.ntotal, max(1, index.ntotal // _CHECKED))[:_CHECKED]
-    some = np.stack([stored.reconstruct(int(row)) for row in rows])
+    sample = np.stack([stored.reconstruct(int(row)) for row in rows])
     count = min(_NEAREST, index.ntotal)
-    nearest, found = (searched.search(some, count)[0] for searched in (stored, index))
-    is_as_near = np.isclose(nearest, found, rtol=1e-5, atol=1e-6)
+    nearest, by_index = (searched.search(sample, count)[0] for searched in (stored, index))
+    is_as_near = np.isclose(nearest, by_index, rtol=1e-5, atol=1e-6)
     return count, float(is_as_near.mean())
 
 
@@ -152,7 +152,7 @@ def _write(faiss: Any, index: Any, ids: list["pa.ChunkedArray"], out: Path) -> N
 
     with whole_folder(out) as made:
         faiss.write_index(index, str(made / INDEX))
-        column = pa.chunked_array([chunk for some in ids for chunk in some.chunks])
+        column = pa.chunked_array([chunk for columns in ids for chunk in columns.chunks])
         pq.write_table(pa.table({"id": column}), made / IDS)
 
 

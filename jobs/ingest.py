@@ -448,16 +448,16 @@ def describe(graphs: "StoredGraphs", *, molecules: bool) -> str:
     import numpy as np
 
     manifest = graphs.manifest
-    what = f"graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} directed edges"
+    counts = f"graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} directed edges"
     if molecules:
-        what = f"molecules, {manifest.num_nodes:,} atoms, {manifest.num_edges // 2:,} bonds"
+        counts = f"molecules, {manifest.num_nodes:,} atoms, {manifest.num_edges // 2:,} bonds"
     parts = []
     for name in graphs.split_names:
         members = graphs.split(name)
         missing = int(np.isnan(graphs.target[members]).any(axis=1).sum()) if graphs.target_names else 0
         parts.append(f"{name} {len(members):,}" + (f" ({missing:,} without target)" if missing else ""))
     return (
-        f"{manifest.name}: {manifest.num_graphs:,} {what} "
+        f"{manifest.name}: {manifest.num_graphs:,} {counts} "
         f"in {manifest.num_shards} shard(s)\nsplit: {', '.join(parts) or 'none'}; "
         + (
             f"labelled: {manifest.labelled}"
@@ -475,8 +475,8 @@ def rejected(graphs: "StoredGraphs") -> str:
         return "rejected: none"
     file = graphs.manifest.files[REJECTS_NAME].path
     parts = graphs.manifest.provenance.get("rejected")
-    of = f" ({parts})" if parts else ""
-    lines = [f"rejected: {graphs.manifest.num_rejected:,} rows{of}, listed in {graphs.url}/{file}; the first:"]
+    by_part = f" ({parts})" if parts else ""
+    lines = [f"rejected: {graphs.manifest.num_rejected:,} rows{by_part}, listed in {graphs.url}/{file}; the first:"]
     lines += [f"  line {each.line}: {each.reason}: {each.text[:60]}" for each in graphs.rejects()[:_REASONS_SHOWN]]
     return "\n".join(lines)
 

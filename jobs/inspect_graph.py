@@ -153,7 +153,9 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
             part.manifest.measured,
             measure(part, graph.nodes(relation.source).offsets),
         )
-        columns = [name for name, there in (("ids", row.has_edge_id), ("weights", row.has_edge_weight)) if there]
+        columns = [
+            name for name, is_stored in (("ids", row.has_edge_id), ("weights", row.has_edge_weight)) if is_stored
+        ]
         columns += [f"{row.edge_feature_dim} features"] if row.edge_feature_dim else []
         of_one_type = (
             f", {_symmetry(measured)}, {measured.num_self_loops:,} self-loops"
@@ -196,8 +198,8 @@ def describe_set(graphs: "StoredGraphs") -> list[tuple[str, str]]:
         text = f"{manifest.num_graphs - known:,} graphs without"
         training = dict(zip(manifest.split_names, measured.parts[1:], strict=True)).get("train")
         if training is not None and training.targets[column].mean is not None:
-            of = training.targets[column]
-            text += f"; training: mean {of.mean:.6g}, standard deviation {of.std:.6g}"
+            target = training.targets[column]
+            text += f"; training: mean {target.mean:.6g}, standard deviation {target.std:.6g}"
         lines.append((name, text))
     rejected = f"{manifest.num_rejected:,} rows of the source" if manifest.num_rejected else ""
     lines += [("rejected", rejected), *_stored(manifest, f", {counted(manifest.num_shards, 'shard')}")]
@@ -245,8 +247,8 @@ def _relations(manifest: "Manifest") -> str:
     """The first relations of a knowledge graph; else empty."""
     if not manifest.relations:
         return ""
-    some = ", ".join(manifest.relations[:_RELATIONS_SHOWN])
-    return f"{len(manifest.relations)}: {some}{' …' if len(manifest.relations) > _RELATIONS_SHOWN else ''}"
+    first = ", ".join(manifest.relations[:_RELATIONS_SHOWN])
+    return f"{len(manifest.relations)}: {first}{' …' if len(manifest.relations) > _RELATIONS_SHOWN else ''}"
 
 
 def _links(manifest: "Manifest") -> str:
@@ -261,8 +263,8 @@ def _links(manifest: "Manifest") -> str:
             " pairs that are none": links.negatives[code],
             " negatives of their own": links.listed[code],
         }
-        told = [f"{count:,}{what}" for what, count in counts.items() if count]
-        parts += [f"{name} {', '.join(told)}"] if told else []
+        texts = [f"{count:,}{kind}" for kind, count in counts.items() if count]
+        parts += [f"{name} {', '.join(texts)}"] if texts else []
     return f"held out: {'; '.join(parts) or 'none'}"
 
 
@@ -331,11 +333,11 @@ def _split_lines(measured: "GraphStatistics") -> list[tuple[str, str]]:
     ]
     # Published sets of splits mostly have one size.
     lines = [("split", f"{times} sets, each {text}" if times > 1 else text) for text, times in Counter(texts).items()]
-    for of, name in (("", "homophily"), ("weight of the ", "weighted_homophily")):
+    for weighted, name in (("", "homophily"), ("weight of the ", "weighted_homophily")):
         known = [share for split in measured.splits if (share := getattr(split, name)) is not None]
         if known:
             shares = f"{min(known):.1%}" if len(known) == 1 else f"{min(known):.1%} to {max(known):.1%}"
-            lines.append(("homophily", f"{shares} of the {of}edges between training nodes join equal classes"))
+            lines.append(("homophily", f"{shares} of the {weighted}edges between training nodes join equal classes"))
     for target in (split.training_target for split in measured.splits):
         if target and target.mean is not None:
             lines.append(("training", f"mean {target.mean:.6g}, standard deviation {target.std:.6g}"))

@@ -88,7 +88,7 @@ def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tabl
     with own_random_state("predicting"), subject.here() as served:
         spec, (pieces, ids) = _Prediction(config, finished, subject).split(served, workers)
         predictor = Predictor(spec, PredictionFolder(""), ids[:0], "cuda" if config.device == "gpu" else "cpu")
-        made = [predictor.rows(*some) for some in plan_passes(pieces, spec.splits)]
+        made = [predictor.rows(*batches) for batches in plan_passes(pieces, spec.splits)]
     return spec, pieces, Tables({piece.name: table for tables in made for piece, table in tables.items()})
 
 
@@ -108,14 +108,14 @@ def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
 
 def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
     """As `Run.embeddings`. Raises ConfigError for an unknown id."""
-    ids, found = rows(PredictConfig(run.path, "", embeddings=True))
+    ids, states = rows(PredictConfig(run.path, "", embeddings=True))
     if nodes is None:
-        return found
+        return states
     place = {name: number for number, name in enumerate(ids)}
-    wanted = nodes.tolist() if hasattr(nodes, "tolist") else list(nodes)
-    if unknown := [name for name in wanted if name not in place]:
+    names = nodes.tolist() if hasattr(nodes, "tolist") else list(nodes)
+    if unknown := [name for name in names if name not in place]:
         raise ConfigError(f"nodes: expected ids of the run's data, got {unknown[0]}")
-    return found[[place[name] for name in wanted]]
+    return states[[place[name] for name in names]]
 
 
 def _predict(config: PredictConfig) -> int:
@@ -311,15 +311,15 @@ def _print_summary(config: PredictConfig, finished: "Run", subject: "Prediction"
     for split, values in summary["scores" if estimate is None else "estimates"].items():
         if metric not in values:
             continue
-        told, score = finished.scores.get(split) if same else None, rounded(values[metric])
-        if told is None:
+        of_run, score = finished.scores.get(split) if same else None, rounded(values[metric])
+        if of_run is None:
             note = ""
-        elif told == values[metric]:
+        elif of_run == values[metric]:
             note = ", as in the run's summary"
         else:
             kind = "" if finished.estimate == estimate else " (estimate)" if finished.estimate else " (exact)"
-            off = f", {values[metric] - told:.1g} away" if rounded(told) == score else ""
-            note = f"; the run's summary has {rounded(told)}{kind}{off}"
+            off = f", {values[metric] - of_run:.1g} away" if rounded(of_run) == score else ""
+            note = f"; the run's summary has {rounded(of_run)}{kind}{off}"
         print(f"{split} {named} {score} over {values['count']:,.0f}{note}")
     if estimate is not None:
         print(f"estimate: {estimate}, as the run was scored; so are the predictions")

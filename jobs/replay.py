@@ -145,14 +145,14 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     checkpoints = checkpoints_of(RunStore(path))
     inputs, table = batches.data.collate(batch), batches.resolved.config.embeddings
     weights = "those that training began with: no checkpoint at or before this batch is kept"
-    with checkpoints.newest([], (batch.epoch, step)) as found:
-        if found is not None:
-            name, folder = found
+    with checkpoints.newest([], (batch.epoch, step)) as checkpoint:
+        if checkpoint is not None:
+            name, folder = checkpoint
             load_weights(folder / "model.safetensors", model)
             behind = "" if load_state(folder).position == (batch.epoch, step) else ", which is earlier than the batch"
             weights = f"of {name}{behind}"
         if table.width:
-            rows = SavedTable(None if found is None else found[1], table.width, fit.seed, "rows")
+            rows = SavedTable(None if checkpoint is None else checkpoint[1], table.width, fit.seed, "rows")
             inputs = next(embedded([inputs], rows.read, table.node_types))
     target = batches.data.target(inputs)
     row_weight = root_weights(inputs)
@@ -195,8 +195,10 @@ def _watch(name: str, outputs: list[tuple[str, str]]) -> Any:
         if isinstance(output, torch.Tensor) and output.is_floating_point() and output.numel():
             value = output.detach().double()
             bad = int((~torch.isfinite(value)).sum())
-            told = f"root mean square {float(value.square().mean().sqrt()):.4g}, largest {float(value.abs().max()):.4g}"
-            outputs.append((name, f"{list(output.shape)} {told}" + (f", {bad:,} not finite" if bad else "")))
+            figures = (
+                f"root mean square {float(value.square().mean().sqrt()):.4g}, largest {float(value.abs().max()):.4g}"
+            )
+            outputs.append((name, f"{list(output.shape)} {figures}" + (f", {bad:,} not finite" if bad else "")))
 
     return hook
 

@@ -48,10 +48,10 @@ def list_runs(folder: str) -> list[dict[str, object]]:
         raise ConfigError(
             f"{folder}: expected a folder of runs, found none; give the folder that --run.dir names"
         ) from None
-    found = [f"{folder.rstrip('/')}/{name}" for name in names if filesystem.exists(f"{path}/{name}/config.json")]
-    if not found:
+    places = [f"{folder.rstrip('/')}/{name}" for name in names if filesystem.exists(f"{path}/{name}/config.json")]
+    if not places:
         raise ConfigError(f"{folder}: expected runs in this folder, found none; give the folder that --run.dir names")
-    return [_row(place) for place in found]
+    return [_row(place) for place in places]
 
 
 def _row(place: str) -> dict[str, object]:
@@ -106,8 +106,8 @@ def select_rows(rows: Sequence[dict[str, object]], sort: str, where: Sequence[st
     return sorted(kept, key=lambda row: _rank(row[column]), reverse=sort.startswith("-"))
 
 
-def _is(value: object, wanted: str) -> bool:
-    return str(value).startswith(wanted[:-1]) if wanted.endswith("*") else str(value) == wanted
+def _is(value: object, pattern: str) -> bool:
+    return str(value).startswith(pattern[:-1]) if pattern.endswith("*") else str(value) == pattern
 
 
 def _rank(value: object) -> tuple[bool, float, str]:

@@ -51,14 +51,14 @@ def end_tagged(tag: str, timeout_s: float) -> None:
     import psutil
 
     tagged = _tagged(tag)
-    ids, told = {one.pid for one in tagged}, []
-    for one in tagged:
+    ids, ended = {process.pid for process in tagged}, []
+    for process in tagged:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if one.ppid() not in ids:  # it ends the others
-                one.terminate()
-                told.append(one)
+            if process.ppid() not in ids:  # it ends the others
+                process.terminate()
+                ended.append(process)
     try:
-        psutil.wait_procs(told, timeout=timeout_s)
+        psutil.wait_procs(ended, timeout=timeout_s)
         psutil.wait_procs(tagged, timeout=_LEAVE_TIMEOUT_S)
     finally:  # also if a second Ctrl-C ends the wait
         kill_tagged(tag)
@@ -69,9 +69,9 @@ def kill_tagged(tag: str) -> None:
     import psutil
 
     left = _tagged(tag)
-    for one in left:
+    for process in left:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            one.kill()
+            process.kill()
     psutil.wait_procs(left, timeout=_LEAVE_TIMEOUT_S)
 
 
@@ -79,8 +79,8 @@ def _tagged(tag: str) -> list["psutil.Process"]:
     import psutil
 
     tagged = []
-    for one in psutil.process_iter():
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if one.environ().get(_TAG, "").startswith(tag) and one.status() != psutil.STATUS_ZOMBIE:
-                tagged.append(one)
+            if process.environ().get(_TAG, "").startswith(tag) and process.status() != psutil.STATUS_ZOMBIE:
+                tagged.append(process)
     return tagged

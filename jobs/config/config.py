@@ -309,7 +309,9 @@ class RunConfig:
 
     def diff(self, other: "RunConfig") -> dict[str, tuple[Any, Any]]:
         """(value here, value there) of each option that differs, by its path; "auto": the run chooses it; None: this configuration has no such option."""
-        here, there = (one.options() | {"kind": one.kind} | dict.fromkeys(one.open, AUTO) for one in (self, other))
+        here, there = (
+            config.options() | {"kind": config.kind} | dict.fromkeys(config.open, AUTO) for config in (self, other)
+        )
         pairs = {path: (here.get(path), there.get(path)) for path in here | there}
         return {path: pair for path, pair in pairs.items() if pair[0] != pair[1] or (path in here) != (path in there)}
 
@@ -414,7 +416,7 @@ def _take_open(
     rules: Iterable[str], group: str, options_type: type, tree: Tree, *, is_automatic: bool
 ) -> tuple[Tree, set[str]]:
     """(the group's tree without its open options, the open options): options with a rule that are set to auto, or not set."""
-    found, known = set(), leaves(options_type)
+    left_open, known = set(), leaves(options_type)
     for path in rules:
         inner = path.removeprefix(f"{group}.")
         if inner == path or inner not in known:
@@ -422,8 +424,8 @@ def _take_open(
         value, rest = take(options_type, tree, inner)
         if value in (AUTO, Words([AUTO])) or (value is MISSING and is_automatic):
             tree = rest
-            found.add(path)
-    return tree, found
+            left_open.add(path)
+    return tree, left_open
 
 
 def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, Any], left_open: Collection[str]) -> Any:
@@ -605,12 +607,12 @@ def _recipe_file(path: str) -> Path:
 
 def own_code(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(option, import path) of all user code that a tree names."""
-    found: list[tuple[str, Any]] = [(group, _split(tree.get(group, {}))[0]) for group in ("kind", *_COMPONENTS)]
+    named: list[tuple[str, Any]] = [(group, _split(tree.get(group, {}))[0]) for group in ("kind", *_COMPONENTS)]
     for path in _OWN_CODE:
         group, _, name = path.partition(".")
         value = part.get(name) if isinstance(part := tree.get(group), Mapping) else None
-        found += [(path, each) for each in (value if isinstance(value, list | tuple) else [value])]
-    return [(path, each) for path, each in found if isinstance(each, str) and ":" in each]
+        named += [(path, each) for each in (value if isinstance(value, list | tuple) else [value])]
+    return [(path, each) for path, each in named if isinstance(each, str) and ":" in each]
 
 
 def check_code(

@@ -157,10 +157,10 @@ class Setting:
             return f"few labels: {few}"
         if graph.homophily is None:
             return "neighbors taken to be alike: few edges join training nodes, labels are several or numbers, or the graph is not made yet"
-        told = f"neighbors {'are' if self.kind == 1 else 'are not'} alike: homophily {graph.homophily:.2f} beyond the classes' shares"
+        alike = f"neighbors {'are' if self.kind == 1 else 'are not'} alike: homophily {graph.homophily:.2f} beyond the classes' shares"
         if self.kind < 3:
-            return told
-        return f"{told}, {few} and {graph.num_features:,} features"
+            return alike
+        return f"{alike}, {few} and {graph.num_features:,} features"
 
 
 Rule = Callable[[Setting], Choice]
@@ -178,11 +178,11 @@ def choose(
     Raises ConfigError if `fit.steps` cannot be turned into epochs.
     """
     known, chosen = dict(options), dict[str, Choice]()
-    wanted = set(open_options) | ({"fit.epochs"} if options.get("fit.steps") is not None else set())
-    for path in wanted:
+    left_open = set(open_options) | ({"fit.epochs"} if options.get("fit.steps") is not None else set())
+    for path in left_open:
         known.pop(path, None)
     for path, rule in RULES.items():
-        if path in wanted:
+        if path in left_open:
             at = Setting(graph, micro_batches, known, recipe or {})
             chosen[path] = _as_in_recipe(path, at) if at.keeps_recipe and path not in _BESIDE_A_RECIPE else rule(at)
             known[path] = chosen[path].value
@@ -209,8 +209,8 @@ def num_batches(at: Setting) -> int | None:
         # A graph with fewer training nodes than micro-batches is refused elsewhere.
         return num_root_batches(max(graph.num_train, micro_batches), at["sampler.batch_size"], micro_batches)
     if sampler == "saint":
-        wanted = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
-        return ceil(wanted / micro_batches) * micro_batches
+        num_samples = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
+        return ceil(num_samples / micro_batches) * micro_batches
     if sampler == "graph-batches" and at["sampler.max_graphs"]:
         # A lower bound: graphs of other sizes, and graphs beyond a budget, need separate batches.
         return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * micro_batches)) * micro_batches
@@ -339,18 +339,18 @@ def _num_chunks(at: Setting) -> Choice:
         return Choice(None, f"the graph's {at.graph.num_partitions} partitions")
     if at["run.parallel"] == "graph":
         return Choice(None, "the whole graph is the one batch (--run.parallel graph)")
-    wanted = ceil(nodes / _ONE_BATCH)
+    num_chunks = ceil(nodes / _ONE_BATCH)
     if at["sampler.cut"] == "within":
-        each = ceil(wanted / at.graph.num_partitions)
+        each = ceil(num_chunks / at.graph.num_partitions)
         return Choice(
             each * at.graph.num_partitions, f"{nodes:,} nodes in {at.graph.num_partitions} partitions, {each} of each"
         )
-    if at.keeps_recipe and wanted <= DEFAULT_CHUNKS:  # each edge of a chunk is a token of TokenGT
+    if at.keeps_recipe and num_chunks <= DEFAULT_CHUNKS:  # each edge of a chunk is a token of TokenGT
         return Choice(max(DEFAULT_CHUNKS, least), "the default recipe's chunks")
-    if wanted <= 1:
+    if num_chunks <= 1:
         shared = f"; each of a step's {at.micro_batches} micro-batches takes it whole, for its share of the training nodes: more workers save no time"
         return Choice(least, f"{nodes:,} nodes are one batch{shared if at.micro_batches > 1 else ''}")
-    return Choice(max(wanted, least), f"{nodes:,} nodes, at most {_ONE_BATCH:,} in a chunk")
+    return Choice(max(num_chunks, least), f"{nodes:,} nodes, at most {_ONE_BATCH:,} in a chunk")
 
 
 def _epochs(at: Setting) -> Choice:
@@ -364,10 +364,10 @@ def _epochs(at: Setting) -> Choice:
         return Choice(least or 40, "the sampler does not say how many batches an epoch has")
     steps = asked or (_SET_STEPS if at.graph.is_set else (1000, 500, 1000, 1000)[at.kind])
     why = f"{at.graph.num_train:,} training graphs" if at.graph.is_set else at.why
-    told = f"{steps:,} steps ({why})" if asked is None else f"--fit.steps {steps:,}"
+    target = f"{steps:,} steps ({why})" if asked is None else f"--fit.steps {steps:,}"
     if each * least >= steps:
-        return Choice(least, f"the recipe's epochs, at least {told}, {each:,} in an epoch")
-    return Choice(ceil(steps / each), f"{told}, {each:,} in an epoch")
+        return Choice(least, f"the recipe's epochs, at least {target}, {each:,} in an epoch")
+    return Choice(ceil(steps / each), f"{target}, {each:,} in an epoch")
 
 
 def _warmup_epochs(at: Setting) -> Choice:
@@ -399,9 +399,9 @@ def _patience(at: Setting) -> Choice:
         return Choice(None, "scores are estimates, which choose no epoch")
     # A schedule that ends with the last epoch still improves late.
     least = 10 if at.keeps_recipe else 5
-    wanted = ceil(steps / each)
-    told = f"about {steps} steps" if wanted >= least else f"the fewest validations, one each {each:,} steps,"
-    return Choice(max(least, wanted), f"{told} without a better score")
+    validations = ceil(steps / each)
+    span = f"about {steps} steps" if validations >= least else f"the fewest validations, one each {each:,} steps,"
+    return Choice(max(least, validations), f"{span} without a better score")
 
 
 def _local(rule: Rule, paper: Any) -> Rule:

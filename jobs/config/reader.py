@@ -116,15 +116,15 @@ def as_words(value: object, name: str) -> Any:
     """A Python value of the option `name` as words of a command line, or a mapping's values as words by name. Raises UsageError for a value that no command
     line can say."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: as_words(one, f"{name}.{key}") for key, one in value.items()}
+        return {key: as_words(item, f"{name}.{key}") for key, item in value.items()}
     words = Words()
-    for one in value if isinstance(value, list | tuple) else (value,):
-        if one is None or isinstance(one, bool):
-            words.append(shown(one))
-        elif isinstance(one, str | numbers.Real | os.PathLike):
-            words.append(str(one))
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if item is None or isinstance(item, bool):
+            words.append(shown(item))
+        elif isinstance(item, str | numbers.Real | os.PathLike):
+            words.append(str(item))
         else:
-            got = f"{type(one).__name__} in a {type(value).__name__}" if one is not value else type(value).__name__
+            got = f"{type(item).__name__} in a {type(value).__name__}" if item is not value else type(value).__name__
             raise UsageError(
                 f"{name}: expected text, a number, True, False, None, a list of them, or a mapping by names, got {got}"
             )
@@ -156,8 +156,8 @@ def build(
         if f.default is MISSING and f.default_factory is MISSING and f.name not in {**values, **(given or {})}
     ]
     if missing:
-        told = " ".join(name.upper() if name in positional else f"--{path}{name}" for name in missing)
-        raise UsageError(f"missing {told}")
+        flags = " ".join(name.upper() if name in positional else f"--{path}{name}" for name in missing)
+        raise UsageError(f"missing {flags}")
     try:
         return kind(**{**(given or {}), **values})
     except ValueError as error:
@@ -204,12 +204,12 @@ def flag_of(name: str, value: Any) -> str:
 def unknown(name: str, known: Mapping[str, str], said_of: str = "") -> UnknownOption:
     """The error of the unknown flag `name`, with the nearest flags. `known`: each flag with its owner, which is empty if the flag can be used here. `said_of`:
     the component that lacks `name`."""
-    told = ""
+    advice = ""
     if owner := known.get(name):
-        told = f"; it belongs to {owner}"
+        advice = f"; it belongs to {owner}"
     elif len(name) < 100 and (near := nearest(name, known)):
-        told = f"; perhaps {' or '.join(f'--{one}' + (known[one] and f' of {known[one]}') for one in near)}"
-    error = UnknownOption(f"unknown option --{name}{said_of and f' of {said_of}'}{told}")
+        advice = f"; perhaps {' or '.join(f'--{flag}' + (known[flag] and f' of {known[flag]}') for flag in near)}"
+    error = UnknownOption(f"unknown option --{name}{said_of and f' of {said_of}'}{advice}")
     error.option = name
     return error
 
@@ -252,7 +252,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
             return () if items == ["none"] else tuple(convert(item, arguments[0], name) for item in items)
         if len(items) != len(arguments):
             raise _refused(name, f"{len(arguments)} values", value)
-        return tuple(convert(item, one, name) for item, one in zip(items, arguments, strict=True))
+        return tuple(convert(item, kind, name) for item, kind in zip(items, arguments, strict=True))
     if origin is Mapping:
         return _mapping(value, arguments[1], name)
     if isinstance(value, Words):
@@ -288,20 +288,21 @@ def _mapping(value: Any, hint: Any, name: str) -> dict[str, Any]:
     if isinstance(value, Mapping) and HEAD in value:  # words laid over a recipe
         value = value[HEAD]
     if isinstance(value, Mapping):
-        return {str(key): convert(one, hint, f"{name}.{key}") for key, one in value.items()}
+        return {str(key): convert(inner, hint, f"{name}.{key}") for key, inner in value.items()}
     words = value if isinstance(value, list | tuple) else [] if value is None else [value]
     pairs = [str(word).partition("=") for word in words if words not in (["none"], ["None"])]
     if not all(key and equals for key, equals, _ in pairs):
         raise _refused(name, "NAME=1,2 for each name", value)
-    return {key: convert(Words(told.split(",")), hint, f"{name} {key}") for key, _, told in pairs}
+    return {key: convert(Words(words_of.split(",")), hint, f"{name} {key}") for key, _, words_of in pairs}
 
 
 def _literal(value: Any, allowed: tuple[Any, ...], name: str) -> Any:
-    for one in allowed:
-        if value == one or (
-            isinstance(value, str) and (value == str(one) or value.replace("-", "_") == str(one).replace("-", "_"))
+    for choice in allowed:
+        if value == choice or (
+            isinstance(value, str)
+            and (value == str(choice) or value.replace("-", "_") == str(choice).replace("-", "_"))
         ):
-            return one
+            return choice
     raise _refused(name, f"one of {', '.join(map(str, allowed))}", value)
 
 
@@ -348,9 +349,9 @@ def to_tree(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {name: to_tree(getattr(value, name)) for name in option_names(type(value))}
     if isinstance(value, tuple | list):
-        return [to_tree(one) for one in value]
+        return [to_tree(inner) for inner in value]
     if isinstance(value, Mapping):
-        return {str(name): to_tree(one) for name, one in value.items()}
+        return {str(name): to_tree(inner) for name, inner in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return str(value) if isinstance(value, Path) else value
@@ -421,7 +422,7 @@ def shown(value: Any) -> str:
 def _metavar(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        named = [_metavar(one).removesuffix("|none") for one in arguments if one is not type(None)]
+        named = [_metavar(argument).removesuffix("|none") for argument in arguments if argument is not type(None)]
         return "|".join([*named, "none"] if type(None) in arguments else named)
     if origin is Literal:
         return "{" + ",".join(map(str, arguments)) + "}"
@@ -434,12 +435,12 @@ def _metavar(hint: Any) -> str:
 
 def field_docs(kind: type) -> dict[str, str]:
     """The string under each field of a dataclass and of its base classes."""
-    told: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if not is_dataclass(one):
+    docs: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not is_dataclass(owner):
             continue
         try:
-            (defined,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+            (defined,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         except (OSError, TypeError):  # a class without a source, such as one made in a notebook
             continue
         for field, under in pairwise(defined.body if isinstance(defined, ast.ClassDef) else []):
@@ -448,5 +449,5 @@ def field_docs(kind: type) -> dict[str, str]:
                 and isinstance(under, ast.Expr)
                 and isinstance(under.value, ast.Constant)
             ):
-                told[ast.unparse(field.target)] = str(under.value.value)
-    return told
+                docs[ast.unparse(field.target)] = str(under.value.value)
+    return docs

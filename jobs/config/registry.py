@@ -351,33 +351,35 @@ def sharding(options: Any) -> str | None:
     `by_destination` and `by_graph`. "roots": each worker computes the subgraphs of its roots, and the model takes no other batches. None: each worker
     computes the whole graph. Raises ConfigError for another word.
     """
-    told = getattr(options, "sharding", None)
-    if told not in ("rows", "roots", None):
-        raise ConfigError(f"{type(options).__name__}.sharding: expected 'rows', 'roots' or None, got {told!r}")
-    return told
+    word = getattr(options, "sharding", None)
+    if word not in ("rows", "roots", None):
+        raise ConfigError(f"{type(options).__name__}.sharding: expected 'rows', 'roots' or None, got {word!r}")
+    return word
 
 
-def named(given: Any, before: Any = None) -> Any:
+def named(value_here: Any, before: Any = None) -> Any:
     """A tree with import paths in place of classes, functions and objects. An object without an import path gets one that holds in this process alone.
 
     `before`: the same place in the tree of a run whose objects these are.
     """
-    if isinstance(given, Mapping):
-        told = before if isinstance(before, Mapping) else {}
-        return {name: named(value, told.get(name)) for name, value in given.items()}
-    if isinstance(given, list | tuple) and type(given) in (list, tuple):
-        olds = [*(before if isinstance(before, list) else ()), *[None] * len(given)]
-        return [named(value, old) for value, old in zip(given, olds, strict=False)]
-    is_object = callable(given) or any(hasattr(given, name) for name in CALLBACKS) or nearest_callback(given)
-    if not is_object or is_dataclass(given):
-        return given
-    name = getattr(given, "__qualname__", type(given).__name__)
-    path = f"{getattr(given, '__module__', None)}:{name}"
-    if getattr(sys.modules.get(path.partition(":")[0]), name, None) is not given:
+    if isinstance(value_here, Mapping):
+        old_tree = before if isinstance(before, Mapping) else {}
+        return {name: named(value, old_tree.get(name)) for name, value in value_here.items()}
+    if isinstance(value_here, list | tuple) and type(value_here) in (list, tuple):
+        olds = [*(before if isinstance(before, list) else ()), *[None] * len(value_here)]
+        return [named(value, old) for value, old in zip(value_here, olds, strict=False)]
+    is_object = (
+        callable(value_here) or any(hasattr(value_here, name) for name in CALLBACKS) or nearest_callback(value_here)
+    )
+    if not is_object or is_dataclass(value_here):
+        return value_here
+    name = getattr(value_here, "__qualname__", type(value_here).__name__)
+    path = f"{getattr(value_here, '__module__', None)}:{name}"
+    if getattr(sys.modules.get(path.partition(":")[0]), name, None) is not value_here:
         old = before.get("name") if isinstance(before, Mapping) else before
         held = old.partition(":")[2] if isinstance(old, str) and old.startswith(f"{OBJECTS}:") else ""
         held = held or re.sub(r"\W", "_", name) + f"_{uuid.uuid4().hex[:8]}"
-        setattr(sys.modules.setdefault(OBJECTS, types.ModuleType(OBJECTS)), held, given)
+        setattr(sys.modules.setdefault(OBJECTS, types.ModuleType(OBJECTS)), held, value_here)
         path = f"{OBJECTS}:{held}"
     GIVEN_HERE.add(path)
     return path
@@ -408,10 +410,10 @@ def origin(path: str) -> Mapping[str, str]:
     package = module.__name__.partition(".")[0]
     names = importlib.metadata.packages_distributions().get(package, [])
     source = inspect.getsourcefile(module)
-    told = {
+    described = {
         "path": path,
         "source_hash": hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else "",
     }
     if names:
-        told |= {"distribution": names[0], "version": importlib.metadata.version(names[0])}
-    return told
+        described |= {"distribution": names[0], "version": importlib.metadata.version(names[0])}
+    return described

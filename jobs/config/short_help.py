@@ -121,9 +121,9 @@ def short_help(options: Sequence[Option], topics: Sequence[str], command: str) -
         flags = groups.get(word) or ([word] if word in known else [flag for flag in known if word in flag])
         if not flags:
             near = nearest(word, dict.fromkeys([*groups, *known], ""))
-            told = f"; perhaps {' or '.join(near)}" if near else ""
+            advice = f"; perhaps {' or '.join(near)}" if near else ""
             raise UsageError(
-                f"--help: expected all, a group or a word of an option's name, got {topic!r}{told}; groups: {', '.join(groups)}"
+                f"--help: expected all, a group or a word of an option's name, got {topic!r}{advice}; groups: {', '.join(groups)}"
             )
         about = headings[word].lines if word in headings and word in groups else []
         picked += ["", *about, *(line for flag in flags for line in known[flag].lines)]

@@ -26,16 +26,16 @@ def with_standard_columns(
     chosen: list[StandardColumn] = []
     names: list[str] = []
     for row in [] if options.standardise == "no" else rows:
-        for of, dim, columns, named in _tables(row, options):
+        for part, dim, columns, named in _tables(row, options):
             if dim and not columns and options.standardise == "yes":
                 raise ConfigError(
                     f"{row.name}: standardise: expected a manifest with the mean and deviation of each column, got none; ingest the data again, or set "
                     "--data.standardise no"
                 )
             odd = have_other_scale(columns) if options.standardise == "auto" else np.ones(len(columns), bool)
-            picked = [k for k in np.flatnonzero(odd).tolist() if (of, k) not in embedded]
-            chosen += [(of, k, columns[k].mean, columns[k].deviation) for k in picked]
-            names += [f"{of} {named[k] if named else k}".strip() for k in picked]
+            picked = [k for k in np.flatnonzero(odd).tolist() if (part, k) not in embedded]
+            chosen += [(part, k, columns[k].mean, columns[k].deviation) for k in picked]
+            names += [f"{part} {named[k] if named else k}".strip() for k in picked]
     if options.standardise == "yes" and not chosen:
         raise ConfigError("standardise: expected columns of numbers, the data has none; leave out --data.standardise")
     return replace(inputs, standard=tuple(chosen), standard_names=tuple(names[:_NAMED]))
@@ -86,6 +86,6 @@ def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
 def standard_choice(inputs: Inputs) -> str:
     """A line about the standardised columns, with names and numbers of the first."""
     named = zip(inputs.standard_names, inputs.standard, strict=False)
-    told = [f"{name}: mean {mean:.4g}, deviation {std:.4g}" for name, (*_, mean, std) in named]
-    told += ["…"] * (len(inputs.standard) > len(told))
-    return f"{counted(len(inputs.standard), 'column')} of features to mean 0 and deviation 1 ({'; '.join(told)})"
+    texts = [f"{name}: mean {mean:.4g}, deviation {std:.4g}" for name, (*_, mean, std) in named]
+    texts += ["…"] * (len(inputs.standard) > len(texts))
+    return f"{counted(len(inputs.standard), 'column')} of features to mean 0 and deviation 1 ({'; '.join(texts)})"

@@ -119,8 +119,8 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
         counted(further, "further split set"): (further > 0 and of_nodes and splits, "--data.split_set"),
     }
     of_any = "--data.edge_weight", "--data.edge_features"
-    told = {name: f" ({option})" if is_plain or option in of_any else "" for name, (_, option) in stored.items()}
-    return [name + told[name] for name, (is_unread, _) in stored.items() if is_unread]
+    options = {name: f" ({option})" if is_plain or option in of_any else "" for name, (_, option) in stored.items()}
+    return [name + options[name] for name, (is_unread, _) in stored.items() if is_unread]
 
 
 def unread(manifest: Manifest, config: RunConfig, inputs: Inputs) -> str:
@@ -132,11 +132,11 @@ def unread(manifest: Manifest, config: RunConfig, inputs: Inputs) -> str:
         "feature": not inputs.edge.empty or inputs.num_relations > 0,
         "time": scheme == "last" or getattr(sampler, "time", "all") != "all",
     }
-    read, told = [name for name, is_used in uses.items() if is_used], dict[str, list[str]]()
+    read, parts_by_column = [name for name, is_used in uses.items() if is_used], dict[str, list[str]]()
     for row in manifest.rows.values():
         for column in unread_columns(row, read, splits=config.links is None):
-            told.setdefault(column, []).append("" if row.part is None else row.part.name)
+            parts_by_column.setdefault(column, []).append("" if row.part is None else row.part.name)
     if inputs.encoding is not None and inputs.edge_weight:
-        told[f"edge weights in {inputs.encoding}, which is of the graph without them"] = []
-    columns = [f"{column} of {', '.join(parts)}" if any(parts) else column for column, parts in told.items()]
+        parts_by_column[f"edge weights in {inputs.encoding}, which is of the graph without them"] = []
+    columns = [f"{column} of {', '.join(parts)}" if any(parts) else column for column, parts in parts_by_column.items()]
     return f"stored and not read by this run: {'; '.join(columns)}" if columns else ""

@@ -19,8 +19,8 @@ def this_machine(asked: WorkerOptions) -> Resources:
 
 def local_session(asked: WorkerOptions, session: SessionOptions) -> SessionOptions:
     """How to reach the session's cluster, else the cluster of the submitted job, else a local Ray for these workers."""
-    there = this_machine(asked)
-    return replace(session, num_cpus=there.cpus, num_gpus=there.gpus)
+    resources = this_machine(asked)
+    return replace(session, num_cpus=resources.cpus, num_gpus=resources.gpus)
 
 
 def known_resources(asked: WorkerOptions, session: SessionOptions) -> Resources | None:
@@ -34,5 +34,5 @@ def known_workers(asked: WorkerOptions, session: SessionOptions, data_bytes: int
 
     Prints the differences to the request. Raises ConfigError if this machine lacks what is asked for.
     """
-    there = known_resources(asked, session)
-    return asked if there is None else place(asked, there, data_bytes)
+    resources = known_resources(asked, session)
+    return asked if resources is None else place(asked, resources, data_bytes)

@@ -215,9 +215,9 @@ def _sums_can_be_corrected(config: RunConfig) -> str | None:
     name = config.model.name
     if name in ("geco", "sage", "gcn", "rsage") and getattr(block, "block", "lcb") not in ("gat", "gated-gcn"):
         return None
-    what = f"{name} with --model.local {block.block}" if name == "geco" and block is not None else name
+    model = f"{name} with --model.local {block.block}" if name == "geco" and block is not None else name
     return (
-        f"corrected: expected a model that sums over neighbors (geco, sage, gcn, rsage), got {what}, which weighs them itself; "
+        f"corrected: expected a model that sums over neighbors (geco, sage, gcn, rsage), got {model}, which weighs them itself; "
         "set --sampler.corrected no"
     )
 

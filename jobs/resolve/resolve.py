@@ -174,19 +174,19 @@ class ResolvedRun:
     @property
     def evaluation(self) -> dict[str, Any]:
         """The options of the sampler of each split."""
-        how = self.config.evaluation
+        evaluation = self.config.evaluation
         if not self.kind.is_one_graph:
-            return {split: how.batches(self._sampler(split, shuffle=False)) for split in SPLITS}
+            return {split: evaluation.batches(self._sampler(split, shuffle=False)) for split in SPLITS}
         if (links := self.config.links) is not None:
-            is_full = how.how == "full"
+            is_full = evaluation.how == "full"
             around = self._on_whole_graph(1)["train"] if is_full else self._sampler("train", shuffle=False)
             return dict(links.scored(around))
         if self.is_full_graph:
             return self._on_whole_graph(1, NUM_BLOCKS, "shard")
-        if how.how == "sampled":
+        if evaluation.how == "sampled":
             return {split: self._sampler(split, shuffle=False) for split in SPLITS}
         blocks = NUM_BLOCKS if sharding(self._model_options) == "rows" and not self.inputs.node_dims else None
-        return self._on_whole_graph(how.chunks, blocks)
+        return self._on_whole_graph(evaluation.chunks, blocks)
 
     def _on_whole_graph(
         self, chunks: int, blocks: int | None = None, alone: Literal["batch", "shard"] = "batch"
@@ -349,8 +349,8 @@ def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[R
     if not choices:
         return config, []
     values = [(path, choice.value) for path, choice in choices.items()]
-    told = [f"--{path} {shown(choice.value)}: {choice.reason}" for path, choice in choices.items()]
-    return config.changed(*values, ("fit.steps", None)), told
+    reasons = [f"--{path} {shown(choice.value)}: {choice.reason}" for path, choice in choices.items()]
+    return config.changed(*values, ("fit.steps", None)), reasons
 
 
 @cache
@@ -380,20 +380,20 @@ def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOpti
             f"workers: expected at most one for each of the {most} micro-batches of a step, got {workers.most}; lower --workers, or begin a "
             "run with a higher --fit.micro_batches"
         )
-    told = f"{counted(most, 'micro-batch')} a step (--fit.micro_batches): {counted(most, 'worker')}"
-    return replace(workers, num_workers=most), told
+    note = f"{counted(most, 'micro-batch')} a step (--fit.micro_batches): {counted(most, 'worker')}"
+    return replace(workers, num_workers=most), note
 
 
 def evaluation_text(config: RunConfig) -> str:
     """All that scores depend on in addition to the weights: scores of different kinds must not compete for the best epoch."""
-    how: Any = config.evaluation
-    if how.how == "full":
-        return f"full, {how.chunks} chunks" + ("" if how.keeps_best else ", the last epoch kept")
+    evaluation: Any = config.evaluation
+    if evaluation.how == "full":
+        return f"full, {evaluation.chunks} chunks" + ("" if evaluation.keeps_best else ", the last epoch kept")
     # Empty fields are left out: older runs, which lack them, compare this text.
     tree = to_tree(config.sampler.options).items()
     later = ("relation_fanouts", "relations")
-    told = ", ".join(f"{name} {value}" for name, value in tree if value or name not in later)
-    return f"sampled, {config.sampler.name}, {told}"
+    text = ", ".join(f"{name} {value}" for name, value in tree if value or name not in later)
+    return f"sampled, {config.sampler.name}, {text}"
 
 
 def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:

@@ -37,14 +37,14 @@ def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
 
 def link_relation(graph: TypedGraph, named: str | None) -> Relation:
     """The relation that a task names, or the relation with held-out links. Raises ConfigError if the graph has no such relation."""
-    found = Relation.of(named) if named is not None else graph.manifest.link_relation
-    if found not in graph.relations:
+    relation = Relation.of(named) if named is not None else graph.manifest.link_relation
+    if relation not in graph.relations:
         listed = ", ".join(map(str, graph.relations))
-        got, do = f"{found or 'none'}", "set --task.relation"
-        if found is None:
+        got, do = f"{relation or 'none'}", "set --task.relation"
+        if relation is None:
             do = "ingest it with --links.relation, --links.valid 0.05 and --links.test 0.1"
         raise ConfigError(f"{graph.url}: expected links held out of a relation, one of {listed}, got {got}; {do}")
-    return found
+    return relation
 
 
 def link_rows(graph: NodeGraph, config: RunConfig) -> StoredGraph:
@@ -155,8 +155,8 @@ def _for_types(config: RunConfig) -> str | None:
         wrong["--relational"] = changed_options(config.relational)
     if not wrong:
         return None
-    told = ", ".join(f"{flag} {value}" for flag, value in wrong.items())
-    return f"expected a typed graph, which {told} {'is' if len(wrong) == 1 else 'are'} for, got a plain one; set another, or leave it out"
+    options = ", ".join(f"{flag} {value}" for flag, value in wrong.items())
+    return f"expected a typed graph, which {options} {'is' if len(wrong) == 1 else 'are'} for, got a plain one; set another, or leave it out"
 
 
 def _for_one_type(config: RunConfig) -> str | None:

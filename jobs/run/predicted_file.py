@@ -29,9 +29,9 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
     """The options with the stored graph or set in place of the file that `graph` names; unchanged if `graph` names no file. Raises as ingestion."""
     path, edges = config.graph, config.edge_list
     if path is None or has_graph(path) or not _is_file(path):
-        given = [name for name, default in FILE_OPTIONS.items() if getattr(config, name) != default]
-        if given:
-            raise ConfigError(f"{given[0]}: expected a file as --graph, got {path or 'no --graph'}; leave it out")
+        options = [name for name, default in FILE_OPTIONS.items() if getattr(config, name) != default]
+        if options:
+            raise ConfigError(f"{options[0]}: expected a file as --graph, got {path or 'no --graph'}; leave it out")
         return config
     if config.plan:
         raise ConfigError(f"{path}: --plan writes nothing, and a file is stored first; ingest it, and plan with that")
@@ -55,10 +55,10 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
             own = open_graph(run.data_url, run.snapshot, kind=PLAIN_OR_TYPED).manifest
             typed, reverse = is_typed(path), config.reverse_edges
             if own.is_typed != (typed and _has_types(path)):
-                wanted = (
+                tables = (
                     "a .yaml file that names tables of several types" if own.is_typed else "tables of one type of nodes"
                 )
-                raise ConfigError(f"{path}: expected {wanted}, as the run's graph has, got others; set --graph")
+                raise ConfigError(f"{path}: expected {tables}, as the run's graph has, got others; set --graph")
             if own.is_typed and reverse == "auto" and own.provenance.get("reverse_edges_added") == "true":
                 reverse = "add"
             learnt = typed or own.feature_columns or own.class_names
@@ -93,7 +93,7 @@ def _is_file(path: str) -> bool:
         path.endswith(_ENDINGS)
         or is_typed(path)
         or any(mark in path for mark in "*?[")
-        or any(one.endswith(_ENDINGS) for one in parts)
+        or any(name.endswith(_ENDINGS) for name in parts)
     )
 
 
@@ -122,15 +122,15 @@ def _digest(run: Run, path: str, config: PredictConfig) -> str:
         (table, ("split_file",)),
     ):
         files |= {role: at for role in roles if (at := options.pop(role)) is not None}
-    told: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "edge_list": edges,
         "table": table,
         "reverse_edges": config.reverse_edges,
         "run": run.weights_hash,
     }
     if not run.is_graph_set:
-        told["earlier"] = open_graph(earlier or run.data_url, kind=PLAIN_OR_TYPED).manifest.content_hash
-    digest = hashlib.sha256(json.dumps(told).encode())
+        identity["earlier"] = open_graph(earlier or run.data_url, kind=PLAIN_OR_TYPED).manifest.content_hash
+    digest = hashlib.sha256(json.dumps(identity).encode())
     for role, name in files.items():
         for each in table_files(name, ("",)):
             filesystem, place = split_url(each.name)

@@ -71,14 +71,14 @@ def _client() -> Any:
 
 def _write(run: Run, folder: Path) -> None:
     # --run.parallel decides the numbers; paths and a cluster's address are this machine's own.
-    told = {name: group for name, group in run.config.items() if name != "ray"}
-    told["run"] = {name: value for name, value in run.config.get("run", {}).items() if name == "parallel"}
+    options = {name: group for name, group in run.config.items() if name != "ray"}
+    options["run"] = {name: value for name, value in run.config.get("run", {}).items() if name == "parallel"}
     summary = {name: value for name, value in run.summary.items() if name not in _OF_A_MACHINE}
     with run.place.at_hand(*run.best_files) as place:
         best = place / run.best
         for source in (best / "model.safetensors", *best.glob("table-*.ids.npy"), *best.glob("table-*.best.npy")):
             (folder / source.name).write_bytes(source.read_bytes())
-        (folder / "config.json").write_text(json.dumps(told, indent=1) + "\n")
+        (folder / "config.json").write_text(json.dumps(options, indent=1) + "\n")
         (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
         write_digests(folder, best)
     (folder / "README.md").write_text(model_card(run))
@@ -127,11 +127,11 @@ def repeating(run: Run) -> str:
     config = read_saved(run.path, "give a finished run's directory", allow_import=True)
     names = {group: getattr(config, group).name for group in ("model", "sampler", "task")}
     usual = read_config(config_tree(config.kind, names)).options()
-    told = config.options()
-    told["data.path"] = run.data_url
+    values = config.options()
+    values["data.path"] = run.data_url
     job = "train_links" if config.links else f"train_{config.kind}" if config.kind in KINDS else "train"
     words = ["graphmill", job, *(["--kind", config.kind] if config.kind not in KINDS else [])]
-    for name, value in (names | {name: value for name, value in told.items() if name not in names}).items():
+    for name, value in (names | {name: value for name, value in values.items() if name not in names}).items():
         if not name.startswith(_NOT_REPEATED) and (name in names or usual.get(name) != value):
             words += [f"--{name}", *shlex.split(shown(value))]
     return shlex.join(words)

@@ -69,12 +69,12 @@ def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: p
     if not named:
         raise ConfigError("--submission: expected predictions of test-dev or test-challenge, found none; set --split")
     for part, rows in named.items():
-        there = np.isin(rows, ids)
-        if lacking := np.isin(rows[~there], graphs.original_id).sum():
+        is_predicted = np.isin(rows, ids)
+        if lacking := np.isin(rows[~is_predicted], graphs.original_id).sum():
             raise ConfigError(f"--submission: {part}: {lacking:,} official rows are not predicted; leave out --split")
         values = np.full(len(rows), mean, np.float32)
-        values[there] = value[np.searchsorted(ids, rows[there])]
-        rejected = len(rows) - there.sum()
+        values[is_predicted] = value[np.searchsorted(ids, rows[is_predicted])]
+        rejected = len(rows) - is_predicted.sum()
         note = f", {rejected:,} of them molecules that ingestion rejected: the training mean {mean:.4f}"
         yield f"y_pred_pcqm4m-v2_{part}.npz", {"y_pred": values}, note if rejected else ""
 

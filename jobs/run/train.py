@@ -106,7 +106,7 @@ def config(
     mappings: list[Mapping[str, object]] = []
     flags: list[str] = []
     for word in words:
-        flag = next((one for one in reversed(flags) if one.startswith("--")), None)
+        flag = next((earlier for earlier in reversed(flags) if earlier.startswith("--")), None)
         if isinstance(word, RunConfig) and not (base or mappings or flags):
             base.append(word)
         elif isinstance(word, Mapping) and flag is None:
@@ -130,7 +130,7 @@ def config(
             whole = merge(whole, nested(path, words_of))
     if base and not whole and not first:
         return base[0]
-    return layered("nodes", [one.tree() for one in base], first, whole, allow_import=allow_import)
+    return layered("nodes", [earlier.tree() for earlier in base], first, whole, allow_import=allow_import)
 
 
 def _saved_by(run: str) -> Tree:

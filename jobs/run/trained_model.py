@@ -123,13 +123,13 @@ class TrainedModel(nn.Module):
         head = getattr(self.network, "head", None)
         if head is None:
             raise ConfigError("embeddings: expected a model with a head, got one without; call it, it returns states")
-        found: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+        inputs_of_head: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, inputs: inputs_of_head.append(inputs[0]))
         try:
             self(x, edge_index, **columns)
         finally:
             handle.remove()
-        return found[0]
+        return inputs_of_head[0]
 
     def attention(self, x: Any, edge_index: Any = None, **columns: Any) -> list[Tensor]:
         """The weights of each layer, [graphs, heads, queries, keys], for the arguments of a call; a stored graph is one batch.
@@ -185,7 +185,7 @@ class TrainedModel(nn.Module):
 
     def _in_units(self, rows: Tensor) -> Tensor:
         if isinstance(self.task, Regression):
-            scale, mean = (rows.new_tensor(of, dtype=torch.float64) for of in (self.task.scale, self.task.mean))
+            scale, mean = (rows.new_tensor(values, dtype=torch.float64) for values in (self.task.scale, self.task.mean))
             return two_axes(rows).double() * scale + mean
         return rows
 
@@ -377,10 +377,10 @@ class TrainedModel(nn.Module):
             raise ConfigError(
                 f"x, edge_index: expected every type and relation of the run's graph, got none of {lacking[0]}"
             )
-        of = {name: columns.get(name) or {} for name in ("node_id", "edge_attr", "edge_weight")}
+        by_part = {name: columns.get(name) or {} for name in ("node_id", "edge_attr", "edge_weight")}
         nodes = {
             name: TypedNodes(
-                node_id=of["node_id"].get(name, torch.arange(len(rows), device=rows.device)),
+                node_id=by_part["node_id"].get(name, torch.arange(len(rows), device=rows.device)),
                 hop=torch.zeros(len(rows), dtype=torch.int16, device=rows.device),
                 x=rows.float() if rows.dim() == 2 and rows.shape[1] else None,
             )
@@ -390,7 +390,7 @@ class TrainedModel(nn.Module):
         for relation in relations:
             source, destination = edge_index[relation].long()
             order = torch.argsort(destination * max(len(nodes[relation.source]), 1) + source, stable=True)
-            attr, weight = (of[name].get(relation) for name in ("edge_attr", "edge_weight"))
+            attr, weight = (by_part[name].get(relation) for name in ("edge_attr", "edge_weight"))
             edges[relation] = TypedEdges(
                 indptr=_starts(destination[order], len(nodes[relation.target])),
                 indices=source[order].int(),

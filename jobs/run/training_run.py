@@ -181,8 +181,8 @@ def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, A
 @results()
 def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions) -> int:
     """Says that the run is finished; returns the exit status of the command that repeats it."""
-    told = f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it"
-    print(spoken_here(told))
+    text = f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it"
+    print(spoken_here(text))
     return end_of_run(summary, require_baselines=run.require_baselines)
 
 
@@ -320,7 +320,7 @@ def train_and_score(
 def _choices_that_hold(run_dir: RunStore, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
     """The choices of the run's beginning, without the options that were set or chosen since."""
     values = config.options()
-    told = (
+    chosen = (
         saved_tree(run_dir.url, "start one without --run.resume", allow_import=True)
         .get("resolved", {})
         .get("chosen", ())
@@ -328,7 +328,7 @@ def _choices_that_hold(run_dir: RunStore, config: RunConfig, newer: Collection[s
     again = {line.partition(" ")[0] for line in newer}
     return tuple(
         line
-        for line in told
+        for line in chosen
         if (flag := line.partition(" ")[0]) not in again
         and flag[2:] in values
         and line.startswith(f"{flag} {shown(values[flag[2:]])}: ")
@@ -360,12 +360,12 @@ def _told_in_full(record: Run) -> dict[str, Any]:
     """The most memory of a rank, every rank's seconds, and all requests to partitions, by their purpose. A single rank's seconds are in the epochs' records."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):
-        of = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
+        totals = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
         for name in COLUMNS:
-            of[name] += sum(event[name])
+            totals[name] += sum(event[name])
     ranks = [
-        {"rank": one.rank, "host": one.host, **{name: round(s, 3) for name, s in one.seconds.items()}}
-        for one in record.ranks
+        {"rank": rank.rank, "host": rank.host, **{name: round(s, 3) for name, s in rank.seconds.items()}}
+        for rank in record.ranks
     ]
     peak = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
     return {**peak, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
@@ -417,9 +417,11 @@ def print_scores(summary: Mapping[str, Any]) -> None:
     by_split = summary.get("all_scores" if estimate is None else "all_estimates", {})
     one_by_one: dict[str, Mapping[str, float]] = {}
     for name in targets[:_MOST_PRINTED]:
-        one_by_one[f"{one} of {name}"] = {split: of.get(f"{one}_{name}", nan) for split, of in by_split.items()}
-        for baseline, of in baselines.items():
-            own = {split: of.get(f"{split}_{one}_{name}", nan) for split in rows[0][1:]}
+        one_by_one[f"{one} of {name}"] = {
+            split: by_name.get(f"{one}_{name}", nan) for split, by_name in by_split.items()
+        }
+        for baseline, by_name in baselines.items():
+            own = {split: by_name.get(f"{split}_{one}_{name}", nan) for split in rows[0][1:]}
             one_by_one[f"{one} of {name}, {baseline}"] = own
     for name, scores in (model | baselines | one_by_one).items():
         figures = [scores.get(split, nan) for split in rows[0][1:]]
