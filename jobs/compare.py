@@ -28,7 +28,7 @@ class CompareConfig:
     """The other run's directory."""
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(CompareConfig, __doc__, ("run", "other"))
     pair = read_run(config.run), read_run(config.other)
     names = ("", *(each.name for each in pair))
@@ -44,7 +44,6 @@ def main() -> int | None:
     if len(both) < len(options):
         alone = [name for name, *values in options if _LACKS in values]
         print(f"\noptions of one of the two alone: {len(alone)}: {', '.join(alone)}")
-    return None
 
 
 def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:

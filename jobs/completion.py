@@ -30,14 +30,13 @@ class CompletionConfig:
     """The shell that reads the script."""
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(CompletionConfig, __doc__, ("shell",))
     try:
         import shtab
     except ImportError as error:
         raise MissingDependencyError(f"completion needs shtab ({error}); pip install shtab") from error
     print(shtab.complete(command_parser(), shell=config.shell))
-    return None
 
 
 def command_parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ class EncodeConfig(EncodingOptions):
     """Compute a stored encoding again, and publish it; the old snapshots stay."""
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(EncodeConfig, __doc__, ("url", "kind"))
     from graphmill.core.errors import ConfigError
     from graphmill.storage.encoding.encode import encode
@@ -58,7 +58,6 @@ def main() -> int | None:
         print(
             f"{options.name}: {did}; {num_bytes / 2**20:,.1f} MiB in snapshot {encoded.manifest.snapshot} of {config.url}"
         )
-    return None
 
 
 if __name__ == "__main__":

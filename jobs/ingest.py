@@ -35,7 +35,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import Count, Size, check_fields, check_options
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.cli.progress import progress, results
-from graphmill.jobs.config.reader import asks_help, complain, option_names, parse, read_words
+from graphmill.jobs.config.reader import complain, option_names, parse, read_words
 from graphmill.storage.format.source import SPLIT_NAMES, SPLITS
 from graphmill.storage.importers.public.data_sets import DATA_SETS
 from graphmill.storage.importers.tables.edge_list_options import EDGE_ENDINGS, ENDINGS_SAID, EdgeListOptions
@@ -481,13 +481,13 @@ def rejected(graphs: "StoredGraphs") -> str:
     return "\n".join(lines)
 
 
-def main() -> int | None:
+def main() -> None:
     sources, named = read_words(sys.argv[1:])
     name = sources[0] if sources else ""
     is_set = name in DATA_SETS and DATA_SETS[name].kind == "graphs"
     kind: type[IngestConfig | IngestMoleculesConfig | IngestSetConfig] = IngestSetConfig if is_set else IngestConfig
     kind = IngestMoleculesConfig if holds_molecules(name) else kind
-    if not asks_help(sys.argv[1:]):
+    if {"--help", "-h"}.isdisjoint(sys.argv[1:]):
         refuse_options_of_one_graph(name, kind, named)
     config = parse(kind, __doc__, ("source", "url"))
     refuse_memory(config.url)
@@ -511,7 +511,6 @@ def main() -> int | None:
         print(
             f"{written}\n{num_bytes / 2**20:,.1f} MiB at {config.url} in {elapsed_s:.1f} s ({count / elapsed_s:,.0f} {unit}/s)\n{more}"
         )
-    return None
 
 
 if __name__ == "__main__":

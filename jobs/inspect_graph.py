@@ -353,7 +353,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.2%}" if whole else "none"
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(InspectConfig, __doc__, ("url",))
     from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
 
@@ -369,7 +369,6 @@ def main() -> int | None:
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         print(f"{name:>{width}}  {value}")
-    return None
 
 
 if __name__ == "__main__":

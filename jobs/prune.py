@@ -76,7 +76,7 @@ def _snapshots(numbers: tuple[int, ...]) -> str:
     return f"{len(numbers)} snapshots ({numbers[0]} to {numbers[-1]})" if numbers else "no snapshot"
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(PruneConfig, __doc__, ("url",))
     older_than_s = parse_duration(config.older_than)
     from graphmill.storage.filesystem.urls import split_url
@@ -87,7 +87,6 @@ def main() -> int | None:
     if not (pruned.kept or pruned.orphans or pruned.held):
         read_manifest(*split_url(config.url), config.url, None, "graphmill ingest <source>")  # says why there is none
     print(describe(config.url, pruned, dry_run=config.dry_run))
-    return None
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class ReportConfig:
     """The page's path: a new file, or an earlier report's; the default is report.html in the run's directory."""
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(ReportConfig, __doc__, ("run",))
     from graphmill.cluster.runs.run_directory import write_atomic
     from graphmill.cluster.runs.run_store import RunStore
@@ -41,14 +41,13 @@ def main() -> int | None:
     if config.out is None and not place.is_local:
         place.write("report.html", page.encode("utf-8", errors="backslashreplace"))
         print(place.below("report.html"))
-        return None
+        return
     target = config.out or place.folder / "report.html"
     try:
         write_atomic(target, page)
     except OSError as error:
         raise ConfigError(f"{target}: cannot write the report ({error.strerror}); choose another --out") from None
     print(target)
-    return None
 
 
 if __name__ == "__main__":

@@ -30,11 +30,10 @@ class RunsConfig:
     """Print the last so many of the sorted runs; 0: all."""
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(RunsConfig, __doc__, ("folder",))
     rows = select_rows(list_runs(config.folder), config.sort, config.where)
     print(text_table([COLUMNS, *([row[name] for name in COLUMNS] for row in rows[-config.limit :])]))
-    return None
 
 
 def list_runs(folder: str) -> list[dict[str, object]]:

@@ -46,7 +46,16 @@ from graphmill.jobs.config.reader import (
     to_tree,
     unknown,
 )
-from graphmill.jobs.config.registry import GIVEN_HERE, KINDS, Component, find_kind, given_of, load, options_class
+from graphmill.jobs.config.registry import (
+    GIVEN_HERE,
+    KINDS,
+    Component,
+    find_kind,
+    given_of,
+    load,
+    options_class,
+    saved_by,
+)
 from graphmill.jobs.config.short_help import Option
 from graphmill.models.relational.options import RelationalConfig
 from graphmill.samplers.methods.registry import OBJECTS
@@ -638,10 +647,7 @@ def _is_own(recipe: Path) -> bool:
 def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> Tree:
     """The tree saved with a run. Raises FormatError if there is none, or one of another version; ConfigError if it names user code and `allow_import` is not
     set."""
-    from graphmill.cluster.runs.run_directory import load_config
-    from graphmill.cluster.runs.run_store import RunStore
-
-    tree = load_config(RunStore(run), advice)
+    tree = saved_by(run, advice)
     if tree.get("format") != FORMAT:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"

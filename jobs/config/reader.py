@@ -78,10 +78,6 @@ def parse(
         complain(str(error))
 
 
-def asks_help(words: Sequence[str]) -> bool:
-    return any(word in ("--help", "-h") for word in words)
-
-
 def complain(message: str) -> NoReturn:
     """Prints what is wrong with the command line, and ends the process with status 2."""
     print(f"error: {message}; --help lists all options", file=sys.stderr)

@@ -385,13 +385,18 @@ def named(value_here: Any, before: Any = None) -> Any:
     return path
 
 
+def saved_by(run: str, advice: str = "start one without --run.resume") -> dict[str, Any]:
+    """The content of a run's config.json, unchecked. Raises FormatError, with the advice, for a folder without one."""
+    from graphmill.cluster.runs.run_directory import load_config  # loads pyarrow
+    from graphmill.cluster.runs.run_store import RunStore
+
+    return load_config(RunStore(run), advice)
+
+
 def give_model(run: str, model: Any) -> None:
     """Puts a model's object in the place of the object that another process gave to the run; None: nothing is given."""
     if model is not None:
-        from graphmill.cluster.runs.run_directory import load_config  # loads pyarrow
-        from graphmill.cluster.runs.run_store import RunStore
-
-        named({"model": model}, load_config(RunStore(run)))
+        named({"model": model}, saved_by(run))
 
 
 def in_this_process(path: str) -> bool:

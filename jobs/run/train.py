@@ -36,7 +36,7 @@ from graphmill.jobs.config.reader import (
     read_words,
     take,
 )
-from graphmill.jobs.config.registry import find_kind, named
+from graphmill.jobs.config.registry import find_kind, named, saved_by
 from graphmill.jobs.config.short_help import Option, show_help, take_topics
 from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, resolve
@@ -122,7 +122,7 @@ def config(
     more = {"kind": kind} if kind is not None else {}
     more |= {"run.resume": resume} if resume is not None else {}
     whole: Tree = {}
-    before = {} if resume is None else _saved_by(resume)
+    before = {} if resume is None else saved_by(resume)
     for tree in (*mappings, flagged, said, more):
         for name, value in tree.items():
             path = str(name).removeprefix("--").replace("-", "_")
@@ -131,14 +131,6 @@ def config(
     if base and not whole and not first:
         return base[0]
     return layered("nodes", [earlier.tree() for earlier in base], first, whole, allow_import=allow_import)
-
-
-def _saved_by(run: str) -> Tree:
-    """The content of a run's config.json, unchecked."""
-    from graphmill.cluster.runs.run_directory import load_config
-    from graphmill.cluster.runs.run_store import RunStore
-
-    return load_config(RunStore(run))
 
 
 def train(
