@@ -62,8 +62,10 @@ class IngestConfig(IngestOptions):
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or a table of edges: .parquet, .arrow, .feather, .csv, .tsv, .txt (also .gz, .bz2, .zst, .xz), .mtx, a folder of part files or a glob, local or at a URL. Of several types of nodes: a `.yaml` file that names tables, or the folder of its `graph.yaml`,
-    `ogbn-mag`, or `synthetic-mag`."""
+    """A stored graph or set of molecules with --place hosts. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`,
+    `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or a table of edges: .parquet,
+    .arrow, .feather, .csv, .tsv, .txt (also .gz, .bz2, .zst, .xz), .mtx, a folder of part files or a glob, local or at a URL. For several types of nodes: a
+    `.yaml` file that names tables, or the folder of its `graph.yaml`, `ogbn-mag`, or `synthetic-mag`."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4

@@ -205,7 +205,7 @@ def _on_ray(
 
 
 def _asked_workers(config: PredictConfig, finished: "Run", subject: "Prediction") -> int | None:
-    """For the full graph the run's number of workers, if this machine, when alone, has the cores: then predictions have the run's bits."""
+    """The run's number of workers for the full graph, if this machine, when alone, has the cores: then predictions have the run's bits."""
     if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
     from graphmill.cluster.ray.session import joins_a_cluster

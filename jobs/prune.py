@@ -53,7 +53,7 @@ def parse_duration(text: str) -> float:
 
 
 def describe(url: str, pruned: "Pruned", *, dry_run: bool) -> str:
-    """What went and what stays, a line for each kind."""
+    """Lines about the deleted and the kept, one for each kind."""
     removed = "would remove" if dry_run else "removed"
     lines = [
         f"{url}: {removed} {_snapshots(pruned.removed)}, {pruned.num_files:,} files, {pruned.num_bytes / 2**20:,.1f} MiB",

@@ -59,7 +59,7 @@ class RunBatches:
     data: "OpenData"
     sampler: "Sampler"
     task: "Task"
-    num_positions: int  # of a step: its micro-batches
+    num_positions: int  # micro-batches of a step
 
 
 def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:

@@ -1,1 +1,1 @@
-"""How a command ends, what it prints, and how a user types it again. Imports: storage, core."""
+"""The end of a command, its output, and how a user types it again. Imports: storage, core."""

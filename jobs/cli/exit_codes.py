@@ -16,7 +16,7 @@ from graphmill.jobs.cli.faults import faults_told
 from graphmill.jobs.cli.progress import quiet_where_asked
 from graphmill.storage.filesystem.mapped_files import why_changed
 
-# For a lost host Ray prints several times its raylet's stack, a page, and a line for each repeated request. The run itself says
+# Ray prints a lost host's stack, a page, several times, and a line for each repeated request. The run itself says
 # which host it is. Ray reads this at its import; the user's value wins.
 _NOT_SHOWN = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "Raylet is terminated|has been marked dead because|There are infinite retries remaining"

@@ -1,4 +1,4 @@
-"""What long work prints: progress as a bar on a terminal, as one line in a notebook, else as a line every few seconds; with `--quiet` the result alone.
+"""The output of long work: progress as a bar on a terminal, as one line in a notebook, else as a line every few seconds; with `--quiet` the result alone.
 
 Errors and warnings are printed on standard error in any case.
 """
@@ -73,7 +73,7 @@ class Progress:
     def _left(self, done: float, total: float | None, now: float) -> str:
         """The time left, at the mean rate so far."""
         self._updates += 1
-        if self._updates <= 2:  # the first announces the start, the second its position
+        if self._updates <= 2:  # the first update announces the start, the second says where it is
             self._first = done, now
         first_done, first_s = self._first
         if total is None or done <= first_done or done >= total:
@@ -102,7 +102,9 @@ def quiet_where_asked() -> Iterator[None]:
     """Takes `--quiet` out of the command line; with it, the block prints its results alone."""
     is_asked = QUIET in sys.argv[1:]
     sys.argv = [word for word in sys.argv if word != QUIET]
-    if not is_asked or program_name() not in _LONG or {"--help", "-h", "--plan"} & set(sys.argv):  # all is result
+    if (
+        not is_asked or program_name() not in _LONG or {"--help", "-h", "--plan"} & set(sys.argv)
+    ):  # all output is result
         yield
         return
     with quiet(keeps_results=True):

@@ -36,7 +36,7 @@ def command_line(name: str, *words: str) -> str:
 
 
 def python_option(flag: str, value: Any) -> str:
-    """How Python says an option: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…` (`...`: a value that is not known)."""
+    """An option in Python's words: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…` (`...`: the value is not known)."""
     if flag == "run.resume" and value != "auto":
         return f"resume={python_text(value)}"
     first, *others = flag.split(".")

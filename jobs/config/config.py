@@ -63,7 +63,7 @@ from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-FORMAT = 2  # of config.json
+FORMAT = 2  # version of config.json
 AUTO = "auto"
 _COMPONENTS = ("model", "sampler", "task")
 # Options that may be import paths.

@@ -1,4 +1,4 @@
-"""What `--help` prints: of many options the usual ones, a line each, and the groups; `--help GROUP`, `--help WORD` and `--help all` the rest."""
+"""The output of `--help`: for many options a line for each usual option, and the groups; `--help GROUP`, `--help WORD` and `--help all` print the rest."""
 
 import re
 import textwrap
@@ -11,7 +11,7 @@ from graphmill.core.public_names import nearest
 
 MOST = 25
 _MOST_LINES = 60  # of options that --help shows in full
-# Of a training; of each command and kind those that it has.
+# Usual options of a training; each command and kind has some of them.
 USUAL = (
     *("plan", "quiet", "data.path", "data.nodes", "data.molecules"),
     *("model", "model.width", "model.num_layers", "model.dropout"),
