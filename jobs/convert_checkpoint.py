@@ -159,9 +159,9 @@ def load_converted(folder: Path) -> "nn.Module":
                 raise FormatError(
                     f"{where}: expected the options of {kind}, found others; convert the checkpoint again"
                 )
-            given = {name: fields.pop(name) for name in options.GIVEN}
-            given |= {name: build(Features, given[name]) for name in ("node", "edge")}
-            model = load(kind)(build(options, fields, given=given))
+            inputs = {name: fields.pop(name) for name in options.GIVEN}
+            inputs |= {name: build(Features, inputs[name]) for name in ("node", "edge")}
+            model = load(kind)(build(options, fields, given=inputs))
             load_weights(folder / "model.safetensors", model)
             return model
     raise FormatError(f"{where}: expected a model of TokenGT or GRIT, found {quoted(described.get('model'))}")

@@ -47,9 +47,7 @@ def main() -> None:
     graph = open_graph(config.url, kind=PLAIN_OR_TYPED)
     started = time.perf_counter()
     with progress(f"encoding {graph.manifest.name}") as bar:
-        encoded, computed = encode(
-            graph, options, lambda stage, done, total: bar.update(done, total, stage), overwrite=config.overwrite
-        )
+        encoded, computed = encode(graph, options, bar.stage, overwrite=config.overwrite)
     num_bytes = sum(entry.num_bytes for entry in encoded.manifest.encodings[options.name].files.values())
     did = f"computed in {time.perf_counter() - started:.1f} s" if computed else "found, nothing to compute"
     if any(row.has_edge_weight for row in graph.manifest.edge_types.values()):

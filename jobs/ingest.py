@@ -361,8 +361,8 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
     )
     if manifest.num_split_sets and manifest.measured.splits:
         sizes = manifest.measured.splits[0].num_nodes
-        told = ", ".join(f"{name} {size:,}" for name, size in zip(SPLIT_NAMES, sizes, strict=True) if size)
-        written += f"; split: {told}" + (
+        split = ", ".join(f"{name} {size:,}" for name, size in zip(SPLIT_NAMES, sizes, strict=True) if size)
+        written += f"; split: {split}" + (
             "" if manifest.label_kind else "; no labels: name them with --edge-list.label-columns"
         )
     held_of = manifest.link_relation
@@ -374,9 +374,9 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
         written += f"; links held out{f' of {held_of}' if manifest.is_typed else ''}: {held_out or 'none'}" + (
             f", {repeated} edges are such, too" if repeated else ""
         )
-    for told in ("triples_in_two_splits", "entities_of_no_training_triple"):
-        if told in manifest.provenance:
-            written += f"\n{told.replace('_', ' ')}: {manifest.provenance[told]}"
+    for fact in ("triples_in_two_splits", "entities_of_no_training_triple"):
+        if fact in manifest.provenance:
+            written += f"\n{fact.replace('_', ' ')}: {manifest.provenance[fact]}"
     advice = f"look at it: graphmill inspect_graph {config.url} --verify"
     if config.source in DATA_SETS and (said := DATA_SETS[config.source].options):
         advice += f"\ntrain on it: graphmill train_nodes --data {config.url} {said}"
@@ -495,17 +495,12 @@ def main() -> None:
     refuse_memory(config.url)
     start_s = time.perf_counter()
     with progress(f"ingesting {config.source}") as bar:
-
-        def report(stage: str, done: int, total: int | None) -> None:
-            # A total is a hint: some sources know their number of edges only roughly.
-            bar.update(done, None if total is None else max(done, total), stage)
-
         if isinstance(config, IngestMoleculesConfig):
-            result = ingest_set(config, report)
+            result = ingest_set(config, bar.stage)
         elif isinstance(config, IngestSetConfig):
-            result = ingest_public_set(config, report)
+            result = ingest_public_set(config, bar.stage)
         else:
-            result = (place_on_hosts if config.place == "hosts" else ingest_graph)(config, report)
+            result = (place_on_hosts if config.place == "hosts" else ingest_graph)(config, bar.stage)
     num_bytes, count, written, more = result
     elapsed_s = time.perf_counter() - start_s
     unit = "edges" if isinstance(config, IngestConfig) else "graphs"

@@ -166,9 +166,7 @@ def _predict(config: PredictConfig) -> int:
                 settings["workers"] = workers.most
             folder.check(settings)  # also for pieces of another device or number of workers
             spec, plan = prediction.split(served, workers)
-            summary = predict_all(
-                spec, folder, settings, plan, crew, lambda stage, done, total: bar.update(done, total, stage)
-            )
+            summary = predict_all(spec, folder, settings, plan, crew, bar.stage)
     _print_summary(config, finished, subject, summary)
     if submission is not None:
         print(*submission(folder.table(), summary["metric"]), sep="\n")

@@ -59,8 +59,9 @@ def test_every_command_has_help(command, monkeypatch, capsys):
     assert "usage" in said.out + said.err
 
 
-def test_the_help_has_a_line_for_each_command(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["graphmill", "--help"])
+@pytest.mark.parametrize("words", [(), ("help",), ("--help",)])
+def test_the_help_has_a_line_for_each_command(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["graphmill", *words])
     gm.main()
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [line.split()[0] for line in lines] == list(gm.COMMANDS)

@@ -60,6 +60,10 @@ class Progress:
             else:
                 self._notebook.update({"text/plain": line}, raw=True)
 
+    def stage(self, name: str, done: float, total: float | None) -> None:
+        """`update` as ingestion, encoding and prediction call it. A total is a hint: some sources know their number of edges only roughly."""
+        self.update(done, None if total is None else max(done, total), name)
+
     @contextmanager
     def part(self, number: int, parts: int, name: str) -> Iterator[None]:
         """Progress inside the block is shown as progress of part `number` of so many, from 0."""

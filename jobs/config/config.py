@@ -599,8 +599,8 @@ def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
         try:
             tree = read_yaml(file)
         except FileNotFoundError:
-            ours = sorted(str(one.relative_to(RECIPES)) for one in RECIPES.rglob("*.yaml"))
-            like = [one for one in ours if Path(base).stem in one] or get_close_matches(base, ours)
+            ours = sorted(str(name.relative_to(RECIPES)) for name in RECIPES.rglob("*.yaml"))
+            like = [name for name in ours if Path(base).stem in name] or get_close_matches(base, ours)
             near = f", such as {' or '.join(like[:3])}" if like else ""
             raise ConfigError(f"{base}: expected a recipe file, found none; recipes/ has ours{near}") from None
         if not isinstance(tree, dict):

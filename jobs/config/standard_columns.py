@@ -47,15 +47,15 @@ def _tables(
     """(type or relation of the rows, number of columns, their statistics, their names if known) of each table of numbers."""
     if isinstance(row, GraphSetManifest):
         both = ("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)
-        return [(of, schema.dim, columns, []) for of, schema, columns in both if schema.holds_numbers]
-    of, split_set = "" if row.part is None else row.part.name, getattr(options, "split_set", 0)
+        return [(part, schema.dim, columns, []) for part, schema, columns in both if schema.holds_numbers]
+    part, split_set = "" if row.part is None else row.part.name, getattr(options, "split_set", 0)
     tables: list[tuple[str, int, Sequence[ColumnStatistics], list[str]]] = []
     if row.part is None or not row.has_topology:
         dim, columns = row.feature_dim, row.measured.feature.columns if row.measured.feature else ()
         own = columns[split_set * dim :][:dim] or columns[:dim]
-        tables.append((of, dim, own, feature_names(row.feature_columns)))
+        tables.append((part, dim, own, feature_names(row.feature_columns)))
     if row.has_topology and getattr(options, "edge_features", False):
-        tables.append((of or OF_EDGES, row.edge_feature_dim, row.measured.edge_columns, []))
+        tables.append((part or OF_EDGES, row.edge_feature_dim, row.measured.edge_columns, []))
     return tables
 
 

@@ -53,7 +53,7 @@ def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
                 undirected=undirected,
                 links=options.links,
             ),
-            lambda stage, done, total: bar.update(done, total, stage),
+            bar.stage,
         )
     return find_graph(options) or open_graph(str(target), kind=StoredGraph)
 
@@ -143,5 +143,5 @@ def store_encoding(graph: StoredGraph | TypedGraph, options: EncodingOptions) ->
             f"graphmill encode {origin} {options.kind} --dim {options.dim}, then place {origin} there again"
         )
     with progress(f"encoding {graph.manifest.name} ({options.name})") as bar:
-        encoded, _ = encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))
+        encoded, _ = encode(graph, options, bar.stage)
     return replace(encoded, by_range=graph.by_range)

@@ -25,12 +25,7 @@ def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> Store
     if source.info.columns:
         print(f"columns of {graphs.path}: {source.info.columns}", flush=True)
     with progress(f"preparing {target.name}") as bar, unless_another_was_first(str(target)):
-        # A total is a hint: a table's lines are counted, not its rows.
-        ingest_molecules(
-            source,
-            str(target),
-            progress=lambda stage, done, total: bar.update(done if total is None else min(done, total), total, stage),
-        )
+        ingest_molecules(source, str(target), progress=bar.stage)
     return open_graphs(str(target))
 
 

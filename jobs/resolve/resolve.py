@@ -285,12 +285,14 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     if facts.resources is not None and facts.data_bytes is not None and workers.launcher == "ray":
         _check_travels(config)
     own = {
-        option: told for option, path in own_code(config.tree()) if option != "fit.callbacks" and (told := origin(path))
+        option: value
+        for option, path in own_code(config.tree())
+        if option != "fit.callbacks" and (value := origin(path))
     }
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
         **({} if config.fit.start_from is None else {"start_from": config.fit.start_from}),
-        **{name: told for name in ("fresh_head", "freeze", "rates") if (told := getattr(config.fit, name))},
+        **{name: value for name in ("fresh_head", "freeze", "rates") if (value := getattr(config.fit, name))},
         **({"own": own} if own else {}),
         **facts.data_identity,
         "metric": config.metric,
@@ -309,7 +311,9 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         chosen.append(f"--data.standardise yes: {standard_choice(facts.inputs)}")
     if embedded := facts.inputs.embedded:
         identity["category_width"] = facts.inputs.category_width
-        each = "; ".join(f"{size - 1:,} categories of {f'{of} {name}'.strip()}" for of, _, name, size, _ in embedded)
+        each = "; ".join(
+            f"{size - 1:,} categories of {f'{part} {name}'.strip()}" for part, _, name, size, _ in embedded
+        )
         chosen.append(
             f"--data.category_width {facts.inputs.category_width}: {each} have trainable rows, which baselines do not read"
         )

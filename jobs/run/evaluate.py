@@ -63,9 +63,9 @@ def _evaluate(config: EvaluateConfig) -> dict[str, dict[str, float]]:
     place, data = at_hand(config.run), config.data
     run = read_run(place)
     if isinstance(run.config.get("task"), dict) and run.config["task"].get("name") == "links":
-        told = ", ".join(f"{split} {run.metric} {score:.4g}" for split, score in run.scores.items())
+        trained_scores = ", ".join(f"{split} {run.metric} {score:.4g}" for split, score in run.scores.items())
         raise ConfigError(
-            f"{config.run}: expected a run on nodes or graphs, got one on links, which is scored when it is trained: {told or 'it is not finished'}"
+            f"{config.run}: expected a run on nodes or graphs, got one on links, which is scored when it is trained: {trained_scores or 'it is not finished'}"
         )
     with ExitStack() as stack:
         if "from" in run.config:

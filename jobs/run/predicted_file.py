@@ -41,16 +41,12 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
         print(f"{path} is stored at {url}", flush=True)
         return replace(config, graph=url, other_graph=True)
     with progress(f"storing {path}") as bar:
-
-        def report(stage: str, done: int, total: int | None) -> None:
-            bar.update(done, None if total is None else max(done, total), stage)
-
         if run.is_graph_set:
             table = _with_targets(path, config.table, tuple(run.state.identity["targets"]))
             source = IngestMoleculesConfig(
                 source=f"smiles:{path}", url=url, overwrite=True, table=table, ray=config.ray
             )
-            _, _, written, more = ingest_set(source, report)
+            _, _, written, more = ingest_set(source, bar.stage)
         else:
             own = open_graph(run.data_url, run.snapshot, kind=PLAIN_OR_TYPED).manifest
             typed, reverse = is_typed(path), config.reverse_edges
@@ -70,7 +66,7 @@ def store_file(run: Run, config: PredictConfig) -> PredictConfig:
                         "store the file by a graph as the run's was, and name it with --graph and --other-graph"
                     )
             graph = IngestConfig(source=path, url=url, partitions=1, overwrite=True, edge_list=edges)
-            _, _, written, more = ingest_graph(replace(graph, reverse_edges=reverse), report)
+            _, _, written, more = ingest_graph(replace(graph, reverse_edges=reverse), bar.stage)
             stored = open_graph(url, kind=PLAIN_OR_TYPED).manifest.edge_types
             lost = lambda name: own.edge_types[name].has_edge_weight > stored[name].has_edge_weight  # noqa: E731
             if bare := [name for name in own.edge_types if name in stored and lost(name)]:

@@ -89,7 +89,11 @@ def model_card(run: Run) -> str:
     summary, config = run.summary, run.config
     data = summary.get("graphs" if run.is_graph_set else "graph")
     scores = [f"| model{' (estimate)' if run.estimate else ''} | {_cells(run.scores)} |"]
-    scores += [f"| {name} | {_cells(of)} |" for name, of in (summary.get("baselines") or {}).items() if of]
+    scores += [
+        f"| {name} | {_cells(baseline_scores)} |"
+        for name, baseline_scores in (summary.get("baselines") or {}).items()
+        if baseline_scores
+    ]
     options = flat_text({name: value for name, value in config.items() if name not in _LATER_ONLY})
     model = config.get("model", {})
     allow = ", allow_import=True" if ":" in str(model) else ""  # its class is imported by name

@@ -60,13 +60,13 @@ def train_main(
     job, allow_import = program_name(), "--allow_import" in words
     words, topics = take_topics(words)
     try:
-        first, said = read_words(word for word in words if word not in _SWITCHES)
+        first, said = read_words(word for word in words if word not in ("--plan", "--allow_import"))
         own = [read_recipe(recipe)] if recipe else []
         config = begun(layered(kind, own, first, said, allow_import=allow_import))
         if topics is not None:
-            command, options = command_line(job), [*_SWITCHES_HELP, *config_options(config)]
+            command, switches = command_line(job), [Option(flag, "", text) for flag, text in _SWITCHES.items()]
             usage = command if recipe else f"{command} [RECIPE.yaml]"
-            show_help(description.partition("\n\n")[0], usage, options, topics, command)
+            show_help(description.partition("\n\n")[0], usage, [*switches, *config_options(config)], topics, command)
     except UsageError as error:
         complain(str(error))
     return _begin(job, config, plan="--plan" in words)
@@ -279,20 +279,11 @@ def _task_of(manifest: Any, graphs: Any) -> str:
     return "classes" if y.size == 1 else "binary"
 
 
-_SWITCHES = ("--plan", "--allow_import")
-_SWITCHES_HELP = (
-    Option(
-        "plan",
-        "",
-        "Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
-    ),
-    Option("quiet", "", "Print the result alone; errors and warnings are printed as ever."),
-    Option(
-        "allow_import",
-        "",
-        "Import the user's own kind, model, sampler or task that a resumed run, or a recipe outside this folder, names.",
-    ),
-)
+_SWITCHES = {
+    "plan": "Print what the run would use (batches, steps, memory, time), and what would be refused (exit status 1); start and write nothing.",
+    "quiet": "Print the result alone; errors and warnings are printed as ever.",
+    "allow_import": "Import the user's own kind, model, sampler or task that a resumed run, or a recipe outside this folder, names.",
+}
 
 
 def layered(

@@ -37,13 +37,6 @@ def test_help_is_short_and_names_what_more_there_is(command, monkeypatch, capsys
     assert "--help all" in " ".join(lines)
 
 
-@pytest.mark.parametrize("words", [(), ("help",), ("--help",)])
-def test_the_commands_are_listed(words, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["graphmill", *words])
-    gm.main()
-    assert "\n  train " in capsys.readouterr().out
-
-
 def test_help_of_a_command_is_a_command_too(monkeypatch, capsys):
     assert called(monkeypatch, "help", "train_links", "fit") == 0
     asked = capsys.readouterr().out
@@ -65,12 +58,6 @@ def test_topics():
     assert short_help(OPTIONS, ["--fit.seed"], "") == short_help(OPTIONS, ["fit.seed"], "")
     with pytest.raises(UsageError, match=r"perhaps fit\.patience"):
         short_help(OPTIONS, ["patiense"], "")
-
-
-def test_each_option_is_in_the_help_of_its_group():
-    groups = dict.fromkeys(line.split(".")[0][4:] for line in WHOLE if line.startswith("  --"))
-    told = [line for group in groups for line in short_help(OPTIONS, [group], "") if line.startswith("  --")]
-    assert told == [line for line in WHOLE if line.startswith("  --")]
 
 
 def test_words_around_help():
