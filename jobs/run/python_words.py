@@ -34,7 +34,10 @@ def spoken_here(message: str, call: str = "train", said: Mapping[str, Any] = Map
     """The message with flags in a command, with Python's words for them in `gm.CALL(…, **said)`."""
     if is_command() or "--" not in message:
         return message
-    misplaced = said if "; perhaps " in message else {}
+    misplaced: dict[str, Any] = {}
+    if "; perhaps " in message:
+        plain = {name: value for name, value in said.items() if isinstance(value, str | int | float | None)}
+        misplaced = {name: value for name, value in plain.items() if name not in training_flags()}
     dialects = [*_dialects(call, misplaced)]
 
     def spoken(match: re.Match[str]) -> str:

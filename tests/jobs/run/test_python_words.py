@@ -81,6 +81,14 @@ def of_tables(**tables: Any) -> Any:
         (lambda: gm.train(data="graph", fit={"epochs": "x"}), r"^fit=\{\"epochs\": …\}: expected an integer, got 'x'$"),
         (lambda: gm.train(data="graph", epochs=1), r"^unknown option epochs=1; perhaps fit=\{\"epochs\": 1\}$"),
         (lambda: gm.train(data(), epochs=1), r"got epochs; perhaps fit=\{\"epochs\": 1\}$"),
+        (
+            lambda: gm.train(data="graph", model="geco", sampler={"fanouts": [3]}),
+            r"^unknown option sampler=\{\"fanouts\": …\} of sampler=\"random-partition\"; it belongs to sampler=\"neighbor\"",
+        ),
+        (
+            lambda: gm.train(data="graph", model="gcn", sampler="neighbor", task={"fanout": 3}),
+            r"^unknown option task=\{\"fanout\": …\} of task=\"classification\"; perhaps sampler=\{\"fanouts\": …\}",
+        ),
         (lambda: gm.train(resume="graph"), r"found none; start one without resume=…$"),
         (lambda: gm.train("graph"), r"^graph: expected a recipe file, got a folder; name a stored graph with data=…"),
         (lambda: gm.evaluate("run", splits="test"), r"^unknown option splits=\"test\"; perhaps split=…$"),
