@@ -592,7 +592,7 @@ def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
     while base or not trees:
         if not isinstance(base, str) or (file := _recipe_file(base)) in trees:
             raise ConfigError(f"{path}: base: expected another recipe's path, got {quoted(base)}")
-        if file.is_dir():
+        if os.path.isdir(file):  # False for a name that is too long
             raise ConfigError(
                 f"{base}: expected a recipe file, got a folder; name a stored graph with --data, store other data first (graphmill ingest)"
             )
