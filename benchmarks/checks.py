@@ -101,8 +101,9 @@ def measure(config: Config) -> list[Share]:
     from graphmill.cluster.runs.run_directory import RunDirectory
     from graphmill.cluster.serving.partition_server import partition_servers
     from graphmill.jobs.data.prepare_graph import prepare_graph
+    from graphmill.storage.graph import StoredGraph
 
-    graph = prepare_graph(config.data)
+    graph = prepare_graph(config.data, kind=StoredGraph)
     with (
         tempfile.TemporaryDirectory(prefix="graphmill-checks-") as folder,
         ray_session(replace(config.ray, num_cpus=config.workers)),

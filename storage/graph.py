@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import fsspec
 import numpy as np
@@ -20,7 +20,7 @@ from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
 from graphmill.storage.format.encodings import read_encoding, stored_encodings
 from graphmill.storage.format.graph_set_manifest import MANY_GRAPHS
-from graphmill.storage.format.manifest import Manifest, partition_dir, read_graph_manifest
+from graphmill.storage.format.manifest import EDGE, NODE, Manifest, partition_dir, read_graph_manifest
 from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
@@ -30,7 +30,7 @@ from graphmill.storage.snapshots.snapshots import read_manifest
 
 _CHECK_EDGES = 1 << 22
 _CHECK_STRINGS = 1 << 20
-_Graph = TypeVar("_Graph", bound="StoredGraph | TypedGraph")
+_Graph = TypeVar("_Graph", bound="GraphSnapshot")
 _Kind = TypeVar("_Kind")
 _OtherKind = TypeVar("_OtherKind")
 
@@ -68,41 +68,117 @@ class PinnedGraph:
 
 @dataclass(frozen=True)
 class SourceIds:
-    """The ids that a graph's nodes have in its source, where these are strings. Small, and safe to send to other processes."""
+    """The ids that the nodes of a graph, or the graphs of a set, have in their source. Small, and safe to send to other processes."""
 
-    pinned: PinnedGraph
+    stored: PinnedGraph | StoredGraphs
 
-    def of(self, original_id: np.ndarray) -> pa.LargeStringArray:
-        """Those of some nodes, by their permanent ids (int64 [k]). Raises FormatError for an id that no node has."""
+    def of(self, original_id: np.ndarray) -> pa.Array:
+        """The source's ids for permanent ids (int64 [k]). Raises FormatError for an unknown permanent id."""
         place = np.full(len(original_id), -1, np.int64)
         parts, done = [], 0
-        for own, strings in self._partitions:
+        for own, ids in self._partitions:
             row = np.searchsorted(own, original_id)
             known = np.flatnonzero(own[np.minimum(row, len(own) - 1)] == original_id) if len(own) else row[:0]
             place[known] = done + np.arange(len(known))
-            parts.append(strings.take(pa.array(row[known])))
+            parts.append(ids.take(pa.array(row[known])))
             done += len(known)
         if len(place) and place.min() < 0:
             unknown = int(original_id[np.argmin(place)])
-            raise FormatError(f"{self.pinned.url}: expected the permanent id of a node, got {unknown}")
+            raise FormatError(f"{self.stored.url}: expected the permanent id of a node, got {unknown}")
         return pa.concat_arrays(parts).take(pa.array(place))
 
     @cached_property
-    def _partitions(self) -> list[tuple[np.ndarray, pa.LargeStringArray]]:
-        graph = self.pinned.open().whole()
+    def _partitions(self) -> list[tuple[np.ndarray, pa.Array]]:
+        if isinstance(self.stored, StoredGraphs):
+            return [(shard.original_id, shard.ids) for shard in self.stored.shards]
+        graph = self.stored.open().whole()
         assert isinstance(graph, StoredGraph)
         return [(graph.original_id(index), graph.string_ids(index)) for index in range(graph.num_partitions)]
 
 
 @dataclass(frozen=True)
-class StoredGraph:
-    """One snapshot of a graph: its manifest, and its partitions on demand."""
+class GraphSnapshot:
+    """One snapshot of a graph, plain or typed: its manifest and where its files are. A plain graph is one type of nodes and one relation."""
 
     url: str
     manifest: Manifest
     filesystem: fsspec.AbstractFileSystem
     path: str
     by_range: bool = False  # features stay on the store: a partition has `feature_on_store` in place of `feature`
+
+    @property
+    def num_partitions(self) -> int:
+        return self.manifest.num_partitions
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        return tuple(self.manifest.node_types)
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        return tuple(self.manifest.edge_types)
+
+    def nodes(self, node_type: str) -> "StoredGraph":
+        """The nodes of a type, as a graph without edges. Raises ConfigError if the graph has no such type."""
+        if node_type not in self.node_types:
+            raise ConfigError(f"{self.url}: expected a type, one of {', '.join(self.node_types)}, got {node_type!r}")
+        return self.part(node_type)
+
+    def relation(self, relation: Relation) -> "StoredGraph":
+        """A relation, as a graph over its target type. Raises ConfigError if the graph has no such relation."""
+        return self.part(str(relation))
+
+    def part(self, name: str) -> "StoredGraph":
+        """A type of nodes or a relation, by its name. Raises ConfigError if the name is neither."""
+        if name not in self._parts:
+            listed = ", ".join(self._parts)
+            raise ConfigError(f"{self.url}: expected a type or a relation, one of {listed}, got {name!r}")
+        return self._parts[name]
+
+    @property
+    def _parts(self) -> Mapping[str, "StoredGraph"]:
+        raise NotImplementedError
+
+    def pin(self) -> PinnedGraph:
+        url = self.path if is_local(self.filesystem) else self.url
+        manifest = self.manifest
+        part = None if manifest.part is None else manifest.part.name
+        return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part, self.by_range)
+
+    def features_by_range(self) -> Self:
+        """The graph with its features left on its store. Raises ConfigError if its files are local."""
+        if is_local(self.filesystem):
+            raise ConfigError(
+                f"{self.url}: expected a graph on an object store, whose features are read by range, got one on a disk, whose files are mapped, "
+                "which needs no more memory; leave out --servers.range_reads"
+            )
+        return replace(self, by_range=True)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all its files are on this machine."""
+        files = self.manifest.files.values()
+        return is_local(self.filesystem) and all(os.path.exists(f"{self.path}/{entry.path}") for entry in files)
+
+    def whole(self) -> Self:
+        """The graph with all its files: a copy that lacks files gives its origin. Raises FormatError if the origin is gone."""
+        origin = self.manifest.origin
+        if origin is None or self.is_here:
+            return self
+        whole = replace(self.pin(), url=origin, origin=None).open()
+        assert isinstance(whole, type(self))
+        return whole
+
+    def partition_files(self, index: int) -> list[FileEntry]:
+        """A partition's files, of all types and relations; files of encodings come last."""
+        files = self.manifest.files.items()
+        own = [entry for name, entry in files if name.startswith(f"{partition_dir(index)}/")]
+        return own + [file for entry in stored_encodings(self).values() for file in entry.files_of(index)]
+
+
+@dataclass(frozen=True)
+class StoredGraph(GraphSnapshot):
+    """A plain graph, or one part of a typed graph: its partitions are read on demand."""
 
     def __repr__(self) -> str:
         manifest = self.manifest
@@ -124,10 +200,6 @@ class StoredGraph:
         return self.manifest.num_edges
 
     @property
-    def num_partitions(self) -> int:
-        return self.manifest.num_partitions
-
-    @property
     def num_classes(self) -> int | None:
         """Or how many answers or values each node has; None if labels are none of these."""
         return self.manifest.num_classes
@@ -146,36 +218,9 @@ class StoredGraph:
         """int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])."""
         return np.asarray(self.manifest.partition_offsets, np.int64)
 
-    def pin(self) -> PinnedGraph:
-        url = self.path if is_local(self.filesystem) else self.url
-        manifest = self.manifest
-        part = None if manifest.part is None else manifest.part.name
-        return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part, self.by_range)
-
-    def features_by_range(self) -> "StoredGraph":
-        """The graph with its features left on its store. Raises ConfigError for one whose files are local."""
-        if is_local(self.filesystem):
-            raise ConfigError(
-                f"{self.url}: expected a graph on an object store, whose features are read by range, got one on a disk, whose files are mapped, "
-                "which needs no more memory; leave out --servers.range_reads"
-            )
-        return replace(self, by_range=True)
-
     @property
-    def is_here(self) -> bool:
-        """Whether all its files are on this machine."""
-        files = self.manifest.files.values()
-        return is_local(self.filesystem) and all(os.path.exists(f"{self.path}/{entry.path}") for entry in files)
-
-    def whole(self) -> "StoredGraph":
-        """The graph where all its files are: of a copy that lacks some, the origin. Raises FormatError where that is gone."""
-        return _whole(self)
-
-    def partition_files(self, index: int) -> list[FileEntry]:
-        """A partition's files, those of its encodings last."""
-        files = self.manifest.files.items()
-        own = [entry for name, entry in files if name.startswith(f"{partition_dir(index)}/")]
-        return own + [file for entry in stored_encodings(self).values() for file in entry.files_of(index)]
+    def _parts(self) -> Mapping[str, "StoredGraph"]:
+        return {NODE: self, str(EDGE): self}
 
     def partition(self, index: int, *, verify: bool = False) -> Partition:
         """Maps one partition and reads its topology and node columns once, to check their ranges (see the module).
@@ -295,18 +340,12 @@ def _first_unordered_list(
 
 
 @dataclass(frozen=True)
-class TypedGraph:
+class TypedGraph(GraphSnapshot):
     """One snapshot of a typed graph: each type of nodes and each relation is read as a `StoredGraph` of its own.
 
     A type has no edges. A relation has the nodes of its target type, with their columns, and their in-edges; neighbors are stored ids of its source
     type. So whatever serves a partition of a plain graph serves one of these.
     """
-
-    url: str
-    manifest: Manifest
-    filesystem: fsspec.AbstractFileSystem
-    path: str
-    by_range: bool = False  # as of `StoredGraph`
 
     def __repr__(self) -> str:
         types = ", ".join(f"{name} {row.num_nodes:,}" for name, row in self.manifest.node_types.items())
@@ -315,55 +354,6 @@ class TypedGraph:
             f"TypedGraph({self.manifest.name!r}: nodes {types};\n  edges {relations};\n"
             f"  {self.num_partitions} partitions, snapshot {self.manifest.snapshot} at {self.url})"
         )
-
-    @property
-    def node_types(self) -> tuple[str, ...]:
-        return tuple(self.manifest.node_types)
-
-    @property
-    def relations(self) -> tuple[Relation, ...]:
-        return tuple(self.manifest.edge_types)
-
-    @property
-    def num_partitions(self) -> int:
-        return self.manifest.num_partitions
-
-    def nodes(self, node_type: str) -> StoredGraph:
-        """The nodes of a type, as a graph without edges. Raises ConfigError for a type that there is not."""
-        if node_type not in self.node_types:
-            raise ConfigError(f"{self.url}: expected a type, one of {', '.join(self.node_types)}, got {node_type!r}")
-        return self.part(node_type)
-
-    def relation(self, relation: Relation) -> StoredGraph:
-        """A relation, as a graph over its target type. Raises ConfigError for one that there is not."""
-        return self.part(str(relation))
-
-    def part(self, name: str) -> StoredGraph:
-        """A type of nodes or a relation, by its name. Raises ConfigError for a name of neither."""
-        if name not in self._parts:
-            listed = ", ".join(self._parts)
-            raise ConfigError(f"{self.url}: expected a type or a relation, one of {listed}, got {name!r}")
-        return self._parts[name]
-
-    def pin(self) -> PinnedGraph:
-        return self._files.pin()
-
-    def features_by_range(self) -> "TypedGraph":
-        """As `StoredGraph.features_by_range`."""
-        return replace(self, by_range=self._files.features_by_range().by_range)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether all its files are on this machine."""
-        return self._files.is_here
-
-    def whole(self) -> "TypedGraph":
-        """As `StoredGraph.whole`."""
-        return _whole(self)
-
-    def partition_files(self, index: int) -> list[FileEntry]:
-        """A partition's files, of all types and relations."""
-        return self._files.partition_files(index)
 
     def verify(self) -> None:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
@@ -379,22 +369,10 @@ class TypedGraph:
     @cached_property
     def _parts(self) -> Mapping[str, StoredGraph]:
         manifest = self.manifest
-        return {name: replace(self._files, manifest=manifest.of_part(name)) for name in manifest.rows}
-
-    @cached_property
-    def _files(self) -> StoredGraph:
-        """The files of all parts, as those of one graph."""
-        return StoredGraph(self.url, self.manifest, self.filesystem, self.path, self.by_range)
-
-
-def _whole(graph: _Graph) -> _Graph:
-    """The graph where all its files are. Raises FormatError where that is gone."""
-    origin = graph.manifest.origin
-    if origin is None or graph.is_here:
-        return graph
-    whole = replace(graph.pin(), url=origin, origin=None).open()
-    assert isinstance(whole, type(graph))
-    return whole
+        return {
+            name: StoredGraph(self.url, manifest.of_part(name), self.filesystem, self.path, self.by_range)
+            for name in manifest.rows
+        }
 
 
 PLAIN_OR_TYPED = StoredGraph, TypedGraph
@@ -434,9 +412,11 @@ def open_graph(url: str, snapshot: int | None = None, *, kind: Any = None) -> An
     return found(url, read_graph_manifest(reader), filesystem, path)
 
 
-def source_ids(graph: StoredGraph) -> SourceIds | None:
-    """None where the nodes' ids in the source are their permanent ids."""
-    return SourceIds(graph.pin()) if graph.manifest.id_kind == "string" else None
+def source_ids(stored: StoredGraph | StoredGraphs) -> SourceIds | None:
+    """None if the ids in the source are the permanent ids of nodes, or a set's graphs have no ids."""
+    if isinstance(stored, StoredGraphs):
+        return None if stored.manifest.id_kind is None else SourceIds(stored)
+    return SourceIds(stored.pin()) if stored.manifest.id_kind == "string" else None
 
 
 def copy_of(origin: _Graph, url: str) -> _Graph:

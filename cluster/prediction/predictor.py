@@ -28,7 +28,6 @@ from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.vocabulary.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions
 from graphmill.storage.format.source import SPLIT_NONE, SPLITS
 from graphmill.storage.graph import SourceIds
-from graphmill.storage.graph_sets.graph_set import GraphIds
 from graphmill.storage.predictions import PredictionFolder
 
 _PIECES_PER_SPLIT = 8  # at least, if there are as many batches: so that workers share a split
@@ -81,7 +80,7 @@ class PredictionSpec:
     estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: they do not
     # Columns that explain ids that are not the source's; None: the ids are the source's.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
-    source_ids: SourceIds | GraphIds | None = None  # string ids of nodes, or the source's ids of graphs
+    source_ids: SourceIds | None = None  # string ids of nodes, or the source's ids of graphs
     end_ids: SourceIds | None = None  # string ids of the nodes where links end
 
 

@@ -89,10 +89,12 @@ def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
     """The synthetic graph in so many partitions, made if it is not there."""
     from graphmill.jobs.config.config import NodeDataOptions
     from graphmill.jobs.data.prepare_graph import prepare_graph
+    from graphmill.storage.graph import StoredGraph
 
     cut: Literal["random", "range"] = "random" if partitions > 1 else "range"
     folder = str(config.data_dir)
-    return prepare_graph(NodeDataOptions(nodes=nodes, partitions=partitions, partitioner=cut, folder=folder))
+    options = NodeDataOptions(nodes=nodes, partitions=partitions, partitioner=cut, folder=folder)
+    return prepare_graph(options, kind=StoredGraph)
 
 
 def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:

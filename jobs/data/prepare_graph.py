@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
 from graphmill.core.errors import ConfigError, ConflictError, FormatError
 from graphmill.jobs.cli.progress import progress
@@ -16,18 +17,23 @@ from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.snapshots.snapshots import has_graph
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
-
-def prepare_graph(options: NodeDataOptions) -> StoredGraph:
-    """As `prepare_any_graph`. Raises ConfigError for a typed graph."""
-    graph = prepare_any_graph(options)
-    if isinstance(graph, TypedGraph):
-        raise ConfigError(f"{graph.url}: expected a graph of one type of nodes, found a typed one; set --data")
-    return graph
+_Kind = TypeVar("_Kind", StoredGraph, TypedGraph)
 
 
-def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
-    """The plain or typed graph that the options name. A graph that the job prepares lies under `folder`, and the next run uses it again."""
-    graph = find_graph(options)
+@overload
+def prepare_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph: ...
+
+
+@overload
+def prepare_graph(options: NodeDataOptions, *, kind: type[_Kind]) -> _Kind: ...
+
+
+def prepare_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> Any:
+    """The graph that the options name. A graph that the job prepares lies under `folder`, and the next run uses it again.
+
+    Raises FormatError if the graph is not of this kind.
+    """
+    graph = find_graph(options, kind=kind)
     if graph is not None:
         return graph
     name, target = _place(options)
@@ -55,7 +61,7 @@ def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
             ),
             bar.stage,
         )
-    return find_graph(options) or open_graph(str(target), kind=StoredGraph)
+    return find_graph(options, kind=kind) or open_graph(str(target), kind=StoredGraph)
 
 
 @contextlib.contextmanager
@@ -68,13 +74,13 @@ def unless_another_was_first(url: str) -> Iterator[None]:
             raise
 
 
-def find_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph | None:
+def find_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> StoredGraph | TypedGraph | None:
     """The stored graph; None: the job would prepare it first."""
     if options.path is not None and not options.path.startswith(("ogbn-", "ogbl-")):
         from graphmill.storage.importers.public.data_sets import check_ingested
 
         check_ingested(options.path)
-        return open_graph(options.path, options.snapshot, kind=PLAIN_OR_TYPED)
+        return open_graph(options.path, options.snapshot, kind=kind)
     if options.partitions < 1:
         raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --data.partitions")
     name, target = _place(options)

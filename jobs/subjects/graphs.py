@@ -39,7 +39,8 @@ from graphmill.jobs.tasks.graph_task import (
 )
 from graphmill.jobs.tasks.model_inputs import baselines_see
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest
-from graphmill.storage.graph_sets.graph_set import StoredGraphs, graph_ids, open_graphs
+from graphmill.storage.graph import source_ids
+from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
 from graphmill.storage.molecules.molecule_source import HASHED
 from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
 from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
@@ -249,5 +250,5 @@ class Graphs(Subject):
             target_names=target_names,
             has_targets=has_targets,
             places=partial(predicted_places, store) if manifest.labelled else None,
-            source_ids=graph_ids(store),
+            source_ids=source_ids(store),
         )

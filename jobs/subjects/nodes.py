@@ -19,7 +19,7 @@ from graphmill.jobs.config.defaults import graph_facts
 from graphmill.jobs.config.registry import GRAPH_PARALLEL, Inputs
 from graphmill.jobs.config.standard_columns import with_standard_columns
 from graphmill.jobs.config.stored_columns import edge_weights, unread
-from graphmill.jobs.data.prepare_graph import find_graph, prepare_any_graph, store_encoding
+from graphmill.jobs.data.prepare_graph import find_graph, prepare_graph, store_encoding
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
 from graphmill.jobs.resolve.typed_facts import (
     NodeGraph,
@@ -75,7 +75,7 @@ class Nodes(Subject):
 
     @classmethod
     def open(cls, config: RunConfig) -> Self:
-        return cls(prepare_any_graph(config.data))
+        return cls(prepare_graph(config.data))
 
     @classmethod
     def at(cls, url: str, snapshot: int | None, options: "PredictConfig") -> Self:

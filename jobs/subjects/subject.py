@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from graphmill.jobs.plan.run_plan import Plan
     from graphmill.jobs.records.run_record import Run
     from graphmill.storage.graph import SourceIds
-    from graphmill.storage.graph_sets.graph_set import GraphIds
 
 _TASKS: dict[str, type] = {
     "regression": Regression,
@@ -242,7 +241,7 @@ class Prediction:
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
     table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
-    source_ids: "SourceIds | GraphIds | None" = None  # of nodes whose ids are strings, of graphs that have some
+    source_ids: "SourceIds | None" = None  # of nodes whose ids are strings, of graphs that have some
     end_ids: "SourceIds | None" = None  # of nodes where links end, the same
 
     @property

@@ -25,6 +25,7 @@ from graphmill.jobs.sweeps.design import SCALING, Slot, SweepDesign
 from graphmill.samplers.access.traffic import COLUMNS
 from graphmill.samplers.methods.random_partition import count_chunks
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions
+from graphmill.storage.graph import StoredGraph
 
 FILE = "points.jsonl"
 _SERVER, _WORKER = "ray::PartitionServer", "ray::RayTrainWorker"  # titles of Ray's processes
@@ -77,7 +78,8 @@ class ScalingClock:
 
 def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[str, Any]:
     """What a point is known by; names that the cost model reads, and all that was tried."""
-    scaling, sampler, graph = slot.values.get(SCALING, "weak"), config.sampler.options, prepare_graph(config.data)
+    scaling, sampler = slot.values.get(SCALING, "weak"), config.sampler.options
+    graph = prepare_graph(config.data, kind=StoredGraph)
     workers = config.workers.most
     chunks = count_chunks(sampler, graph.manifest) if isinstance(sampler, RandomPartitionOptions) else None
     return {
@@ -138,7 +140,7 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
 def _graph_facts(config: RunConfig) -> dict[str, Any]:
     from graphmill.jobs.plan.cost_model import Degrees
 
-    graph = prepare_graph(config.data)
+    graph = prepare_graph(config.data, kind=StoredGraph)
     manifest = graph.manifest
     bins = Degrees.of(np.concatenate([np.diff(partition.indptr) for partition in graph.partitions(verify=False)]))
     return {

@@ -196,7 +196,7 @@ def put_aside(run: Path) -> None:
 
 def prepare(config: RunConfig) -> None:
     """Makes the data of a trial where it is not there, so that trials that start together do not make it twice. Raises what the run would."""
-    from graphmill.jobs.data.prepare_graph import prepare_any_graph, store_encoding
+    from graphmill.jobs.data.prepare_graph import prepare_graph, store_encoding
     from graphmill.jobs.subjects.subject import subject_class
 
     encoding = stored_encoding(config.model.options) if find_kind(config.kind).is_one_graph else None
@@ -205,7 +205,7 @@ def prepare(config: RunConfig) -> None:
         return
     subject_class(config).open(config)
     if encoding is not None:
-        store_encoding(prepare_any_graph(config.data), encoding)
+        store_encoding(prepare_graph(config.data), encoding)
     _prepared.add(of)
 
 

@@ -18,7 +18,7 @@ from graphmill.core.errors import ConfigError, StageError
 from graphmill.jobs.baselines.tuned_baselines import Try, best_of, tries
 from graphmill.jobs.cli.child_process import cause_of, end_tagged, start
 from graphmill.jobs.config.config import BaselineOptions, RunConfig
-from graphmill.jobs.data.prepare_graph import prepare_any_graph
+from graphmill.jobs.data.prepare_graph import prepare_graph
 from graphmill.jobs.subjects.nodes import Nodes
 from graphmill.jobs.sweeps.trials import command_of
 
@@ -47,7 +47,7 @@ class Classic:
 
 def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:
     """Why classic models cannot be trained beside these trials, whose data is there; None where they can."""
-    opened = cache(prepare_any_graph)
+    opened = cache(prepare_graph)
     for config in configs:
         try:
             Nodes(opened(config.data)).resolve(replace(config, baseline=baseline), None)
@@ -62,7 +62,7 @@ def train_beside(
     """Trains what is not trained yet, each in a process of its own. Raises StageError, with the cause, where one fails."""
     asked: dict[str, list[Try]] = {}
     for config in configs:
-        is_typed = prepare_any_graph(config.data).manifest.is_typed
+        is_typed = prepare_graph(config.data).manifest.is_typed
         place = RunStore(str(out / f"beside-{len(asked):03d}"))
         planned = tries(replace(config, baseline=baseline), place, is_typed=is_typed)
         alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)

@@ -21,14 +21,14 @@ from graphmill.storage.filesystem.mapped_files import check_unchanged
 from graphmill.storage.format.arrow_files import array_from_numpy, write_batch
 from graphmill.storage.format.encoding_names import EncodingOptions, encoding_dim
 from graphmill.storage.format.encodings import ALGORITHM_VERSION, COLUMN, find_encoding
-from graphmill.storage.format.manifest import EDGE, NODE, EncodingEntry, encoding_folders, parse_manifest
+from graphmill.storage.format.manifest import EncodingEntry, encoding_folders, parse_manifest
 from graphmill.storage.format.source import Progress
-from graphmill.storage.graph import StoredGraph, TypedGraph
+from graphmill.storage.graph import GraphSnapshot
 from graphmill.storage.snapshots.snapshot_writer import write_snapshot
 from graphmill.storage.snapshots.snapshots import read_manifest
 
 _TRIES = 10  # another writer may publish while the rows are written
-_Graph = TypeVar("_Graph", bound=StoredGraph | TypedGraph)
+_Graph = TypeVar("_Graph", bound=GraphSnapshot)
 
 
 def encode(
@@ -58,21 +58,19 @@ def encode(
     return store_encoding(graph, options.name, rows[rank], provenance), True
 
 
-def _edges(graph: StoredGraph | TypedGraph, report: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _edges(graph: GraphSnapshot, report: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(sources, destinations, rank of each node): edges between ranks, which are the order of types, then of original ids."""
     num_partitions = graph.manifest.num_partitions
     dtype = np.int32 if graph.manifest.num_nodes < 2**31 else np.int64
     first, rank = _first_rows(graph), np.empty(graph.manifest.num_nodes, dtype)
     rank_of = {}
-    for name, nodes in _types(graph).items():
-        original_id = np.concatenate([nodes.original_id(index) for index in range(num_partitions)])
+    for name in graph.node_types:
+        original_id = np.concatenate([graph.nodes(name).original_id(index) for index in range(num_partitions)])
         own = rank_of[name] = rank[first[name] : first[name] + len(original_id)]
         own[np.argsort(original_id, kind="stable")] = first[name] + np.arange(len(original_id), dtype=dtype)
     sources, destinations = [], []
-    relations = (
-        {EDGE: graph} if isinstance(graph, StoredGraph) else {name: graph.relation(name) for name in graph.relations}
-    )
-    for relation, lists in relations.items():
+    for relation in graph.relations:
+        lists = graph.relation(relation)
         for index, (start, stop) in enumerate(pairwise(lists.offsets)):
             report("reading", index, num_partitions)
             partition = lists.partition(index)
@@ -83,13 +81,8 @@ def _edges(graph: StoredGraph | TypedGraph, report: Progress) -> tuple[np.ndarra
     return np.concatenate([no_edges, *sources]), np.concatenate([no_edges, *destinations]), rank
 
 
-def _types(graph: StoredGraph | TypedGraph) -> dict[str, StoredGraph]:
-    """The nodes of each type; a plain graph has one type."""
-    return {NODE: graph} if isinstance(graph, StoredGraph) else {name: graph.nodes(name) for name in graph.node_types}
-
-
-def _first_rows(graph: StoredGraph | TypedGraph) -> dict[str, int]:
-    """The first row of each type among the rows of all types."""
+def _first_rows(graph: GraphSnapshot) -> dict[str, int]:
+    """Where the rows of each type begin among those of all types."""
     types = graph.manifest.node_types
     return dict(zip(types, accumulate((row.num_nodes for row in types.values()), initial=0), strict=False))
 

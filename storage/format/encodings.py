@@ -48,7 +48,7 @@ def find_encoding(graph: DescribedGraph, name: str) -> EncodingEntry | None:
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
-def stored_encodings(graph: EncodedGraph) -> dict[str, EncodingEntry]:
+def stored_encodings(graph: DescribedGraph) -> dict[str, EncodingEntry]:
     """The encodings that are stored for this graph, by name, ascending; without those of an older version."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}

@@ -257,22 +257,6 @@ class StoredGraphs:
                     )
 
 
-@dataclass(frozen=True)
-class GraphIds:
-    """The ids of a set's graphs in its source. Small, and safe to send to other processes."""
-
-    graphs: StoredGraphs
-
-    def of(self, original_id: np.ndarray) -> pa.Array:
-        """The ids of graphs, given by their rows in the source (int64 [k])."""
-        row = np.searchsorted(self.graphs.original_id, original_id)
-        return pa.chunked_array([shard.ids for shard in self.graphs.shards]).take(pa.array(row)).combine_chunks()
-
-
-def graph_ids(graphs: StoredGraphs) -> GraphIds | None:
-    return None if graphs.manifest.id_kind is None else GraphIds(graphs)
-
-
 def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:
     """Opens the newest snapshot, or the given one, of the graphs at a path or fsspec URL. Raises FormatError if there is none, or if it is damaged."""
     filesystem, path = split_url(url)

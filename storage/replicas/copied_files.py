@@ -29,7 +29,7 @@ from graphmill.storage.filesystem.retry import retried
 from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_any_manifest
 from graphmill.storage.format.manifest import Manifest, partition_dir
-from graphmill.storage.graph import PLAIN_OR_TYPED, PinnedGraph, StoredGraph, TypedGraph, open_graph
+from graphmill.storage.graph import PLAIN_OR_TYPED, GraphSnapshot, PinnedGraph, open_graph
 from graphmill.storage.replicas.file_stamps import Stamp, take_stamps
 from graphmill.storage.snapshots.snapshot_writer import graph_strangers
 from graphmill.storage.snapshots.snapshots import has_graph, manifest_path, read_manifest
@@ -99,7 +99,7 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
     return sum(copy_partition(copy, partition).num_bytes for partition in partitions)
 
 
-def copy_partition(copy: StoredGraph | TypedGraph, index: int) -> CopiedPartition:
+def copy_partition(copy: GraphSnapshot, index: int) -> CopiedPartition:
     """Makes sure that a copy has a partition's files on this host, and reads only what was not verified here before.
 
     Raises FormatError where the origin is gone or damaged, or the disk is full.

@@ -27,7 +27,7 @@ from graphmill.core.files.file_lock import locked, try_alone
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 from graphmill.storage.filesystem.fsync import write_durably
 from graphmill.storage.filesystem.urls import absolute_url, is_local
-from graphmill.storage.graph import StoredGraph, TypedGraph, copy_of
+from graphmill.storage.graph import GraphSnapshot, copy_of
 from graphmill.storage.replicas.copied_files import CopiedPartition, copy_partition
 
 COPY_BYTES_PER_S = 5e6  # over a slow link, to a slow disk
@@ -35,7 +35,7 @@ _CLAIMED, _IN_USE, _REMOVED = "claimed.json", "in-use", "removed-"
 _GRAPH = re.compile("[0-9a-f]{32}")
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")  # what copied_files names a file until it is whole
 _LOCK_S = 60.0
-_Graph = TypeVar("_Graph", bound=StoredGraph | TypedGraph)
+_Graph = TypeVar("_Graph", bound=GraphSnapshot)
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class CopyCache:
         named = f"{graph.url} {graph.manifest.content_hash}"
         return copy_of(graph, f"{absolute_url(self.folder)}/{hashlib.sha256(named.encode()).hexdigest()[:32]}")
 
-    def has(self, copy: StoredGraph | TypedGraph) -> bool:
+    def has(self, copy: GraphSnapshot) -> bool:
         """Whether this graph is one that `copy_of` gave."""
         return os.path.dirname(copy.path) == absolute_url(self.folder)
 
     @contextmanager
-    def holding(self, copy: StoredGraph | TypedGraph, partitions: Sequence[int]) -> Iterator[list[CopiedPartition]]:
+    def holding(self, copy: GraphSnapshot, partitions: Sequence[int]) -> Iterator[list[CopiedPartition]]:
         """Inside the context the copy has these partitions, and keeps them. What lies here already is not copied again.
 
         Raises ConfigError where they do not fit, FormatError where the store's files are damaged or the disk is full, DeadlineError where
