@@ -265,7 +265,12 @@ def expected_lists(
         columns = {key: getattr(each, key) for key in ("edges_listed", "weight", "edge_feature")}
         edges[relation] = expected_graph(
             replace(nodes[relation.target], **columns),
-            replace(options, undirected=None, drop_self_loops=loops),
+            replace(
+                options,
+                undirected=None,
+                drop_self_loops=loops,
+                out_edges=options.out_edges and relation.source == relation.target,
+            ),
             ids_of(nodes[relation.source]),
         )
     return TypedLists.of({name: expected_graph(each, IngestOptions()) for name, each in nodes.items()}, edges)

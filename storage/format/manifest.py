@@ -26,6 +26,7 @@ from graphmill.storage.format.manifest_reader import (
     FORMAT,
     FORMAT_VERSION,
     OF_TYPES,
+    OUT_EDGES,
     RELATIONS,
     TIMES,
     TYPES,
@@ -41,7 +42,7 @@ NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # so that "--"
 PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # of the folder of a type, or of a relation
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _TYPED_FILE_NAME = re.compile(
-    rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|edges|links))\.arrow"
+    rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|out_topology|edges|links))\.arrow"
 )
 _OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
 _ENCODING_FILE = re.compile(rf"part-\d{{5}}/(?:{NAME}/)?encodings/[A-Za-z0-9._-]{{1,128}}\.arrow")
@@ -305,7 +306,8 @@ class Manifest:
         """What a reader must support beyond a graph of 0.2."""
         if self.is_typed:
             of_rows = sorted({name for row in self.rows.values() for name in row.requires})
-            return [TYPES, *([OF_TYPES] if self.encodings else []), *of_rows]
+            has_out_edges = any(row.has_out_edges for row in self.edge_types.values())
+            return [TYPES, *[OF_TYPES] * bool(self.encodings), *[OUT_EDGES] * has_out_edges, *of_rows]
         return [TIMES] * (self.has_edge_time or self.has_node_time) + [RELATIONS] * bool(self.relations)
 
     def node_row(self, name: str) -> dict[str, Any]:

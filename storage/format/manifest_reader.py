@@ -12,8 +12,10 @@ from graphmill.storage.filesystem.file_entry import FileEntry
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
 # What a reader must support: a graph of several types; times of edges or nodes, by which lists are ordered; edges whose feature is a relation's number;
-# encodings of types.
-TYPES, TIMES, RELATIONS, OF_TYPES = "types", "times", "relations", "encodings of types"
+# encodings of types; lists of out-edges of a typed graph's relations.
+TYPES, TIMES, RELATIONS = "types", "times", "relations"
+OF_TYPES, OUT_EDGES = "encodings of types", "out-edges of relations"
+_KNOWN = (TYPES, TIMES, RELATIONS, OF_TYPES, OUT_EDGES)
 
 _ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -49,7 +51,7 @@ class ManifestReader:
                 "read it with the Graphmill that wrote it, or ingest the graph again"
             )
         requires = body.get("requires")
-        if not isinstance(requires, list) or any(name not in (TYPES, TIMES, RELATIONS, OF_TYPES) for name in requires):
+        if not isinstance(requires, list) or any(name not in _KNOWN for name in requires):
             raise FormatError(
                 f"{where}: this graph requires {quoted(requires)}, which this version of Graphmill does not know; use a newer one"
             )

@@ -64,7 +64,7 @@ class EdgeIngestion:
         self.drop_duplicates = options.drop_duplicates or self.sum_duplicates
         self.drop_self_loops = self.is_one_type and options.drop_self_loops
         self.symmetric = self.is_one_type and (self.add_reverse or self.info.symmetric)
-        self.out_edges = options.out_edges and not self.symmetric
+        self.out_edges = options.out_edges and self.is_one_type and not self.symmetric
         # Without times of their own, edges are as old as the younger of their ends.
         self.times = (None, None) if self.info.has_edge_time else times
         self.has_edge_time = self.info.has_edge_time or any(time is not None for time in self.times)

@@ -105,7 +105,7 @@ def _written(
     progress("assign", 0, None)
     name, count, seed = options.partitioner, options.num_partitions, options.seed
     if plain is None:
-        assigned = assign_types(name, one_way, count, seed)
+        assigned = assign_types(name, one_way, count, seed, options.groups)
     else:
         assigned = {NODE: assign_partitions(name, plain, count, seed, options.groups)}
     numberings: dict[str, Numbering] = {}

@@ -135,11 +135,10 @@ def check_typed(source: TypedSource, options: IngestOptions) -> None:
             f"{name}: num_partitions: expected at most {MAX_PARTITIONS // parts} with {parts} types and relations, whose files a process maps, got "
             f"{options.num_partitions}; lower --partitions"
         )
-    if options.groups:
-        raise ConfigError(f"{name}: groups: expected none for a typed graph, got {options.groups}; leave them out")
-    if options.out_edges:
+    if options.out_edges and not any(each.source == each.target for each in source.relations):
         raise ConfigError(
-            f"{name}: out_edges: expected none for a typed graph, whose out-edges are a relation of their own; pass --reverse-edges add"
+            f"{name}: out_edges: expected a relation within one type, found none; out-edges between two types are a relation of their own: pass "
+            "--reverse-edges add"
         )
     labelled = [node_type for node_type, nodes in types.items() if nodes.info.has_label]
     if options.num_classes is not None and len(labelled) != 1:

@@ -3,13 +3,14 @@
 A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` see no edge, and sizes
 differ by at most one. `ldg` and `metis` find locality groups, which stand in an order in which neighbors are near (`graphmill.storage.partitioning.group_order`); a partition is a range
 of them, within a group of the even one. `ldg` puts at most `LOOSE` times the mean in a group, so that communities of many sizes find room, or (1 + `LDG_SLACK`)
-times where groups are the partitions; `metis` keeps METIS's tolerance (about 3 %). Of a typed graph groups are the partitions, and both keep to (1 + `LDG_SLACK`) for each type.
+times where groups are the partitions; `metis` keeps METIS's tolerance (about 3 %). In a typed graph both keep every group to (1 + `LDG_SLACK`) times the mean of each type.
 Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,67 +37,93 @@ class Assignment:
     """Of every row of a graph."""
 
     partition: np.ndarray  # int32 [num_nodes]
-    group: np.ndarray | None = (
-        None  # int32 [num_nodes], ascending from partition to partition; None: there are no groups
-    )
+    group: np.ndarray | None = None  # int32 [num_nodes], ascending from partition to partition; None: no groups
     num_groups: int = 0
+
+    def rows(self, start: int, stop: int) -> "Assignment":
+        """The assignment of these rows alone."""
+        own = slice(start, stop)
+        return replace(self, partition=self.partition[own], group=None if self.group is None else self.group[own])
 
 
 def assign_partitions(
     name: str, source: EdgeSource, num_partitions: int, seed: int, num_groups: int | None = None
 ) -> Assignment:
-    """The partition of every row, by the partitioner `name`, and its locality group where there are such (`automatic_groups` says how many, if
-    nobody else does). Edges count both ways, whether or not the source gives both.
+    """The partition of every row by the partitioner `name`, and its locality group if `name` finds groups. `num_groups` None: `automatic_groups`.
+    Edges count both ways, whether or not the source gives both.
 
     Errors: DataError for an edge whose id is out of range (`ldg`, `metis`); MissingDependencyError for `metis` without pymetis; ConfigError for
-    groups that cannot be.
+    an impossible number of groups.
     """
     num_nodes = source.info.num_nodes
+    _check_groups(name, num_groups, num_partitions, num_nodes)
     if name in SHARES:
-        if num_groups:
-            raise ConfigError(
-                f"groups: expected a partitioner that finds some, ldg or metis, got {name}; leave them out"
-            )
         return Assignment(SHARES[name](num_nodes, num_partitions, seed))
+    num_groups = num_groups or automatic_groups(num_nodes, num_partitions)
+    if num_groups == 1:
+        return Assignment(np.zeros(num_nodes, np.int32))
+    slack = LDG_SLACK if num_groups == num_partitions else LOOSE - 1
+    group, size = _ordered_groups(name, source, np.array([0, num_nodes]), num_groups, seed, slack)
+    return _ranges(group, even_ranges(size, num_partitions))
+
+
+def assign_types(
+    name: str, source: TypedSource, num_partitions: int, seed: int, num_groups: int | None = None
+) -> dict[str, Assignment]:
+    """The partition of every row of every type. `ldg` and `metis` see one graph: the rows of all types one after another, the edges of all relations.
+
+    Each group and each partition has about equally many nodes of each type. `num_groups` None: the partitions are the groups, and none are stored. Errors as
+    `assign_partitions`.
+    """
+    num_nodes = {node_type: nodes.info.num_nodes for node_type, nodes in source.nodes.items()}
+    _check_groups(name, num_groups, num_partitions, max(num_nodes.values()))
+    if name in SHARES or (num_partitions == 1 and num_groups is None):
+        shares = SHARES.get(name, consecutive_shares)
+        return {node_type: Assignment(shares(count, num_partitions, seed)) for node_type, count in num_nodes.items()}
+    edges = _TypesTogether(source)
     if num_groups is None:
-        num_groups = automatic_groups(num_nodes, num_partitions)
-    elif not num_partitions <= num_groups <= min(num_nodes, MOST_GROUPS):
+        partition = GROUPERS[name](edges, edges.offsets, num_partitions, seed, None, LDG_SLACK)
+        _fill_empty(partition, edges.offsets, num_partitions)
+        assigned = Assignment(partition)
+    else:
+        group, _ = _ordered_groups(name, edges, edges.offsets, num_groups, seed, LDG_SLACK)
+        # Each group has its share of every type, so equal numbers of groups have, too.
+        assigned = _ranges(group, even_ranges(np.ones(num_groups, np.int64), num_partitions))
+    return {
+        node_type: assigned.rows(start, stop)
+        for node_type, (start, stop) in zip(num_nodes, pairwise(edges.offsets), strict=True)
+    }
+
+
+def _check_groups(name: str, num_groups: int | None, num_partitions: int, num_nodes: int) -> None:
+    """Raises ConfigError for a number of groups that is impossible; `num_nodes`: of the largest type."""
+    if num_groups and name in SHARES:
+        raise ConfigError(f"groups: expected a partitioner that finds some, ldg or metis, got {name}; leave them out")
+    if num_groups and not num_partitions <= num_groups <= min(num_nodes, MOST_GROUPS):
         raise ConfigError(
             f"groups: expected at least one for each of {num_partitions} partitions, at most {MOST_GROUPS} and one for each of {num_nodes} nodes, got "
             f"{num_groups}"
         )
-    if num_groups == 1:
-        return Assignment(np.zeros(num_nodes, np.int32))
+
+
+def _ordered_groups(
+    name: str, source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, slack: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """int32 [num_nodes], the group of every row, and int64 [num_groups], their sizes; neighbors in the order of groups are near in the graph."""
     links = np.zeros((num_groups, num_groups), np.int64) if num_groups <= MOST_GROUPS else None
-    slack = LDG_SLACK if num_groups == num_partitions else LOOSE - 1
-    whole = np.array([0, num_nodes])
-    group = _without_empty(GROUPERS[name](source, whole, num_groups, seed, links, slack), num_groups)
+    group = GROUPERS[name](source, type_offsets, num_groups, seed, links, slack)
+    _fill_empty(group, type_offsets, num_groups)
     size = np.bincount(group, minlength=num_groups)
     order = np.arange(num_groups) if links is None else order_groups(links, size)
     number = np.empty(num_groups, np.int32)
     number[order] = np.arange(num_groups)
-    bounds = even_ranges(size[order], num_partitions)
-    partition_of = np.repeat(np.arange(num_partitions, dtype=np.int32), np.diff(bounds))
-    group = number[group]
-    return Assignment(partition_of[group], group, num_groups)
+    return number[group], size[order]
 
 
-def assign_types(name: str, source: TypedSource, num_partitions: int, seed: int) -> dict[str, Assignment]:
-    """The partition of every row of every type. `ldg` and `metis` see one graph: the rows of all types one after another, the edges of all relations.
-
-    Each partition has about equally many nodes of each type, and there are no locality groups. Errors as `assign_partitions`.
-    """
-    num_nodes = {node_type: nodes.info.num_nodes for node_type, nodes in source.nodes.items()}
-    if name in SHARES or num_partitions == 1:
-        shares = SHARES.get(name, consecutive_shares)
-        return {node_type: Assignment(shares(count, num_partitions, seed)) for node_type, count in num_nodes.items()}
-    together = _TypesTogether(source)
-    partition = GROUPERS[name](together, together.offsets, num_partitions, seed, None, LDG_SLACK)
-    of_types = dict(zip(num_nodes, np.split(partition, together.offsets[1:-1]), strict=True))
-    return {
-        node_type: Assignment(_without_empty(own, num_partitions) if len(own) >= num_partitions else own)
-        for node_type, own in of_types.items()
-    }
+def _ranges(group: np.ndarray, bounds: np.ndarray) -> Assignment:
+    """Partitions are the groups between two bounds."""
+    partition_of = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
+    return Assignment(partition_of[group], group, len(partition_of))
 
 
 @dataclass(frozen=True)
@@ -283,12 +310,12 @@ def _check_ends(chunk: EdgeChunk, name: str, num_sources: int, num_targets: int)
             raise DataError(f"{name}: edge ids must be 0 to {count - 1} (num_nodes = {count}), got {bad}")
 
 
-def _without_empty(group: np.ndarray, num_groups: int) -> np.ndarray:
-    """The same, after every empty group has got the last row of the then largest one."""
-    size = np.bincount(group, minlength=num_groups)
-    for empty in np.flatnonzero(size == 0):
-        largest = int(np.argmax(size))
-        group[np.flatnonzero(group == largest)[-1]] = empty
-        size[largest] -= 1
-        size[empty] += 1
-    return group
+def _fill_empty(group: np.ndarray, type_offsets: np.ndarray, num_groups: int) -> None:
+    """Gives every group without nodes of a type the last row of the largest group of this type, in place. Types of fewer nodes than groups stay as they are."""
+    for own in np.split(group, type_offsets[1:-1]):
+        size = np.bincount(own, minlength=num_groups)
+        for empty in np.flatnonzero(size == 0) if len(own) >= num_groups else ():
+            largest = int(np.argmax(size))
+            own[np.flatnonzero(own == largest)[-1]] = empty
+            size[largest] -= 1
+            size[empty] += 1

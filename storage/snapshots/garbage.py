@@ -21,7 +21,7 @@ from graphmill.storage.snapshots.snapshots import manifest_path
 # Every name that a writer gives to a file in its folder, and no other. The journal is removed last: without it the folder is nobody's.
 _KEPT = (
     r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links|graphs)\.arrow",
-    rf"part-\d{{5}}/{PART_NAME}/(topology|nodes|ids|features|edges|links)\.arrow",
+    rf"part-\d{{5}}/{PART_NAME}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow",
     rf"part-\d{{5}}/({NAME}/)?encodings/(laplacian-\d{{1,4}}-(smallest|both_ends)|rwse-\d{{1,4}})\.arrow",
     r"rejects\.csv",
     r"\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?",

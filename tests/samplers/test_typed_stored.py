@@ -17,7 +17,8 @@ from graphmill.samplers.batches.to_pyg import to_pyg
 from graphmill.samplers.batches.typed_batch import typed_to_torch
 from graphmill.samplers.drawing.pending_batch import with_rows
 from graphmill.samplers.methods.neighbor import NeighborSampler
-from graphmill.samplers.vocabulary.options import NeighborOptions, TypedNeighborOptions
+from graphmill.samplers.methods.node2subgraph import Node2SubgraphSampler
+from graphmill.samplers.vocabulary.options import NeighborOptions, Node2SubgraphOptions, TypedNeighborOptions
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.graph import TypedGraph, open_graph
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
@@ -88,9 +89,15 @@ def nodes_of(name: str, table: NodeTable, time: np.ndarray | None):
 
 
 def store(
-    graph: TypedMemoryGraph, url: Path, partitions: int, partitioner: str = "random", *, timed: bool = True
+    graph: TypedMemoryGraph,
+    url: Path,
+    partitions: int,
+    partitioner: str = "random",
+    *,
+    timed: bool = True,
+    **options: Any,
 ) -> TypedGraph:
-    """`timed`: papers have times, and the edges of the relations of `edge_times`."""
+    """`timed`: papers have times, and the edges of the relations of `edge_times`; `options`: of the ingestion."""
     times = {"paper": np.arange(len(graph.tables["paper"].ids)) % 20 + 20} if timed else {}
     nodes = {name: nodes_of(name, table, times.get(name)) for name, table in graph.tables.items()}
     edges = {
@@ -104,8 +111,11 @@ def store(
         )
         for relation, each in graph.edges.items()
     }
-    options = IngestOptions(num_partitions=partitions, partitioner=partitioner, edge_ids=True)
-    ingest(TypedSource("random", nodes, edges), str(url), options)
+    ingest(
+        TypedSource("random", nodes, edges),
+        str(url),
+        IngestOptions(num_partitions=partitions, partitioner=partitioner, edge_ids=True, **options),
+    )
     return open_graph(str(url))
 
 
@@ -196,6 +206,35 @@ def test_draws_by_degree_count_the_edges_of_all_relations(cuts: dict[int, TypedR
                 if ending.target == relation.source:
                     degree += np.bincount(edges.dst, minlength=len(degree))
             np.testing.assert_array_equal(tables.in_degree, degree[tables.permanent_id])
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_stored_out_edges_are_searched(partitions: int, tmp_path: Path) -> None:
+    """Along a relation within one type, as against its edges turned round."""
+    graph = numbered(random_typed_graph())
+    cites = next(relation for relation in graph.relations if relation.name == "cites")
+    turned = replace(graph.edges[cites], src=graph.edges[cites].dst, dst=graph.edges[cites].src)
+    subgraphs = []
+    for direction, edges in (("out", graph.edges[cites]), ("in", turned)):
+        stored = replace(graph, edges={**graph.edges, cites: edges})
+        router = typed_router(store(stored, tmp_path / direction, partitions, out_edges=direction == "out"))
+        options = Node2SubgraphOptions(3, 6, direction, relations=(str(cites),), root_type="paper")
+        papers = Node2SubgraphSampler(router, options).sample(0, 0).nodes["paper"]
+        subgraphs.append(set(zip(papers.subgraph.tolist(), papers.node_id.tolist(), papers.hop.tolist(), strict=True)))
+    assert subgraphs[0] == subgraphs[1]
+    assert any(hop > 1 for _, _, hop in subgraphs[0])
+
+
+def test_roots_by_groups_are_the_same_whatever_the_partitions(tmp_path: Path) -> None:
+    options = TypedNeighborOptions(fanouts=(3,), batch_size=4, root_order="groups")
+    batches = []
+    for partitions in (1, 4):
+        stored = store(numbered(random_typed_graph()), tmp_path / str(partitions), partitions, "ldg", groups=12)
+        sampler = NeighborSampler(typed_router(stored), options, num_ranks=3)
+        batches.append([sampler.sample(0, batch) for batch in range(sampler.num_batches)])
+    assert len(batches[0]) == len(batches[1]) > 3
+    for one, other in zip(*batches, strict=True):
+        assert_same(one, other)
 
 
 @pytest.mark.parametrize(

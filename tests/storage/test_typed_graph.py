@@ -3,6 +3,7 @@
 import tempfile
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from graphmill.storage.importers.memory.array_graph import array_edges, array_no
 from graphmill.storage.ingestion import typed_sources
 from graphmill.storage.ingestion.ingest import ingest
 from graphmill.storage.ingestion.ingest_options import IngestOptions, LinkSplitOptions, SplitOptions
+from graphmill.storage.partitioning.partitioners import LDG_SLACK
 from graphmill.storage.replicas.copied_files import copy_here
 from graphmill.storage.snapshots.prune import prune
 from tests.listed_graph import ListedGraph, expected_lists, listed_graphs, stored_lists, typed_lists, typed_source
@@ -77,6 +79,7 @@ def cases(draw: st.DrawFn):
         drop_duplicates=draw(st.booleans()),
         drop_self_loops=draw(st.booleans()),
         edge_ids=draw(st.booleans()),
+        out_edges=draw(st.booleans()) and any(each.source == each.target for each in relations),
         memory_budget_bytes=1 << 24,
         num_threads=draw(st.sampled_from([1, 3])),
     )
@@ -330,19 +333,59 @@ def test_a_wrong_manifest_is_refused(name: str, stored: Path) -> None:
 
 
 REFUSED = {
-    "groups": (IngestOptions(groups=4), "groups: expected none"),
-    "out-edges": (IngestOptions(out_edges=True), "a relation of their own; pass --reverse-edges add"),
+    "groups of random partitions": (IngestOptions(groups=4), "groups: expected a partitioner that finds some"),
+    "more groups than nodes": (IngestOptions(partitioner="ldg", groups=41), "one for each of 40 nodes, got 41"),
     "links": (IngestOptions(links=LinkSplitOptions(valid=0.1)), "set --links.relation"),
     "partitions": (IngestOptions(num_partitions=41), r"at most one partition per node \(40\)"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_options_of_plain_graphs_alone_are_refused(name: str, tmp_path: Path) -> None:
+def test_impossible_options_are_refused(name: str, tmp_path: Path) -> None:
     options, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
         ingest(small(), str(tmp_path / "graph"), options)
     assert not list(tmp_path.iterdir())
+
+
+def test_out_edges_are_stored_for_relations_within_a_type(tmp_path: Path) -> None:
+    graph_of = {
+        name: ingest(small(), str(tmp_path / name), IngestOptions(num_partitions=2, out_edges=name == "both"))
+        for name in ("in", "both")
+    }
+    assert [each for each, row in graph_of["both"].edge_types.items() if row.has_out_edges] == [CITES]
+    assert graph_of["both"].requires == ["types", "out-edges of relations"]
+    assert graph_of["in"].requires == ["types"]
+    stored = open_graph(str(tmp_path / "both"), kind=TypedGraph)
+    stored.verify()
+    assert set(graph_of["both"].files) - set(graph_of["in"].files) == {
+        f"part-{index:05d}/{CITES}/out_topology.arrow" for index in range(2)
+    }
+    one_way = {WRITES: small().relations[WRITES]}
+    with pytest.raises(ConfigError, match="out_edges: expected a relation within one type, found none"):
+        ingest(small(relations=one_way), str(tmp_path / "other"), IngestOptions(out_edges=True))
+
+
+def test_groups_are_stored_with_each_type_and_do_not_depend_on_partitions(tmp_path: Path) -> None:
+    def group_of(num_partitions: int) -> dict[str, dict[int, int]]:
+        options = IngestOptions(num_partitions=num_partitions, partitioner="ldg", groups=8)
+        ingest(small(), str(tmp_path / str(num_partitions)), options)
+        graph = open_graph(str(tmp_path / str(num_partitions)), kind=TypedGraph)
+        graph.verify()
+        groups = dict[str, dict[int, int]]()
+        for name in graph.node_types:
+            parts = list(graph.nodes(name).partitions())
+            assert graph.nodes(name).manifest.num_groups == 8
+            for one, other in pairwise([part.group for part in parts if part.num_nodes]):
+                assert one.max() < other.min()  # partitions are ranges of groups
+            ids = np.concatenate([part.original_id for part in parts]).tolist()
+            groups[name] = dict(zip(ids, np.concatenate([part.group for part in parts]).tolist(), strict=True))
+        return groups
+
+    assert group_of(1) == group_of(4)
+    sizes = np.bincount(list(group_of(3)["paper"].values()), minlength=8)
+    assert sizes.min() >= 1
+    assert sizes.max() <= np.ceil(40 / 8 * (1 + LDG_SLACK))
 
 
 def test_more_files_than_a_process_maps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

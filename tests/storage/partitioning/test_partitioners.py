@@ -2,7 +2,7 @@ import builtins
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from graphmill.core.errors import ConfigError, DataError, MissingDependencyError
@@ -161,21 +161,36 @@ def typed_graphs(draw):
     return TypedSource("typed", {name: array_nodes(name, n) for name, n in count.items()}, edges)
 
 
-@pytest.mark.parametrize("name", ["random", "range", "ldg", "metis"])
+@pytest.mark.parametrize(
+    ("name", "groups_each"),
+    [("random", 0), ("range", 0), *((name, each) for name in ("ldg", "metis") for each in (0, 1, 3))],
+)
 @given(source=typed_graphs(), num_partitions=st.integers(1, 6))
-def test_no_partition_has_more_than_its_share_of_any_type(name, source, num_partitions):
+def test_no_partition_has_more_than_its_share_of_any_type(name, groups_each, source, num_partitions):
+    """`groups_each`: for each partition; 0: none are asked for."""
     if name == "metis":
         pytest.importorskip("pymetis")
-    assigned = assign_types(name, source, num_partitions, 0)
+    most_nodes = max(nodes.info.num_nodes for nodes in source.nodes.values())
+    assume(num_partitions * groups_each <= most_nodes)
+    num_groups = num_partitions * groups_each or None
+    assigned = assign_types(name, source, num_partitions, 0, num_groups)
     for node_type, nodes in source.nodes.items():
-        size = np.bincount(assigned[node_type].partition, minlength=num_partitions)
+        num_nodes, own = nodes.info.num_nodes, assigned[node_type]
         slack = LDG_SLACK if name in ("ldg", "metis") else 0
-        assert size.sum() == nodes.info.num_nodes
-        assert len(size) == num_partitions
-        assert size.max() <= np.ceil(nodes.info.num_nodes / num_partitions * (1 + slack))
-        assert size.min() >= (nodes.info.num_nodes >= num_partitions)
-        again = assign_types(name, source, num_partitions, 0)
-        assert np.array_equal(assigned[node_type].partition, again[node_type].partition)
+        for part, count in ((own.partition, num_partitions), (own.group, num_groups)):
+            if count is None:
+                assert part is None
+                continue
+            size = np.bincount(part, minlength=count)
+            assert size.sum() == num_nodes
+            assert len(size) == count
+            most = np.ceil(num_nodes / (num_groups or count) * (1 + slack))
+            assert size.max() <= most * (num_groups or count) // count
+            assert size.min() >= (num_nodes >= (num_groups or count))
+        if num_groups:
+            assert np.array_equal(own.partition, own.group // groups_each)
+        again = assign_types(name, source, num_partitions, 0, num_groups)
+        assert np.array_equal(own.partition, again[node_type].partition)
 
 
 @pytest.mark.parametrize(("name", "most"), [("ldg", 0.45), ("metis", 0.45)])
