@@ -33,9 +33,9 @@ from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
+    from benchmarks.ingest_cost import IngestCost
     from graphmill.storage.format.source import EdgeChunk, NodeChunk, SourceInfo
     from graphmill.storage.ingestion.ingest import IngestOptions
-    from graphmill.storage.ingestion.ingest_cost import IngestCost
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
@@ -174,9 +174,9 @@ def written_bytes() -> int:
 
 def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path) -> dict[str, Any]:
     """One row, in a process of its own."""
+    from benchmarks.ingest_cost import ingest_cost
     from graphmill.jobs.machine.memory_check import available_bytes
     from graphmill.storage.ingestion.ingest import ingest
-    from graphmill.storage.ingestion.ingest_cost import ingest_cost
 
     source, options = BareGraph(config), config.options(partitioner)
     check_memory(partitioner, ingest_cost(source.info, options), config.edges, available_bytes())
@@ -287,8 +287,8 @@ def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfi
 
 def main() -> int:
     config = parse(BenchIngestConfig, __doc__)
+    from benchmarks.ingest_cost import ingest_cost
     from graphmill.storage.filesystem.outputs import check_writable, existing_part
-    from graphmill.storage.ingestion.ingest_cost import ingest_cost
 
     cost = ingest_cost(BareGraph(config).info, config.options(config.partitioners[0]))
     check_results(config.out)

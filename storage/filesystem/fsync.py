@@ -4,7 +4,9 @@ import contextlib
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from graphmill.storage.filesystem.file_entry import FileEntry
 
@@ -26,19 +28,25 @@ def synced_entry(path: Path) -> FileEntry:
         return FileEntry(num_bytes=stream.tell(), sha256=digest)
 
 
-def write_durably(path: Path | str, content: bytes) -> None:
-    """Writes or replaces a small file; a reader finds either the old content or the new."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+@contextlib.contextmanager
+def replaced_durably(path: Path) -> Iterator[BinaryIO]:
+    """A stream for the file's new content. The file has the old content until the block ends, then the new; if the block raises, it keeps the old."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(beside, "wb") as stream:
-            stream.write(content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        beside.rename(target)
+        beside.rename(path)
     finally:
         beside.unlink(missing_ok=True)
-    sync_file(target.parent)
+    sync_file(path.parent)
+
+
+def write_durably(path: Path | str, content: bytes) -> None:
+    """Writes or replaces a small file; a reader finds either the old content or the new."""
+    with replaced_durably(Path(path)) as stream:
+        stream.write(content)
 
 
 def link_exclusively(source: Path, target: Path) -> bool:

@@ -16,7 +16,7 @@ from graphmill.storage.format.manifest import (
     read_graph_manifest,
 )
 from graphmill.storage.format.manifest_reader import ManifestReader
-from graphmill.storage.format.statistics import GraphSetStatistics, read_graph_set_statistics
+from graphmill.storage.format.statistics import GraphSetSizes, GraphSetStatistics, read_graph_set_statistics
 
 MANY_GRAPHS = "many-graphs"
 REJECTS_NAME = "rejects.csv"
@@ -173,8 +173,10 @@ def _read_set(reader: ManifestReader) -> GraphSetManifest:
     reader.check_content_hash(manifest.content_hash)
     if (statistics := reader.optional_inner("statistics")) is None:
         return manifest
-    measured = read_graph_set_statistics(statistics, manifest, manifest.node.dim, manifest.edge.dim)
-    return replace(manifest, statistics=measured)
+    counts = manifest.num_graphs, manifest.num_nodes, manifest.num_edges
+    names = len(manifest.target_names), len(manifest.split_names)
+    sizes = GraphSetSizes(*counts, *names, manifest.node.dim, manifest.edge.dim)
+    return replace(manifest, statistics=read_graph_set_statistics(statistics, sizes))
 
 
 def _row_schema(reader: ManifestReader, key: str) -> RowSchema:

@@ -33,7 +33,7 @@ from graphmill.storage.format.manifest_reader import (
     ManifestReader,
 )
 from graphmill.storage.format.source import FEATURE_KINDS, SPLIT_NAMES, FeatureColumn, Relation
-from graphmill.storage.format.statistics import GraphStatistics, read_graph_statistics
+from graphmill.storage.format.statistics import GraphSizes, GraphStatistics, read_graph_statistics
 
 ONE_GRAPH = "one-graph"
 NODE, EDGE = "node", Relation("node", "edge", "node")  # of a plain graph: the names of its one type and one relation
@@ -258,7 +258,8 @@ class Manifest:
             raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graph again")
         if isinstance(self.statistics, GraphStatistics):
             return self.statistics
-        return read_graph_statistics(self.statistics, self)
+        sizes = GraphSizes(**{name: getattr(self, name) for name in GraphSizes._fields})
+        return read_graph_statistics(self.statistics, sizes)
 
     @property
     def index_dtype(self) -> str:
@@ -491,7 +492,7 @@ def _node_fields(nodes: ManifestReader) -> dict[str, Any]:
 
 def _feature_columns(nodes: ManifestReader, feature_dim: int) -> tuple[FeatureColumn, ...]:
     columns = []
-    for row in nodes.optional_inners("feature_columns"):
+    for row in nodes.inners("feature_columns", optional=True):
         kind, values, has_nulls = row.word("kind", FEATURE_KINDS), row.names("values"), row.flag("has_nulls")
         mean, width = row.number("mean", "a finite number", -1.7e308, 1.7e308), row.width("width")
         if width != {"number": 1 + has_nulls, "categories": len(values), "embedded": 1}.get(kind, width):

@@ -217,10 +217,6 @@ class ManifestReader:
         objects = self._checked(key, "a list of objects", _list_of(_is_object))
         return [self._reader_of(f"{key}[{index}]", each) for index, each in enumerate(objects)]
 
-    def optional_inners(self, key: str) -> list["ManifestReader"]:
-        """None where there is no such field."""
-        return self.inners(key) if key in self._body else []
-
     def only(self, key: str) -> "ManifestReader":
         """A reader of the one object in this field's list."""
         value = self._checked(key, "a list of one object", lambda value: isinstance(value, list) and len(value) == 1)

@@ -7,7 +7,7 @@ Parsing trusts nothing, as in `graphmill.storage.format.manifest`.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import SPLIT_NAMES
@@ -156,58 +156,36 @@ class GraphSetStatistics:
     edge_columns: tuple[ColumnStatistics, ...] = ()
 
 
-class GraphSizes(Protocol):
-    """What the statistics of a graph must agree with: its `Manifest`."""
+class GraphSizes(NamedTuple):
+    """What the statistics of a graph must agree with: fields of its `Manifest`."""
 
-    @property
-    def num_nodes(self) -> int: ...
-
-    @property
-    def num_sources(self) -> int: ...
-
-    @property
-    def num_edges(self) -> int: ...
-
-    @property
-    def num_classes(self) -> int | None: ...
-
-    @property
-    def feature_dim(self) -> int: ...
-
-    @property
-    def edge_feature_dim(self) -> int: ...
-
-    @property
-    def num_split_sets(self) -> int: ...
-
-    @property
-    def label_kind(self) -> str | None: ...
+    num_nodes: int
+    num_sources: int
+    num_edges: int
+    num_classes: int | None
+    feature_dim: int
+    edge_feature_dim: int
+    num_split_sets: int
+    label_kind: str | None
 
 
-class GraphSetSizes(Protocol):
-    """What the statistics of many graphs must agree with: their `GraphSetManifest`."""
+class GraphSetSizes(NamedTuple):
+    """What the statistics of many graphs must agree with; `node_dim` and `edge_dim`: features."""
 
-    @property
-    def num_graphs(self) -> int: ...
-
-    @property
-    def num_nodes(self) -> int: ...
-
-    @property
-    def num_edges(self) -> int: ...
-
-    @property
-    def target_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def split_names(self) -> tuple[str, ...]: ...
+    num_graphs: int
+    num_nodes: int
+    num_edges: int
+    num_targets: int
+    num_splits: int
+    node_dim: int
+    edge_dim: int
 
 
-def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
+def read_graph_statistics(reader: ManifestReader, sizes: GraphSizes) -> GraphStatistics:
     """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
     each other."""
-    num_nodes, num_edges = manifest.num_nodes, manifest.num_edges
-    feature_dim, num_sets = manifest.feature_dim, manifest.num_split_sets
+    num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
+    feature_dim, num_sets = sizes.feature_dim, sizes.num_split_sets
     feature = reader.optional_inner("feature")
     if (feature is not None) != (feature_dim > 0):
         reader.fail("feature", "an object exactly where the graph has features", feature)
@@ -217,30 +195,28 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
     num_labelled = reader.count("num_labelled", num_nodes)
     return GraphStatistics(
         in_degree=_read_counts(reader.inner("in_degree"), num_nodes, num_edges),
-        out_degree=_read_counts(reader.inner("out_degree"), manifest.num_sources, num_edges),
+        out_degree=_read_counts(reader.inner("out_degree"), sizes.num_sources, num_edges),
         num_isolated=reader.count("num_isolated", num_nodes),
         num_self_loops=reader.count("num_self_loops", num_edges),
         num_duplicate_edges=reader.count("num_duplicate_edges", num_edges),
         symmetric_edges=reader.flag("symmetric_edges"),
         symmetric_columns=None if reader.is_null("symmetric_columns") else reader.flag("symmetric_columns"),
         edge_fingerprint=reader.hexadecimal("edge_fingerprint", _FINGERPRINT),
-        feature=None if feature is None else _read_features(feature, manifest),
+        feature=None if feature is None else _read_features(feature, sizes),
         num_labelled=num_labelled,
         class_counts=None
         if reader.is_null("class_counts")
-        else _checked_classes(reader, [reader.counts("class_counts")], manifest, [num_labelled])[0],
-        splits=tuple(_read_split(split, manifest) for split in splits),
+        else _checked_classes(reader, [reader.counts("class_counts")], sizes, [num_labelled])[0],
+        splits=tuple(_read_split(split, sizes) for split in splits),
         node_digest=reader.hexadecimal("node_digest", _DIGEST),
         least_weight=reader.newer_number("least_weight"),
-        edge_columns=_read_columns(reader, "edge_columns", manifest.edge_feature_dim),
+        edge_columns=_read_columns(reader, "edge_columns", sizes.edge_feature_dim),
     )
 
 
-def read_graph_set_statistics(
-    reader: ManifestReader, manifest: GraphSetSizes, node_dim: int, edge_dim: int
-) -> GraphSetStatistics:
-    """The same of many graphs, whose nodes and edges have so many features."""
-    num_graphs, num_targets, num_splits = manifest.num_graphs, len(manifest.target_names), len(manifest.split_names)
+def read_graph_set_statistics(reader: ManifestReader, sizes: GraphSetSizes) -> GraphSetStatistics:
+    """The statistics of many graphs. Raises as `read_graph_statistics`."""
+    num_graphs, num_nodes, num_edges, num_targets, num_splits, node_dim, edge_dim = sizes
     parts = reader.inners("parts")
     if len(parts) != num_splits + 1:
         reader.fail("parts", f"{num_splits + 1} parts", f"{len(parts)} parts")
@@ -254,8 +230,8 @@ def read_graph_set_statistics(
     if total != num_graphs:
         reader.fail("parts", f"{num_graphs} graphs in all", total)
     return GraphSetStatistics(
-        nodes=_read_counts(reader.inner("nodes"), num_graphs, manifest.num_nodes),
-        edges=_read_counts(reader.inner("edges"), num_graphs, manifest.num_edges),
+        nodes=_read_counts(reader.inner("nodes"), num_graphs, num_nodes),
+        edges=_read_counts(reader.inner("edges"), num_graphs, num_edges),
         parts=tuple(read),
         digest=reader.hexadecimal("digest", _DIGEST),
         node_columns=_read_columns(reader, "node_columns", node_dim),
@@ -274,10 +250,8 @@ def _read_counts(reader: ManifestReader, num: int, total: int) -> CountStatistic
     return CountStatistics(num, total, reader.count("minimum", maximum), maximum, histogram)
 
 
-def _read_features(reader: ManifestReader, manifest: GraphSizes) -> FeatureStatistics:
-    num_values, num_columns = (
-        manifest.feature_dim * rows for rows in (manifest.num_nodes, max(manifest.num_split_sets, 1))
-    )
+def _read_features(reader: ManifestReader, sizes: GraphSizes) -> FeatureStatistics:
+    num_values, num_columns = (sizes.feature_dim * rows for rows in (sizes.num_nodes, max(sizes.num_split_sets, 1)))
     if reader.count("num_values") != num_values:
         reader.fail("num_values", str(num_values), reader.count("num_values"))
     return FeatureStatistics(
@@ -295,7 +269,7 @@ def _read_features(reader: ManifestReader, manifest: GraphSizes) -> FeatureStati
 
 
 def _read_columns(reader: ManifestReader, key: str, num_columns: int) -> tuple[ColumnStatistics, ...]:
-    columns, finite = reader.optional_inners(key), "a finite number"
+    columns, finite = reader.inners(key, optional=True), "a finite number"
     if columns and len(columns) != num_columns:
         reader.fail(key, f"{num_columns} columns", f"{len(columns)} columns")
     return tuple(
@@ -318,11 +292,11 @@ def _read_target(reader: ManifestReader, most: int) -> TargetStatistics:
 def _checked_classes(
     reader: ManifestReader,
     rows: Sequence[tuple[int, ...]],
-    manifest: GraphSizes,
+    sizes: GraphSizes,
     num_labelled: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
     """Rows of counts by class, each of so many labelled nodes; an answer is yes for at most all of them."""
-    num_classes, several = manifest.num_classes, manifest.label_kind == "answers"
+    num_classes, several = sizes.num_classes, sizes.label_kind == "answers"
     right = len(rows) == len(num_labelled) and all(
         len(row) == num_classes and (max(row, default=0) <= some if several else sum(row) == some)
         for row, some in zip(rows, num_labelled, strict=True)
@@ -333,28 +307,28 @@ def _checked_classes(
     return tuple(rows)
 
 
-def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics:
-    num_nodes, kind = manifest.num_nodes, manifest.label_kind
-    sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
-    if len(sizes) != len(SPLIT_NAMES) or sum(sizes) != num_nodes:
-        reader.fail("num_nodes", f"{len(SPLIT_NAMES)} counts, {num_nodes} in all", sizes)
-    if len(labelled) != len(SPLIT_NAMES) or any(some > all_ for some, all_ in zip(labelled, sizes, strict=True)):
-        reader.fail("num_labelled", f"{len(SPLIT_NAMES)} counts of at most {sizes}", labelled)
+def _read_split(reader: ManifestReader, sizes: GraphSizes) -> SplitStatistics:
+    num_nodes, kind = sizes.num_nodes, sizes.label_kind
+    counts, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
+    if len(counts) != len(SPLIT_NAMES) or sum(counts) != num_nodes:
+        reader.fail("num_nodes", f"{len(SPLIT_NAMES)} counts, {num_nodes} in all", counts)
+    if len(labelled) != len(SPLIT_NAMES) or any(part > count for part, count in zip(labelled, counts, strict=True)):
+        reader.fail("num_labelled", f"{len(SPLIT_NAMES)} counts of at most {counts}", labelled)
     classes = None
     if not reader.is_null("class_counts"):
-        classes = _checked_classes(reader, reader.rows_of_counts("class_counts"), manifest, labelled)
+        classes = _checked_classes(reader, reader.rows_of_counts("class_counts"), sizes, labelled)
     target = reader.optional_inner("training_target")
     if (target is not None) != (kind == "value"):
         reader.fail("training_target", "an object exactly where label_kind is 'value'", target)
     targets = reader.inners("training_targets", optional=True)
-    if len(targets) != (several := (manifest.num_classes or 0) * (kind == "values")):
+    if len(targets) != (several := (sizes.num_classes or 0) * (kind == "values")):
         reader.fail("training_targets", f"{several} targets", f"{len(targets)} targets")
     edges = agreeing = None
     if kind == "class":
-        edges = reader.count("num_training_edges", manifest.num_edges)
+        edges = reader.count("num_training_edges", sizes.num_edges)
         agreeing = reader.count("num_agreeing_edges", edges)
     return SplitStatistics(
-        num_nodes=sizes,
+        num_nodes=counts,
         num_labelled=labelled,
         class_counts=classes,
         training_target=None if target is None else _read_target(target, labelled[1]),

@@ -241,7 +241,7 @@ class EdgeIngestion:
                 directory.mkdir(parents=True, exist_ok=True)
                 num_owned, most = self.targets.num_owned(partition), buckets.num_spilled(partition)
                 for file in self._write_edges(name, lists, num_owned, most, directory):
-                    self.writer.add_file(file)
+                    self.writer.add(file)
                 self.progress("write", partition + 1, self.targets.num_partitions)
 
     @contextmanager

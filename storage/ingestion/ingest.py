@@ -160,7 +160,7 @@ def _write_links(
         own = links.take(np.flatnonzero(owner == partition))
         file = writer.files / partition_dir(partition) / edges.folder / "links.arrow"
         write_batch(file, own.columns())
-        writer.add_file(file)
+        writer.add(file)
     return links.stored(str(held.reverse) if held.reverse in source.relations else "")
 
 

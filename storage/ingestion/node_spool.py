@@ -264,7 +264,7 @@ class NodeSpool:
             directory = self._writer.files / partition_dir(partition) / self._folder
             directory.mkdir(parents=True, exist_ok=True)
             for file in self._write_partition(numbering.rows(partition), numbering.group_of_row, directory):
-                self._writer.add_file(file)
+                self._writer.add(file)
         self._feature = None
         (self._scratch / "feature").unlink(missing_ok=True)
 

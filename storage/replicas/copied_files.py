@@ -9,8 +9,6 @@ A file is there whole or not at all. A copy is never written to by ingestion, an
 
 import hashlib
 import json
-import os
-import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,10 +21,11 @@ import fsspec
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
-from graphmill.storage.filesystem.fsync import sync_file, write_durably
+from graphmill.storage.filesystem.fsync import replaced_durably, write_durably
 from graphmill.storage.filesystem.outputs import check_output
 from graphmill.storage.filesystem.retry import retried
 from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
+from graphmill.storage.format.arrow_files import file_digest
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_any_manifest
 from graphmill.storage.format.manifest import Manifest, partition_dir
 from graphmill.storage.graph import PLAIN_OR_TYPED, GraphSnapshot, PinnedGraph, open_graph
@@ -137,10 +136,9 @@ def _copy_files(
             stamp = take_stamps(url, [entry]).stamps[0]
             if known.get(entry.path) == stamp:
                 continue
-            with target.open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() == entry.sha256:
-                    stamps[entry.path] = stamp
-                    continue
+            if file_digest(target) == entry.sha256:
+                stamps[entry.path] = stamp
+                continue
         origin = origin or open_origin()
         _copy_file(*origin, entry, target)
         num_bytes += entry.num_bytes
@@ -165,25 +163,17 @@ def _read_record(path: Path) -> dict[str, Stamp]:
 def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, target: Path) -> None:
     """Copies one file, and checks its bytes on their way; the target has all of them or is not there."""
     source = f"{path}/{entry.path}"
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     digest = hashlib.sha256()
     with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with _writing(target), open(beside, "wb") as sink:
+        with replaced_durably(target) as sink:
             for chunk in _chunks(filesystem, source, entry.num_bytes):
                 digest.update(chunk)
                 sink.write(chunk)
-            sink.flush()
-            os.fsync(sink.fileno())
-        if digest.hexdigest() != entry.sha256:
-            raise FormatError(
-                f"{source}: expected sha256 {entry.sha256}, found {digest.hexdigest()}; the file is corrupt"
-            )
-        beside.rename(target)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync_file(target.parent)
+            if digest.hexdigest() != entry.sha256:
+                raise FormatError(
+                    f"{source}: expected sha256 {entry.sha256}, found {digest.hexdigest()}; the file is corrupt"
+                )
 
 
 def _chunks(filesystem: fsspec.AbstractFileSystem, source: str, num_bytes: int) -> Iterator[bytes]:

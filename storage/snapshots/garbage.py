@@ -16,6 +16,7 @@ from graphmill.storage.filesystem.object_stores import is_object_store
 from graphmill.storage.filesystem.outputs import remove_empty_folder
 from graphmill.storage.filesystem.urls import is_local
 from graphmill.storage.format.manifest import NAME, PART_NAME, parse_head
+from graphmill.storage.snapshots.journal import JOURNAL
 from graphmill.storage.snapshots.snapshots import manifest_path
 
 # Every name that a writer gives to a file in its folder, and no other. The journal is removed last: without it the folder is nobody's.
@@ -33,7 +34,6 @@ _TEMPORARY = (
     r"manifest\.json",
 )
 _OURS, _PASSING = re.compile("|".join(_KEPT + _TEMPORARY)), re.compile("|".join(_TEMPORARY))
-_JOURNAL = "journal.json"
 
 
 def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: str, attempted: Collection[int]) -> None:
@@ -73,7 +73,7 @@ def remove_files(
     foreign: list[str] = []
     with one_line_errors(where, "remove these files"):
         for name, size in sorted(_files(filesystem, where)):
-            if name == _JOURNAL:
+            if name == JOURNAL:
                 continue
             if f"{folder}/{name}" in reached:
                 kept = True
@@ -86,7 +86,7 @@ def remove_files(
                 foreign.append(name)
         if not kept and not dry_run:
             with contextlib.suppress(FileNotFoundError):
-                filesystem.rm_file(f"{where}/{_JOURNAL}")
+                filesystem.rm_file(f"{where}/{JOURNAL}")
     if not dry_run:
         _remove_empty_folders(filesystem, where)
     return removed, num_bytes, foreign

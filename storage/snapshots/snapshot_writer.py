@@ -175,13 +175,10 @@ class SnapshotWriter:
         """Of the snapshot that `commit` makes."""
         return self.base + 1
 
-    def add(self, name: str) -> None:
-        """Takes a complete file below `files`: a thread hashes it, then syncs or uploads it."""
+    def add(self, file: Path | str) -> None:
+        """Takes a complete file, by its path or its name below `files`: a thread hashes it, then syncs or uploads it."""
+        name = (self.files / file).relative_to(self.files).as_posix()
         self._pending[name] = self._pool.submit(self._settle, name)
-
-    def add_file(self, file: Path) -> None:
-        """The same, of a path."""
-        self.add(file.relative_to(self.files).as_posix())
 
     def entries(self) -> dict[str, FileEntry]:
         """The files that were added, by name, ascending. Raises FormatError where one could not be written."""

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks import ingest as bench_ingest
 from benchmarks.ingest import BareGraph, BenchIngestConfig
+from benchmarks.ingest_cost import ingest_cost
 from graphmill.core.errors import ConfigError
 from graphmill.storage.ingestion.ingest import ingest
-from graphmill.storage.ingestion.ingest_cost import ingest_cost
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ingest_cost import ingest_cost
 from graphmill.storage.external_sort.edge_buckets import EdgeBuckets, SortedEdges
 from graphmill.storage.format.source import SourceInfo
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
-from graphmill.storage.ingestion.ingest_cost import ingest_cost
 from tests.listed_graph import random_listed_graph
 
 CASES = {
