@@ -1,8 +1,8 @@
-"""A stored graph, opened: the manifest, and partitions as numpy views over mapped Arrow files. `open_graph` opens any: plain, typed, or a set of graphs.
+"""An opened graph: its manifest, and partitions as numpy views over mapped Arrow files. `open_graph` opens plain graphs, typed graphs and sets of graphs.
 
-Opening checks manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code, about
-0.15 s per 100 million ids; samplers check what they draw once more, since a file may change after that. `verify` adds checksums; `StoredGraph.verify` also counts and the order
-of neighbor lists. A damaged file is refused with one line that names file, expected and found.
+Opening checks the manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code (about 0.15 s per 100 million ids). A file may
+change later, so samplers check their draws again. `verify` adds checksums; `StoredGraph.verify` also checks counts and the order of neighbor lists. A damaged
+file is refused in one line that names file, expected and found.
 """
 
 import os
@@ -42,12 +42,12 @@ class PinnedGraph:
     url: str  # absolute: workers may run in another folder
     snapshot: int
     content_hash: str
-    origin: str | None = None  # of a copy on the hosts' disks
-    part: str | None = None  # of a typed graph: the type of nodes or the relation that this is
-    by_range: bool = False  # as of `StoredGraph`
+    origin: str | None = None  # if the graph is a copy on the hosts' disks: the url of the original
+    part: str | None = None  # a type of nodes or a relation of a typed graph; None: the whole graph
+    by_range: bool = False  # as in `GraphSnapshot`
 
     def open(self) -> "StoredGraph | TypedGraph":
-        """Opens the same graph. Raises FormatError if it is gone or replaced by another."""
+        """Opens the same graph. Raises FormatError if it is gone or was replaced by another graph."""
         graph: StoredGraph | TypedGraph
         try:
             graph = open_graph(self.url, self.snapshot, kind=PLAIN_OR_TYPED)
@@ -201,12 +201,12 @@ class StoredGraph(GraphSnapshot):
 
     @property
     def num_classes(self) -> int | None:
-        """Or how many answers or values each node has; None if labels are none of these."""
+        """Number of classes, or of answers or values of each node; None for other labels."""
         return self.manifest.num_classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, or of the answers, in order; empty where numbers name them."""
+        """Names of the classes or answers, in order; empty if numbers name them."""
         return self.manifest.class_names
 
     @property
@@ -223,9 +223,9 @@ class StoredGraph(GraphSnapshot):
         return {NODE: self, str(EDGE): self}
 
     def partition(self, index: int, *, verify: bool = False) -> Partition:
-        """Maps one partition and reads its topology and node columns once, to check their ranges (see the module).
+        """Maps one partition, and reads its topology and node columns once to check their ranges.
 
-        Raises FormatError where a file is missing, truncated, corrupt or does not fit the manifest.
+        Raises FormatError if a file is missing, truncated, corrupt or does not fit the manifest.
         """
         if not 0 <= index < self.manifest.num_partitions:
             raise ConfigError(f"{self.url}: expected a partition in [0, {self.manifest.num_partitions}), got {index}")
@@ -236,11 +236,11 @@ class StoredGraph(GraphSnapshot):
             yield self.partition(index, verify=verify)
 
     def original_id(self, index: int) -> np.ndarray:
-        """int64, ascending: the permanent ids of a partition's nodes, mapped. Errors as `partition`."""
+        """int64, ascending, mapped: the permanent ids of a partition's nodes. Errors as `partition`."""
         return PartitionReader(self, index, verify=False).nodes()[0]
 
     def string_ids(self, index: int, *, verify: bool = False) -> pa.LargeStringArray:
-        """The source's own ids of a partition's nodes, mapped. Raises ConfigError where these are numbers, FormatError as `partition`."""
+        """The ids of a partition's nodes in the source, mapped. Raises ConfigError if these are numbers, FormatError as `partition`."""
         if self.manifest.id_kind != "string":
             raise ConfigError(f"{self.url}: expected nodes with strings as ids, got whole numbers")
         return PartitionReader(self, index, verify).string_ids()
@@ -248,20 +248,17 @@ class StoredGraph(GraphSnapshot):
     def verify(self) -> None:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
 
-        Memory: the original ids of all nodes, 8 bytes each and twice that while they are compared (with strings as ids up to 24 more), and one partition. Every file
-        is read once: the order of lists can be judged only with all original ids at hand.
+        Every file is read once. Memory: one partition, and the original ids of all nodes, which the check of list order needs: 8 bytes each, 16 during the
+        comparison, and up to 24 more for string ids.
         """
         if self.manifest.statistics is not None:
             _ = self.manifest.measured
         self.verify_lists(self.verify_nodes())
 
     def verify_nodes(self) -> np.ndarray:
-        """The permanent ids of all nodes, int64 [num_nodes] by stored id, after the files of nodes and their encodings are checked.
-
-        Raises FormatError.
-        """
+        """The permanent ids of all nodes, int64 [num_nodes] by stored id. Raises FormatError for damaged files of nodes or encodings."""
         parts = range(self.manifest.num_partitions)
-        # Each is compared with its file before room is made for all.
+        # The reader compares each count with its file before memory for all ids is allocated.
         original_id = np.concatenate(
             [PartitionReader(self, index, True).node_fields()["original_id"].copy() for index in parts]
         )
@@ -290,7 +287,7 @@ class StoredGraph(GraphSnapshot):
                     )
 
     def verify_lists(self, original_id: np.ndarray) -> None:
-        """Checks the files of edges; `original_id`: of the nodes that lists name. Raises FormatError."""
+        """Checks the files of edges; `original_id`: of the source nodes. Raises FormatError for damage."""
         num_edges = dict.fromkeys(["topology", *(["out_topology"] if self.manifest.has_out_edges else [])], 0)
         for index in range(self.manifest.num_partitions):
             for name, count in self._verify_lists_of(index, original_id).items():
@@ -302,7 +299,7 @@ class StoredGraph(GraphSnapshot):
                 )
 
     def _verify_lists_of(self, index: int, original_id: np.ndarray) -> dict[str, int]:
-        """Number of edges per topology file of a partition, after all checks; its memory is released."""
+        """The number of edges in each topology file of a partition, after all checks."""
         fields = PartitionReader(self, index, True).edge_fields()
         lists = {"topology": (fields["indptr"], fields["indices"], fields["edge_time"])}
         if self.manifest.has_out_edges:
@@ -322,7 +319,7 @@ class StoredGraph(GraphSnapshot):
 def _first_unordered_list(
     indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray, time: np.ndarray | None = None
 ) -> int | None:
-    """The first row whose list does not ascend in original id (in time before that), read in blocks of edges."""
+    """The first row whose list does not ascend in original id, or in (time, original id); None if all do. Reads blocks of edges."""
     for start in range(0, len(indices), _CHECK_EDGES):
         some = slice(start, start + _CHECK_EDGES + 1)
         block = original_id[indices[some]]
@@ -341,10 +338,10 @@ def _first_unordered_list(
 
 @dataclass(frozen=True)
 class TypedGraph(GraphSnapshot):
-    """One snapshot of a typed graph: each type of nodes and each relation is read as a `StoredGraph` of its own.
+    """One snapshot of a typed graph: each type of nodes and each relation is read as a separate `StoredGraph`.
 
     A type has no edges. A relation has the nodes of its target type, with their columns, and their in-edges; neighbors are stored ids of its source
-    type. So whatever serves a partition of a plain graph serves one of these.
+    type. So code that serves a partition of a plain graph also serves a partition of a type or a relation.
     """
 
     def __repr__(self) -> str:
@@ -356,10 +353,8 @@ class TypedGraph(GraphSnapshot):
         )
 
     def verify(self) -> None:
-        """Reads every byte and checks everything. Raises FormatError at the first damage.
-
-        Memory: the permanent ids of all types, 8 bytes each, and one partition of one relation.
-        """
+        """Reads every byte and checks everything. Raises FormatError at the first damage. Memory: one partition of one relation, and the permanent ids of all
+        types, 8 bytes each."""
         for row in self.manifest.rows.values():
             _ = row.measured
         permanent_ids = {name: self.nodes(name).verify_nodes() for name in self.node_types}
@@ -394,9 +389,9 @@ def open_graph(
 
 
 def open_graph(url: str, snapshot: int | None = None, *, kind: Any = None) -> Any:
-    """Opens what is at a path or fsspec URL, its newest snapshot or the given one: a `StoredGraph`, a `TypedGraph`, or the `StoredGraphs` of a set.
+    """Opens the newest snapshot at a path or fsspec URL, or the given one: a `StoredGraph`, a `TypedGraph`, or the `StoredGraphs` of a set.
 
-    `kind`: the one of these that is expected, or two. Raises FormatError where there is none, another kind, or its manifest is not valid.
+    `kind`: the expected class, or two. Raises FormatError if there is no graph, a graph of another kind, or an invalid manifest.
     """
     filesystem, path = split_url(url)
     reader = ManifestReader(*read_manifest(filesystem, path, url, snapshot, "graphmill ingest <source>"))
@@ -420,7 +415,7 @@ def source_ids(stored: StoredGraph | StoredGraphs) -> SourceIds | None:
 
 
 def copy_of(origin: _Graph, url: str) -> _Graph:
-    """The graph as its copy at this url is opened, whether that has files or not."""
+    """The graph's copy at this url, opened; the copy may not have any files yet."""
     filesystem, path = split_url(url)
     manifest = replace(origin.manifest, origin=absolute_url(origin.url))
     return replace(origin, url=url, manifest=manifest, filesystem=filesystem, path=path, by_range=False)

@@ -32,9 +32,9 @@ class Partition:
     start: int
     stop: int
     indptr: np.ndarray  # int64 [n + 1]
-    indices: np.ndarray  # int32/int64 [m], source ids; each list ascends in original id or, where edges have times, in (time, original id)
+    indices: np.ndarray  # int32/int64 [m], source ids; each list ascends in original id or, if edges have times, in (time, original id)
     original_id: np.ndarray  # int64 [n], ascending
-    # The same for out-edges: lists of destinations; the very arrays above if the graph is symmetric, None if they were not stored.
+    # The same for out-edges: lists of destinations. The arrays above if the graph is symmetric, None if not stored.
     out_indptr: np.ndarray | None = None
     out_indices: np.ndarray | None = None
     out_edge_id: np.ndarray | None = None
@@ -45,16 +45,16 @@ class Partition:
     edge_time: np.ndarray | None = None  # int64 [m]
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
     feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
-    feature_on_store: RangedRows | None = None  # in its place, of a graph whose features are read by range
-    label: np.ndarray | None = None  # int64 or float32 [n]; of several int8 (answers) or float32 [n, num_classes]
+    feature_on_store: RangedRows | None = None  # instead of `feature`, if features are read by range
+    label: np.ndarray | None = None  # int64 or float32 [n]; several a node: int8 (answers) or float32 [n, num_classes]
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     group: np.ndarray | None = None  # int32 [n], the locality group
     time: np.ndarray | None = None  # int64 [n]
-    # float32 [n, dim] by name (`graphmill.storage.format.encodings`), mapped when asked for; KeyError for one that is not stored
+    # float32 [n, dim] by name (`graphmill.storage.format.encodings`), mapped at first use; KeyError if not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
-    links: Links | None = None  # those from its nodes; None: no edge was held out
-    stored_rows: FeatureRows | None = None  # None: features are dense numbers of their own type
-    num_sources: int = _ANY  # ids in `indices` are below it
+    links: Links | None = None  # links that begin at its nodes; None: no edge was held out
+    stored_rows: FeatureRows | None = None  # None: dense rows of the type of `feature`
+    num_sources: int = _ANY  # ids in `indices` are below this number
 
     def __repr__(self) -> str:
         return describe(self)
@@ -69,8 +69,8 @@ class Partition:
 
     @property
     def first_id(self) -> int | None:
-        """Where permanent ids count up one by one, that of row 0: row i has `first_id + i`, and nobody need read the table. None elsewhere."""
-        ids = self.original_id  # strictly ascending: whoever opens a partition checks it
+        """The permanent id of row 0 if permanent ids are consecutive, so that row i has `first_id + i` without a look at the table; else None."""
+        ids = self.original_id  # strictly ascending: `PartitionReader` has checked this
         return int(ids[0]) if len(ids) and int(ids[-1]) - int(ids[0]) == len(ids) - 1 else None
 
     @property
@@ -82,7 +82,7 @@ class Partition:
         return FeatureRows(self.feature.shape[1], cast(FeatureDtype, str(self.feature.dtype)))
 
     def feature_numbers(self) -> np.ndarray | None:
-        """float32 [n, feature_dim], a copy where features are stored in another form."""
+        """float32 [n, feature_dim]; a copy if features are stored in another form."""
         return None if self.feature is None else self.feature_rows.decode(self.feature)
 
 
@@ -98,7 +98,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 class PartitionedGraph(EncodedGraph, Protocol):
-    """What is read of a `graphmill.storage.graph.StoredGraph`."""
+    """The parts of `graphmill.storage.graph.StoredGraph` that a `PartitionReader` uses."""
 
     @property
     def by_range(self) -> bool: ...
@@ -112,11 +112,11 @@ class PartitionReader:
         self.start, self.stop = (int(offset) for offset in graph.offsets[index : index + 2])
 
     def read(self) -> Partition:
-        nodes = self.node_fields()  # first: they say whether the manifest counts them rightly
+        nodes = self.node_fields()  # first: this compares the manifest's counts with the files
         return Partition(self.index, self.start, self.stop, **self.edge_fields(), **nodes)
 
     def edge_fields(self) -> dict[str, Any]:
-        """What a `Partition` says of edges."""
+        """The fields of `Partition` that describe edges."""
         manifest = self.manifest
         if not manifest.has_topology:
             indptr = np.zeros(self.stop - self.start + 1, np.int64)
@@ -145,7 +145,7 @@ class PartitionReader:
         }
 
     def node_fields(self) -> dict[str, Any]:
-        """What a `Partition` says of nodes."""
+        """The fields of `Partition` that describe nodes."""
         manifest = self.manifest
         original_id, label, splits, group, time = self.nodes()
         feature = feature_on_store = None
@@ -174,7 +174,7 @@ class PartitionReader:
     def nodes(
         self,
     ) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray], np.ndarray | None, np.ndarray | None]:
-        """Original ids, labels, split codes and groups, in range, and times."""
+        """Original ids, labels, split codes, groups and times; all but times are checked for their range."""
         nodes, path = self._batch("nodes", self.stop - self.start)
         kind = self.manifest.label_kind
         label = None

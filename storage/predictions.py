@@ -1,9 +1,9 @@
 """A folder of predictions in Parquet: first pieces as batches arrive, then parts in order of id. An interrupted run continues from its pieces.
 
-    _data                    the graph or set of a file of the user's that is predicted
-    _source.json             a digest of that file, and of what it is read with
-    _settings.json           the settings that make these predictions; written first: a later run must have the same
-    _pieces/<name>.parquet   some batches' rows, ascending in id, one row group for each part they touch; gone at the end
+    _data                    the graph, or set of graphs, made from a user's file that is predicted
+    _source.json             a digest of that file and of the options it is read with
+    _settings.json           the settings of these predictions; written first: a later run must have the same
+    _pieces/<name>.parquet   rows of some batches, ascending in id, one row group for each part they touch; removed at the end
     part-00000.parquet …     the rows of consecutive ranges of ids, ascending
     _summary.json            counts and scores; written last: with it the folder is complete
 
@@ -42,9 +42,9 @@ class PredictionFolder:
     url: str
 
     def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The summary, if these predictions are complete; None if they, or some of their parts, are still to be made. A setting of None matches any.
+        """The summary if these predictions are complete; None if any part is still to be made. A setting of None matches any value.
 
-        Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
+        Writes nothing. Raises ConfigError if the folder cannot be used or holds something else.
         """
         self.check_place()
         stored = self._read_json(SETTINGS)
@@ -66,18 +66,18 @@ class PredictionFolder:
             )
         summary = self._read_json(SUMMARY)
         parts = 0 if summary is None else summary.get("parts", 0)
-        if len(self.part_names()) < parts:  # one was lost since: it is made again
+        if len(self.part_names()) < parts:  # a lost part is made again
             return None
         return summary
 
     def check_place(self) -> None:
-        """Raises ConfigError where the folder holds no predictions but something else, or cannot be used."""
+        """Raises ConfigError if the folder holds anything but predictions, or cannot be used."""
         if isinstance(self._open()[0], MemoryFileSystem):
             raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
         check_output(self.url, "predictions", _strangers, advice="choose another folder")
 
     def has_source(self, digest: str) -> bool:
-        """Whether what is at DATA was made of files with this digest. Raises ConfigError where predictions, or some of their parts, were made of others."""
+        """Whether DATA was made from files with this digest. Raises ConfigError if any predictions in the folder were made from other files."""
         self.check_place()
         stored = (self._read_json(SOURCE) or {}).get("digest")
         if stored != digest and (self.part_names() or self.piece_names()):
@@ -91,17 +91,17 @@ class PredictionFolder:
         self.write_json(SETTINGS, settings)
 
     def piece_names(self) -> set[str]:
-        """Pieces that are there."""
+        """Names of the pieces in the folder."""
         return {name for name in self._list(PIECES) if name.endswith(".parquet") and not name.startswith(".")}
 
     def part_names(self) -> set[str]:
-        """Parts that are there, and not empty."""
+        """Names of the parts in the folder, without empty files."""
         filesystem, path = self._open()
         with one_line_errors(self.url, "list this folder"):
             return {name for name, size in list_sizes(filesystem, path).items() if size and name.startswith("part-")}
 
     def write_piece(self, name: str, table: pa.Table, bounds: np.ndarray) -> None:
-        """Writes some batches' rows; `bounds`: int64 [num_parts], the first id of each part."""
+        """Writes the rows of some batches; `bounds`: int64 [num_parts], the first id of each part."""
         table = table.sort_by("id")
         start = np.searchsorted(table["id"].to_numpy(), bounds)
         starts = sorted({0, *start.tolist()} - {table.num_rows})
@@ -112,11 +112,11 @@ class PredictionFolder:
     def read_piece(
         self, name: str, columns: Sequence[str] | None = None, of: tuple[int, int] | None = None
     ) -> pa.Table:
-        """A piece's rows, or those of the part whose ids lie in [of[0], of[1]). Raises FormatError where the file is damaged."""
+        """A piece's rows; `of`: only rows of the part with the ids [of[0], of[1]). Raises FormatError for a damaged file."""
         filesystem, path = self._open()
         where = f"{path}/{PIECES}/{name}"
         with one_line_errors(where, "read this file; remove it and run again"), filesystem.open(where, "rb") as stream:
-            file = pq.ParquetFile(stream)  # what it raises of damage is a ValueError
+            file = pq.ParquetFile(stream)  # raises ValueError for damage
             groups = list(range(file.num_row_groups))
             if of is not None:
                 groups = [group for group in groups if of[0] <= _first_id(file, group) < of[1]]
@@ -132,7 +132,7 @@ class PredictionFolder:
         self.remove_pieces()
 
     def table(self) -> pa.Table:
-        """All predictions of a complete folder, ids ascending. Raises FormatError where rows are missing."""
+        """All predictions of a complete folder, ids ascending. Raises FormatError if rows are missing."""
         filesystem, path = self._open()
         with one_line_errors(self.url, "read these predictions"):
             table = pq.read_table(path, filesystem=filesystem)
@@ -144,7 +144,7 @@ class PredictionFolder:
         return table
 
     def remove_pieces(self) -> None:
-        """Removes the pieces of complete predictions, and no file that has another name."""
+        """Removes the pieces of complete predictions; files with other names stay."""
         filesystem, path = self._open()
         with one_line_errors(f"{path}/{PIECES}", f"remove these files; the predictions are whole at {self.url}"):
             filesystem.invalidate_cache()
@@ -195,7 +195,7 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
 
 
 def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """None in a folder that has settings: a prediction writes, and removes, names of its own alone."""
+    """Names that are not ours. Empty for a folder with settings: predictions write and remove only their own names."""
     names = names_there(filesystem, path)
     return [] if SETTINGS in names else [name for name in names if name not in (DATA, SOURCE)]
 

@@ -1,7 +1,7 @@
-"""Rows of a file on an object store, read as byte ranges: only those that are asked for, sorted, neighbors by one request, several requests at once.
+"""Rows of a file on an object store, read as byte ranges: requested rows are sorted, neighboring rows share a request, and several requests run at once.
 
-Checked: structure, type and number of rows when the file is opened; then its size, and its tag and time of change as the store tells them, again every half
-minute while rows are read; that a range has as many bytes as were asked for. Not checked: checksums, which the manifest has of whole files.
+Checks: structure, type and number of rows at opening; size, tag and time of change in the store every half minute while rows are read; the length of each
+range. Checksums are not checked: the manifest has them for whole files only.
 """
 
 import tempfile
@@ -23,10 +23,11 @@ from graphmill.storage.filesystem.retry import DEADLINE_S, retried
 from graphmill.storage.format.arrow_files import numpy_column, only_batch
 from graphmill.storage.format.feature_rows import FeatureRows
 
-# Bytes between two rows that are read and thrown away in place of a request more, and of the longest range: a request to a store takes as long as some hundred KiB.
+# A gap of up to MAX_GAP_BYTES between two rows is read and discarded, instead of another request: a request takes as long as some hundred KiB.
 MAX_GAP_BYTES, _MAX_RANGE_BYTES = 1 << 14, 1 << 18
-IN_FLIGHT, _MOST_READERS = 8, 32  # of one call, its own thread among them; of the process, beside the threads that call
-_END_BYTES = 1 << 16  # both ends of a file, with all that is not rows
+IN_FLIGHT = 8  # requests of one call; the calling thread makes one of them
+_MOST_READERS = 32  # further threads of the process
+_END_BYTES = 1 << 16  # each end of a file; everything but the rows lies there
 _LOOK_AGAIN_S = 30.0
 _readers = threading.BoundedSemaphore(_MOST_READERS)
 _MARKS = ("size", "ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
@@ -46,19 +47,19 @@ class RangedRows:
         deadline_s: float = DEADLINE_S,
         max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
-        """`deadline_s`: longest wait for one range, retries included. Raises FormatError for a file that does not fit its entry or `rows`."""
+        """`deadline_s`: longest wait for one range, retries included. Raises FormatError if the file does not fit its entry or `rows`."""
         self._filesystem, self._path, self._rows, self._deadline_s = filesystem, path, rows, deadline_s
         self._file_bytes, self._max_gap_bytes = entry.num_bytes, max_gap_bytes
         self._counting = threading.Lock()
-        self.num_ranges = self.num_bytes = 0  # that were read
+        self.num_ranges = self.num_bytes = 0  # read so far
         self._mark = self._look()
         self._look_at = time.monotonic() + _LOOK_AGAIN_S
         self._first_byte = self._find(num_rows)
 
     def read(self, row: np.ndarray) -> np.ndarray:
-        """[k, stored_width]: the rows of these numbers, in their order, as they are stored.
+        """[k, stored_width]: the rows with these numbers, in this order, as stored.
 
-        Raises DeadlineError where the store stays away, FormatError where the file is another one than was opened.
+        Raises DeadlineError if the store does not answer, FormatError if the file was replaced since it was opened.
         """
         if time.monotonic() > self._look_at:
             self._look_again()
@@ -67,7 +68,7 @@ class RangedRows:
         ascending = row[order]
         work = _Ranges(merged_ranges(ascending, self._rows.row_bytes, self._max_gap_bytes))
         read = partial(self._read_ranges, work, ascending, order, out)
-        # This thread reads, too: no call waits for another's readers.
+        # The calling thread also reads, so a call never waits for another call's threads.
         readers: list[Future[None]] = []
         while len(readers) + 1 < min(IN_FLIGHT, len(work.bounds)) and _readers.acquire(blocking=False):
             readers.append(begin(partial(_then_free, read), "rows"))
@@ -107,7 +108,7 @@ class RangedRows:
         return content
 
     def _look(self) -> tuple[object, ...]:
-        """What the store says of the file now. Raises FormatError for a file of another size."""
+        """The file's size, tag and times in the store now. Raises FormatError if the size differs."""
 
         def ask() -> dict[str, object]:
             self._filesystem.invalidate_cache(self._path.rsplit("/", 1)[0])
@@ -133,9 +134,9 @@ class RangedRows:
             )
 
     def _find(self, num_rows: int) -> int:
-        """The first byte of the column's numbers, after all checks of the file's structure.
+        """The position of the column's first byte, after all checks of the file's structure.
 
-        Arrow finds it: in a sparse file that has both ends of the stored one and holes for its rows.
+        Arrow finds it in a sparse copy: both ends of the stored file, and a hole for its rows.
         """
         stops = [0, self._file_bytes]
         if self._file_bytes > 2 * _END_BYTES:
@@ -156,7 +157,7 @@ class RangedRows:
 
 
 def _then_free(read: Callable[[], None]) -> None:
-    """Lets another reader begin once this one ends."""
+    """Reads, then frees a reader's place."""
     try:
         read()
     finally:
@@ -182,13 +183,13 @@ class _Ranges:
 
 
 def merged_ranges(ascending: np.ndarray, row_bytes: int, max_gap_bytes: int) -> list[tuple[int, int]]:
-    """Which of some rows are read together: [begin, end) of their positions, for rows with few bytes between them, up to the longest range."""
+    """Ranges [begin, end) of positions in `ascending` that one request reads: rows with small gaps, up to _MAX_RANGE_BYTES."""
     if not len(ascending):
         return []
     gap = (np.diff(ascending) - 1) * row_bytes
     most_rows = max(1, _MAX_RANGE_BYTES // row_bytes)
     starts = np.concatenate([[0], np.flatnonzero(gap > max_gap_bytes) + 1])
-    # Long ranges end at multiples of the longest, counted from their first row.
+    # A long range is cut at multiples of `most_rows`, counted from its first row.
     since = ascending - np.repeat(ascending[starts], np.diff([*starts, len(ascending)]))
     part = since // most_rows
     cut = np.flatnonzero((np.diff(part) != 0) | (gap > max_gap_bytes)) + 1
