@@ -1,1 +1,1 @@
-"""Everybody's ground: errors, checks of options, counter-based random numbers, the cache of compiled loops, threads, locks. Imports: numpy and numba; nothing of ours."""
+"""The ground of all packages: errors, checks of options, counter-based random numbers, the cache of compiled loops, threads, locks. Imports numpy and numba, and no other package of Graphmill."""

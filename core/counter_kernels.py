@@ -1,4 +1,4 @@
-"""The hash and the permutation of `graphmill.core.counter_random` for compiled loops."""
+"""Compiled loops: the hash and the permutation of `graphmill.core.counter_random`."""
 
 import numba
 import numpy as np
@@ -38,7 +38,7 @@ def permuted(value, rounds, mask, shift, size):
 
 @compiled
 def shuffled_shares(permutation, num_shares, share):
-    """Writes which of `num_shares` equal shares of a shuffle each row falls into: `Permutation.forward(row) * num_shares // size`.
+    """Writes the share of each row in a shuffle cut into `num_shares` equal shares: `Permutation.forward(row) * num_shares // size`.
 
     permutation: `Permutation.compiled_form`; share: int32 [size].
     """

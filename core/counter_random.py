@@ -1,4 +1,4 @@
-"""Randomness that is a pure function of a key and a counter: no state, so any chunk can be made in any order, on any machine.
+"""Randomness as a pure function of a key and a counter. It has no state, so any chunk can be made in any order, on any machine.
 
 `hash_counters` is SplitMix64 read at arbitrary positions (Steele, Lea, Flood, OOPSLA 2014, with the constants of Vigna's splitmix64.c).
 `Permutation` shuffles 0 … n-1 without holding an array.
@@ -52,8 +52,8 @@ def unit_interval(hashes: np.ndarray) -> np.ndarray:
 class Permutation:
     """A keyed bijection of 0 … size-1 in O(1) memory: `forward(x)` and `backward(y)` invert each other.
 
-    Rounds of odd multiplication, addition and xor-shift permute the next power of two; values that land outside are
-    walked on until they land inside ("cycle walking", Black and Rogaway, CT-RSA 2002), twice at most on average.
+    Rounds of odd multiplication, addition and xor-shift permute the next power of two. A value that lands outside is permuted
+    again until it lands inside ("cycle walking", Black and Rogaway, CT-RSA 2002): at most two steps on average.
     """
 
     size: int
@@ -70,14 +70,14 @@ class Permutation:
         draws = [int(h) for h in hash_counters(self.key, np.arange(6, dtype=np.uint64))]
         rounds = []
         for multiplier_draw, addend_draw in zip(draws[0::2], draws[1::2], strict=True):
-            # Low bits of a product depend on low bits alone, so the draw's high half gives the multiplier.
+            # Low bits of a product depend on low bits only, so the multiplier is taken from the draw's high half.
             multiplier = ((multiplier_draw >> (64 - self._bits)) | 1) % modulus
             rounds.append((multiplier, pow(multiplier, -1, modulus), addend_draw % modulus))
         return tuple(rounds)
 
     @property
     def compiled_form(self) -> tuple[np.ndarray, np.uint64, np.uint64, np.uint64]:
-        """(multipliers and addends uint64 [rounds, 2], mask, shift, size): what a compiled loop needs for `forward`."""
+        """(multipliers and addends uint64 [rounds, 2], mask, shift, size), for `forward` in a compiled loop."""
         rounds = np.array([(multiplier, addend) for multiplier, _, addend in self._rounds], np.uint64)
         return (
             rounds,

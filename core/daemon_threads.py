@@ -1,4 +1,4 @@
-"""Work in a thread that nobody waits for at the process's end."""
+"""Work in daemon threads: the process does not wait for them at its end."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,13 +10,13 @@ Result = TypeVar("Result")
 
 
 def begin(work: Callable[[], Result], name: str) -> "Future[Result]":
-    """Calls `work` in a thread of this name; what it returns or raises is the future's."""
+    """Calls `work` in a thread of this name; the future gets its result or error."""
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  whatever it is, whoever asks for the result must hear of it
+        except BaseException as error:  # noqa: BLE001  the future's reader must get every error
             future.set_exception(error)
 
     threading.Thread(target=run, name=f"graphmill-{name}", daemon=True).start()
@@ -31,9 +31,9 @@ def beside(
     end_now: Callable[[], None] = lambda: None,
     wake: Callable[[], None] = lambda: None,
 ) -> "Iterator[Future[None]]":
-    """Calls `work` in a thread of this name during the block, with an event that the block's end sets; then waits for it, for at most `end_s`.
+    """Calls `work` in a thread of this name during the block, with an event that is set when the block ends; then waits for it for at most `end_s`.
 
-    What it raises is the future's. While the block goes on, an error ends it, by `end_now`. `wake`: called at the end, after the event.
+    The future gets its error; an error before the block ends also calls `end_now`. `wake`: called after the event is set.
     """
     ended = threading.Event()
 

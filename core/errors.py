@@ -1,7 +1,7 @@
 """Every error that Graphmill raises on purpose.
 
-One root class; each leaf is also the builtin that it refines, so callers may catch either. All take one message that says
-what was expected, what was found and what to do, and all survive pickling (a remote stage's error reaches the user whole).
+One root class; each leaf is also the builtin that it refines, so callers may catch either. Each takes one message: expected, found, and what to do. All
+survive pickling, so an error of a remote stage reaches the user whole.
 """
 
 import re
@@ -16,31 +16,31 @@ _short.maxlevel = 3
 
 
 def quoted(value: object) -> str:
-    """The value as a message quotes it: its repr, or of a long one the beginning and the end."""
+    """The value's repr for a message; a long repr is cut to its beginning and end."""
     return _short.repr(value)
 
 
 def _commands(character: str) -> bool:
-    """Whether it acts on a terminal, or cannot be encoded: control codes, surrogates, and marks that turn the direction of text."""
+    """Whether a character acts on a terminal or cannot be encoded: control codes, surrogates, and marks that change the direction of text."""
     turns = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
     return turns or unicodedata.category(character) in ("Cc", "Cs")
 
 
 class GraphmillError(Exception):
-    """Root of all errors that Graphmill raises on purpose; jobs print them as one line and exit with 1."""
+    """Root of all errors that Graphmill raises on purpose. Jobs print them in one line and exit with 1."""
 
-    stage = owner = ""  # where it happened: "stage sample, epoch 0, step 3", "rank 1"
+    stage = owner = ""  # the place of the error: "stage sample, epoch 0, step 3", "rank 1"
 
     def at(self, stage: str, owner: str = "") -> Self:
-        """This error with its stage and owner; a stage or an owner that was set closer to the source stays."""
+        """This error with its stage and owner; values that were set closer to the source stay."""
         self.stage, self.owner = self.stage or stage, self.owner or owner
         return self
 
     def __str__(self) -> str:
-        """Stage, owner and message as one line of plain text of bounded length: names and values from files may even hold commands to a terminal."""
+        """Stage, owner and message in one line of plain text of bounded length. Names and values from files may contain terminal commands: these are escaped."""
         where = ", ".join(filter(None, (self.stage, self.owner)))
         text = f"{where}: {super().__str__()}" if where else super().__str__()
-        if len(text) > _MOST_CHARACTERS:  # its end says what to do
+        if len(text) > _MOST_CHARACTERS:  # the end says what to do
             text = f"{text[: _MOST_CHARACTERS // 2]} … {text[-_MOST_CHARACTERS // 2 :]}"
         line = re.sub(r"\s*[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text)
         return "".join(c.encode("unicode_escape").decode() if _commands(c) else c for c in line)
@@ -51,11 +51,11 @@ class ConfigError(GraphmillError, ValueError):
 
 
 class UsageError(ConfigError):
-    """A flag that there is not, or a value that is none of its type: exit status 2."""
+    """An unknown flag, or a value of the wrong type: exit status 2."""
 
 
 class DataError(GraphmillError, ValueError):
-    """A source's data breaks what a graph must hold: ids, labels, splits, shapes, finite numbers."""
+    """A source's data is not a valid graph: ids, labels, splits, shapes, finite numbers."""
 
 
 class FormatError(GraphmillError, OSError):
@@ -63,15 +63,15 @@ class FormatError(GraphmillError, OSError):
 
 
 class DamageError(FormatError):
-    """A stored file holds other bytes than its manifest names: whoever reads it again finds them again."""
+    """A stored file holds other bytes than its manifest names. Another attempt to read it fails, too."""
 
 
 class ConflictError(GraphmillError, FileExistsError):
-    """Another writer was first; nothing of either was destroyed."""
+    """Another writer was first; both writers' files are intact."""
 
 
 class MissingDependencyError(GraphmillError, ImportError):
-    """An optional package is needed for this call and is not installed."""
+    """This call needs an optional package that is not installed."""
 
 
 class StageError(GraphmillError, RuntimeError):
@@ -83,8 +83,8 @@ class DeadlineError(GraphmillError, TimeoutError):
 
 
 class ClusterLostError(StageError):
-    """The cluster itself is gone: nothing can be asked of it any more, not even to end what runs there."""
+    """The cluster is gone: it answers no request, not even to end what runs there."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which unwinds a program as Ctrl-C does; a command then ends with status 143."""
+    """SIGTERM: unwinds a program as Ctrl-C does; a command then exits with 143."""

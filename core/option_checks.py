@@ -1,9 +1,7 @@
-"""Checks of frozen options by their values alone: a wrong one is a ConfigError that names the option, at construction, not a failure batches later.
+"""Checks of frozen options that need only their values: a wrong value raises a ConfigError that names the option, when the options are constructed.
 
-There are two kinds of checks. These here prevent nonsense at once; the others need the graph, and are made where a run or a sampler is made
-(`graphmill.jobs.resolve`, `graphmill.samplers.vocabulary.requirements`). A field's type says its bounds: `width: Count`.
-
-Needs Python alone: models' options are checked here too.
+Checks that need the graph are made when a run or a sampler is made (`graphmill.jobs.resolve`, `graphmill.samplers.vocabulary.requirements`). A field's type
+says its bounds: `width: Count`. This module needs Python alone, because the options of models use it too.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +16,7 @@ from graphmill.core.errors import ConfigError, quoted
 
 
 class Bound(NamedTuple):
-    """What the type of a field says beside int or float; of a tuple each entry, and there is one."""
+    """The bound of an int or float field; in a tuple the bound of each entry, and the tuple has at least one entry."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -36,9 +34,9 @@ _HIGHEST_SEED = (1 << 64) - 1
 
 
 def check_fields(options: Any, **least: float) -> None:
-    """Each field becomes what its type says: a plain int, float or tuple, so that equal options have equal reprs, or one of the words of a Literal.
+    """Converts each field to its type, a plain int, float or tuple, so that equal options have equal reprs.
 
-    `least`: smallest values beside the types' bounds. Raises ConfigError where a field has another type or is out of bounds.
+    `least`: smallest values, in addition to the types' bounds. Raises ConfigError if a field has another type, is out of bounds, or is no word of its Literal.
     """
     hints = _hints(type(options))
     for name, given in vars(options).items():
@@ -49,14 +47,14 @@ def check_fields(options: Any, **least: float) -> None:
 
 
 def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
-    """Raises ConfigError for the first option whose row, (is its value fine?, what is expected), says no."""
+    """Raises ConfigError for the first option whose row (value is fine, expected) is not fine."""
     for name, (is_fine, expected) in rows.items():
         if not is_fine:
             raise refused(name, expected, getattr(options, name))
 
 
 def refused(name: str, expected: str, value: Any) -> ConfigError:
-    """The error of an option with this value."""
+    """The error for an option with this value."""
     return ConfigError(f"{name}: expected {expected}, got {quoted(value)}; set {name}")
 
 
@@ -86,7 +84,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, tuple | list) and getattr(value, "ndim", 0) != 1:  # of arrays
             words = {int: "integers", float: "numbers"}.get(arguments[0], "words")
             raise refused(name, f"a tuple of {words}", value)
-        if not len(value) and get_origin(arguments[0]) is Annotated:  # bounds are of one number at least
+        if not len(value) and get_origin(arguments[0]) is Annotated:  # a bound needs at least one number
             raise refused(name, arguments[0].__metadata__[0].expected, value)
         return tuple(_typed(name, arguments[0], one) for one in value)
     elif isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):

@@ -1,4 +1,4 @@
-"""Names: of a package, which load when they are first used, and of options, the nearest to a wrong one."""
+"""Public names that load at first use, and the names nearest to a wrong one."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def load_public(package: str, paths: Mapping[str, str], name: str, others: Iterable[str] = ()) -> Any:
-    """What is called `name` in a package: `paths` says `module:attribute` for each name. Raises AttributeError for another one, with the nearest."""
+    """The object called `name` in a package; `paths`: `module:attribute` by name. Raises AttributeError, with the nearest names, for an unknown name."""
     if name not in paths:
         told = f"module {package!r} has no attribute {name!r}"
         known = {one.lower(): one for one in [*paths, *others]}
@@ -18,7 +18,7 @@ def load_public(package: str, paths: Mapping[str, str], name: str, others: Itera
 
 
 def nearest(name: str, known: Mapping[str, str]) -> list[str]:
-    """At most three of the flags, the likeliest first: by their last parts, then by their groups, then those that can be said here."""
+    """At most three flags, the likeliest first: by their last parts, then by their groups, then flags that are valid here (without owner)."""
     group, _, leaf = name.rpartition(".")
     ranks: dict[str, float] = {}
     for flag, owner in known.items():
@@ -30,7 +30,7 @@ def nearest(name: str, known: Mapping[str, str]) -> list[str]:
 
 
 def _alike(leaf: str, other: str) -> float:
-    """0 to 1: words of the other's, such as `layers` of `num_layers`, its initials, its beginning, or its letters."""
+    """0 to 1: likeness by common words (`layers` and `num_layers`), initials, beginning, or letters."""
     if leaf == other:
         return 1.0
     words, others = ({word.removesuffix("s") for word in one.split("_")} for one in (leaf, other))

@@ -1,4 +1,4 @@
-"""How values are told to people: our dataclasses in a notebook, a few lines with arrays by type and shape; numbers of things."""
+"""Texts of values for people: dataclasses in a few lines with arrays by type and shape, counts, sizes, changed options."""
 
 from collections.abc import Sized
 from dataclasses import MISSING, fields
@@ -9,7 +9,7 @@ _WIDTH = 120
 
 
 def describe(value: Any) -> str:
-    """A dataclass without its empty fields: numbers as they are, arrays and tensors as `x float32 [64, 100]`."""
+    """A dataclass without its empty fields; arrays and tensors as `x float32 [64, 100]`."""
     parts = []
     for field in fields(value):
         entry = getattr(value, field.name)
@@ -26,12 +26,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def rounded(score: float) -> str:
-    """To four places, and of a small one to three digits."""
+    """Four decimal places; a number below 0.001 to three digits."""
     return f"{score:.3g}" if 0 < abs(score) < 0.001 else f"{score:.4f}"
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in the largest unit that leaves a figure before the point."""
+    """Bytes in the largest unit with a value of at least 1."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:,.1f} {unit}"
@@ -39,7 +39,7 @@ def size(num_bytes: float) -> str:
 
 
 def changed_options(options: Any) -> str:
-    """The options that are not their defaults, nor given by the data: `fanouts=(5, 5), seed=1`."""
+    """The options that differ from their defaults and do not come from the data: `fanouts=(5, 5), seed=1`."""
     given = getattr(options, "GIVEN", ())
     changed = []
     for field in fields(options):

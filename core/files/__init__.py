@@ -1,1 +1,1 @@
-"""Small files that somebody else may have written: JSON, YAML, bounded text; locks in files. Imports: core."""
+"""Small files that others may have written: JSON, YAML, bounded text; locks in files. Imports: core."""

@@ -1,4 +1,4 @@
-"""A lock among the processes of a host that is waited for with an end. It lies in a file, and goes with the process."""
+"""A lock among the processes of a host, with a deadline. It lies in a file, and ends with the process."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _LOOK_S = 0.05
 
 @contextmanager
 def locked(path: Path, within_s: float) -> Iterator[None]:
-    """Holds a lock alone. Raises DeadlineError where another process does not let go of it, and OSError where the filesystem has no locks."""
+    """Holds a lock alone. Raises DeadlineError if another process holds it for too long, OSError if the filesystem has no locks."""
     descriptor, until = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), time.monotonic() + within_s
     try:
         while not try_alone(descriptor):
@@ -24,13 +24,13 @@ def locked(path: Path, within_s: float) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor, too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a forked child may have the descriptor, too
     finally:
         os.close(descriptor)
 
 
 def try_alone(descriptor: int) -> bool:
-    """Whether nobody else held the lock of this open file: now it is held here."""
+    """Takes the lock of this open file; False if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Reads the JSON object that a file of ours holds, whatever has happened to the file."""
+"""Reads the JSON object in one of our files, whatever has happened to the file."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from graphmill.core.errors import FormatError
 
 
 def parse_object(text: str | bytes, where: str, advice: str = "repair the file or remove it") -> dict[str, Any]:
-    """The object. Raises FormatError, which names the file and ends with the advice, for anything else."""
+    """The object. Raises FormatError, with the file's name and the advice, for anything else."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets

@@ -1,6 +1,6 @@
-"""Reads YAML of plain values: one document without anchors, aliases and tags, of bounded size and depth, whose names are text.
+"""Reads YAML of plain values: one document without anchors, aliases and tags, of bounded size and depth, with text as names.
 
-An alias stands for any amount of what it names: six levels of nine aliases each are half a million values in a file of 300 bytes.
+Aliases are refused because they multiply: six levels of nine aliases each make half a million values from a file of 300 bytes.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ _MOST_BYTES, _MOST_LEVELS = 2**20, 20
 if yaml.__with_libyaml__:
 
     class _Loader(Composer, yaml.CSafeLoader):
-        """Events by libyaml, which reads a list of 100,000 numbers in a fifth of the time; nodes by PyYAML, whose composer can be extended."""
+        """Takes events from libyaml, which reads a list of 100,000 numbers in a fifth of the time, and nodes from PyYAML, whose composer can be extended."""
 
         def __init__(self, text: str) -> None:
             yaml.CSafeLoader.__init__(self, text)
@@ -52,12 +52,12 @@ class _PlainLoader(_Loader):
 
 
 def compose_yaml(path: Path) -> yaml.Node | None:
-    """The document's nodes, which know their lines; None: the file is empty. Errors as `read_yaml`."""
+    """The document's nodes, with their lines; None for an empty file. Errors as `read_yaml`."""
     return _read(path, _PlainLoader.get_single_node)
 
 
 def read_yaml(path: Path) -> Any:
-    """The document's value. Raises ConfigError where the file cannot be read as such, FileNotFoundError where there is none."""
+    """The document's value. Raises ConfigError if the file is not plain YAML, FileNotFoundError if it is missing."""
     return _read(path, _PlainLoader.get_single_data)
 
 
@@ -70,6 +70,6 @@ def _read(path: Path, read: Any) -> Any:
             loader.dispose()
     except FileNotFoundError:
         raise
-    # ValueError: text that is none, a number of thousands of digits, a 13th month.
+    # ValueError: bytes that are no text, a number of thousands of digits, a 13th month.
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())[:200]})") from None

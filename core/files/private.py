@@ -22,11 +22,11 @@ def check_private(path: Path) -> None:
 
 
 def check_unreplaceable(folder: Path, path: Path | None = None) -> None:
-    """Raises ConfigError where another user can replace a folder, or one above it; `path`, in the message, is what lies there."""
+    """Raises ConfigError if another user can replace a folder, or a folder above it; `path`: the file there that the message names."""
     folder = folder.resolve()
     for each in (folder, *folder.parents):
         status, mode = _status(each, path or folder)
-        # In a folder with the sticky bit, as /tmp, nobody replaces what is another's.
+        # In a folder with the sticky bit, as /tmp, nobody replaces another user's files.
         if not status.st_mode & stat.S_ISVTX and mode & 0o022 & ~_own_group_bits(status):
             raise ConfigError(
                 f"other users can reach {path or folder}: {each} has mode {mode:04o}; run: chmod go-w {each}"
@@ -46,7 +46,7 @@ def _status(each: Path, path: Path) -> tuple[os.stat_result, int]:
 
 
 def _trusted_owners() -> set[int]:
-    """Root and this user. In a container that maps few users, root's files outside it belong to a number that stands for all others."""
+    """Ids of root and this user. In a container that maps few users, root's files outside it belong to the overflow id: that is added."""
     owners = {0, os.geteuid()}
     with contextlib.suppress(OSError):  # Linux has these
         if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
@@ -55,10 +55,10 @@ def _trusted_owners() -> set[int]:
 
 
 def _own_group_bits(status: os.stat_result) -> int:
-    """The group's bits, where the group is this user's alone (a user private group, with which go umasks of 002); else 0."""
+    """The group's bits if the group has this user alone (a user private group, usual with umask 002); else 0."""
     with contextlib.suppress(KeyError):  # a number without a name
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
-        # Root's group is no such group: containers give it to users of any number.
+        # Root's group does not count: containers give it to users of any number.
         if user.pw_gid == group.gr_gid != 0 and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}:
             return 0o070
     return 0

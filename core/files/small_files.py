@@ -1,4 +1,4 @@
-"""Reads a file whole after a look at what it is: a pipe or a device in a file's place would be read for ever."""
+"""Reads a whole file after a check that it is a regular file: a pipe or a device would be read for ever."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ MOST_BYTES = 64 * 2**20  # of a manifest, or another small file of ours
 
 
 def check_regular(path: str | Path) -> int:
-    """The file's size. Raises FormatError where something else than a file is at the path, OSError where there is nothing."""
+    """The file's size. Raises FormatError if the path is no regular file, OSError if it does not exist."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode):
         raise FormatError(
@@ -20,7 +20,7 @@ def check_regular(path: str | Path) -> int:
 
 
 def read_small(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """The file's content. Raises FormatError where it is no file or has more than `most` bytes, OSError where it cannot be read."""
+    """The file's content. Raises FormatError if it is no regular file or has more than `most` bytes, OSError if it cannot be read."""
     size = check_regular(path)
     with open(path, "rb") as stream:
         content = stream.read(min(size, most) + 1)  # read(n) makes room for n bytes
