@@ -1,4 +1,4 @@
-"""Whether a full disk is why something failed."""
+"""Tells whether a full disk is the cause of a failure."""
 
 import shutil
 import socket
@@ -8,7 +8,7 @@ _LEAST_BYTES = 1 << 20
 
 
 def full_disk(folder: Path, needed_bytes: int = 0) -> str | None:
-    """What to say where the disk of a folder lacks room for so many bytes, or a MiB: the host, the folder, and its sizes; else None."""
+    """A message with host, folder and sizes if the folder's disk has no room for so many bytes, or for a MiB; else None."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""Files and folders that survive a loss of power: synced to disk before anything that names them."""
+"""Files and folders that survive a loss of power: they are synced to disk before anything names them."""
 
 import contextlib
 import hashlib
@@ -50,14 +50,14 @@ def write_durably(path: Path | str, content: bytes) -> None:
 
 
 def link_exclusively(source: Path, target: Path) -> bool:
-    """Gives the file a second name, and syncs it; False where that name is taken.
+    """Gives the file a second name, and syncs it; False if that name is taken.
 
-    Where the filesystem has no hard links, an exclusive claim file beside the name decides, and the file is renamed.
+    On a filesystem without hard links, the exclusive creation of a file `<name>.claim` decides, and the file is renamed.
     """
     try:
         os.link(source, target)
     except FileExistsError:
-        if not os.path.samefile(source, target):  # else a network filesystem repeated a request that had succeeded
+        if not os.path.samefile(source, target):  # the same file: a network filesystem repeated a successful request
             return False
     except FileNotFoundError:
         raise
@@ -74,6 +74,6 @@ def link_exclusively(source: Path, target: Path) -> bool:
 
 
 def remove_if_empty(folder: Path | str) -> None:
-    """Removes an empty folder; one that holds anything stays."""
+    """Removes a folder if it is empty."""
     with contextlib.suppress(OSError):
         os.rmdir(folder)

@@ -1,4 +1,4 @@
-"""Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`: removed at the end, or by the next ingestion if the process was killed."""
+"""Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`: removed at the end, or by the next ingestion after a killed one."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ from graphmill.storage.filesystem.filesystem_errors import one_line
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path | None, name: str) -> Iterator[Path]:
-    """A new directory in `parent` (None: the system's), removed with the block. ConfigError where none can be made."""
+    """A new directory in `parent` (None: the system's), removed after the block. Raises ConfigError if it cannot be made."""
     where = str(parent) if parent else tempfile.gettempdir()
     try:
         made = tempfile.TemporaryDirectory(prefix=f".{name}.ingest-", dir=where, ignore_cleanup_errors=True)
@@ -29,14 +29,14 @@ def scratch_directory(parent: Path | None, name: str) -> Iterator[Path]:
 
 
 def remove_orphans(parent: Path | None, name: str) -> None:
-    """Removes what killed processes left of scratch directories for `name` in `parent`."""
+    """Removes scratch directories for `name` in `parent` that killed processes left."""
     owned_folder.remove_orphans(parent or Path(tempfile.gettempdir()), f".{name}.ingest-")
 
 
 def scratch_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A mapped array of zeros in a new file. Raises OSError where the disk lacks the room; the file is removed then.
+    """A mapped array of zeros in a new file. Raises OSError, and removes the file, if the disk has no room.
 
-    Its room is taken at once: writing to a mapped file on a full disk kills the process.
+    The room is allocated at once: writing to a mapped file on a full disk kills the process.
     """
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     if not num_bytes:

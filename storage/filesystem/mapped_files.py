@@ -1,7 +1,7 @@
-"""The files that this process maps, and what to say where one of them changes while it is read.
+"""The files that this process maps, and the messages for files that change while they are read.
 
-A mapped file is read without a call that could raise. Where a page of it is gone (the file was truncated, its disk fails), the system sends SIGBUS.
-Where other bytes were written into it, what follows from them may be anything, SIGSEGV too. `graphmill.jobs.cli.faults` turns both signals into what this module says.
+A mapped file is read without a call that could raise. If a page is gone (the file was truncated, or its disk fails), the system sends SIGBUS.
+Other bytes in the file can have any effect, even SIGSEGV. `graphmill.jobs.cli.faults` turns both signals into the messages of this module.
 """
 
 import ctypes
@@ -14,22 +14,22 @@ import numpy as np
 
 from graphmill.core.errors import DamageError, FormatError
 
-_MAPPED: dict[str, tuple[int, int]] = {}  # by path: size and time of change as it was mapped
+_MAPPED: dict[str, tuple[int, int]] = {}  # by path: size and time of change when it was mapped
 _LEAST_FREE_BYTES = 1 << 20
 _ADVICE = "put the file back; a run goes on with --run.resume"
 
 
 def remember(path: str) -> None:
-    """Notes how a file looks that is about to be mapped. Raises OSError."""
+    """Notes size and time of change of a file that is about to be mapped. Raises OSError."""
     path = os.path.realpath(path)
     stamp, before = _stamp(path), _MAPPED.get(path)
-    # Where somebody reads it still as it was, that stays known.
+    # An older state stays noted while an older mapping is in use.
     if before in (None, stamp) or all(each != path for *_, each in _mappings()):
         _MAPPED[path] = stamp
 
 
 def why_unreadable(address: int) -> str | None:
-    """What is wrong with the file that is mapped at the address of a SIGBUS, in one line; None where none is mapped there."""
+    """The fault of the file that is mapped at the address of a SIGBUS, in one line; None if no file is mapped there."""
     found = ((path, offset + address - first) for first, end, offset, path in _mappings() if first <= address < end)
     path, offset = next(found, (None, 0))
     if path is None:
@@ -51,23 +51,23 @@ def why_unreadable(address: int) -> str | None:
 
 
 def why_changed() -> str | None:
-    """Which file was changed since it was mapped, and is mapped still, in one line; None where none was. Linux only."""
+    """The first file that is mapped and was changed since, in one line; None if no file was. Linux only."""
     for path in dict.fromkeys(path for *_, path in _mappings()):
         before = _MAPPED.get(path)
-        with suppress(OSError):  # one that was replaced is still there for who has it mapped
+        with suppress(OSError):  # a replaced file is intact for processes that have it mapped
             if before is not None and _stamp(path) != before:
                 return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
     return None
 
 
 def check_unchanged() -> None:
-    """Raises FormatError where a mapped file was changed since: what was made of it must not be kept."""
+    """Raises FormatError if a mapped file was changed since it was mapped: results made from it must not be kept."""
     if (line := why_changed()) is not None:
         raise FormatError(line)
 
 
 def damaged(where: str) -> FormatError:
-    """What to raise where numbers that were checked as a file was opened are out of range now."""
+    """The error to raise if numbers that were checked when a file was opened are out of range now."""
     if (line := why_changed()) is not None:
         return DamageError(line)
     return FormatError(
@@ -90,14 +90,14 @@ def _mappings() -> Iterator[tuple[int, int, int, str]]:
                 yield int(first, 16), int(end, 16), int(offset, 16), path[0].rstrip("\n")
 
 
-_SHARE = 0.5  # of the machine's memory: larger files will not stay there beside what else a run needs
+_SHARE = 0.5  # of the machine's memory: larger files do not stay there, since a run needs memory for other data
 
 
 def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:
-    """Tells the system that these mapped rows are read in no order, where they are more than half of the memory (the machine's); whether it was told.
+    """Tells the system that these mapped rows are read in random order, if they exceed half of `memory_bytes` (None: of the machine's memory). Returns whether it did.
 
-    A page fault then reads one page. Otherwise it reads some thirty around it (128 KiB), which are evicted before anybody asks for them. Several
-    threads that fault at once keep a disk busy: loader threads, one for each batch (docs/performance.md, "Rows from a disk").
+    A page fault then reads one page. Otherwise it reads some thirty pages (128 KiB), which are evicted before they are used. Loader threads, one for each
+    batch, fault at the same time and so keep a disk busy (docs/performance.md, "Rows from a disk").
     """
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE

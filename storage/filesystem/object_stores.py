@@ -1,4 +1,4 @@
-"""What differs between local files, other filesystems and object stores: listing, atomic writes, buckets that must exist, folders that need not."""
+"""Differences between local files, other filesystems and object stores: listing, atomic writes, buckets that must exist, folders that need not."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.storage.filesystem.fsync import write_durably
 from graphmill.storage.filesystem.urls import is_local
 
-# Their first path part is a bucket (container), which `makedirs` would create, and they have no directories to make.
+# Their first path part is a bucket (container), which `makedirs` would create. They have no directories.
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"))
 
 
@@ -19,7 +19,7 @@ def is_object_store(filesystem: fsspec.AbstractFileSystem) -> bool:
 
 
 def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> None:
-    """Raises ConfigError if an object store has no such bucket: buckets are never created, since a typo would create one."""
+    """Raises ConfigError if an object store has no such bucket. We never create buckets, since a typo would create one."""
     bucket = path.split("/", 1)[0]
     if is_object_store(filesystem) and not filesystem.exists(bucket):
         raise ConfigError(
@@ -28,7 +28,7 @@ def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> 
 
 
 def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
-    """Names of what is in a folder now, ascending; none where there is no such folder."""
+    """Names in a folder now, ascending; none if it does not exist."""
     try:
         return sorted(os.listdir(folder) if is_local(filesystem) else list_sizes(filesystem, folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
 
 
 def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, int]:
-    """Bytes of what is in a folder now, by name, from one listing; none where there is no such folder."""
+    """Bytes by name in a folder now, from one listing; none if it does not exist."""
     sizes: dict[str, int] = {}
     try:
         if is_local(filesystem):
@@ -56,7 +56,7 @@ def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, 
 
 
 def put_file(filesystem: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
-    """Writes a small file, and its folder: a reader finds the old content or the new, after a loss of power too."""
+    """Writes a small file, and makes its folder. A reader finds the old content or the new, also after a loss of power."""
     if not is_object_store(filesystem):
         filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
     if is_local(filesystem):

@@ -1,7 +1,7 @@
 """The one rule for every path that a command writes, and for what it may remove there.
 
-A path may hold nothing, an empty folder, or an earlier output of the same command, known by a mark of ours inside it. Everything else is refused in
-one line, before anything is written. In an earlier output only files go whose names its writer gives; others' files stay, and so do their folders.
+A path may hold nothing, an empty folder, or an earlier output of the same command, which a file of ours marks. Everything else is refused in
+one line, before anything is written. From an earlier output a command removes only files with names that its writer gives; other files and their folders stay.
 """
 
 import os
@@ -18,14 +18,14 @@ from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 from graphmill.storage.filesystem.object_stores import check_bucket, is_object_store, list_names
 from graphmill.storage.filesystem.urls import is_local, split_url
 
-_LEFT = re.compile(r"\..+\.[0-9a-f]{8}")  # by a killed `write_durably`: such names do not say whose folder it is
+_LEFT = re.compile(r"\..+\.[0-9a-f]{8}")  # left by a killed `write_durably`: such names do not say whose folder it is
 
-# Names that are not ours, of a filesystem and a path that is there; none where all may be written to, or replaced.
+# Names at an existing path of a filesystem that are not ours; none if everything there may be replaced.
 Strangers = Callable[[fsspec.AbstractFileSystem, str], Sequence[str]]
 
 
 def names_there(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Names in a folder, but for those that a killed writer leaves; a file's own name."""
+    """Names in a folder, without files that a killed writer left; the name of a file."""
     if filesystem.isfile(path):
         return [path.rsplit("/", 1)[-1]]
     return [name for name in list_names(filesystem, path) if not _LEFT.fullmatch(name)]
@@ -39,9 +39,9 @@ def check_output(
     is_file: bool = False,
     advice: str = "choose another --out",
 ) -> None:
-    """Raises ConfigError where a command may not write `what` to a path or URL: it holds something else, or cannot be written. Makes nothing.
+    """Raises ConfigError if a command may not write `what` to a path or URL: it holds something else, or cannot be written. Makes nothing.
 
-    A link to a folder is followed. A link in place of a file, or to nothing, is refused.
+    A link to a folder is followed. A link in place of a file, or a dangling link, is refused.
     """
     filesystem, path = _opened(where)
     with one_line_errors(str(where), f"use this for {what}", ConfigError):
@@ -56,7 +56,7 @@ def check_output(
 
 
 def _found(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Strangers, *, is_file: bool) -> str | None:
-    """What forbids writing here; None: nothing does."""
+    """The reason not to write here; None: writing is fine."""
     is_link, is_there = is_local(filesystem) and os.path.islink(path), filesystem.exists(path)
     if is_link and (is_file or not is_there):
         return "a link"
@@ -75,7 +75,7 @@ def _found(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Stranger
 
 
 def check_writable(folder: Path, advice: str) -> None:
-    """Raises ConfigError where a local folder, which need not exist, cannot be made or written; makes nothing."""
+    """Raises ConfigError if a local folder, which need not exist, cannot be made or written. Makes nothing."""
     existing = existing_part(folder)
     if not existing.is_dir():
         raise ConfigError(f"{folder}: expected a folder, found that {existing} is a file; {advice}")
@@ -84,7 +84,7 @@ def check_writable(folder: Path, advice: str) -> None:
 
 
 def existing_part(path: Path) -> Path:
-    """The path, or the nearest of the folders above it that is there."""
+    """The path if it exists, else the nearest existing folder above it."""
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -93,7 +93,7 @@ def existing_part(path: Path) -> Path:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill: it becomes `out` when the block ends, or goes with what is in it where the block raises. Call `check_output` first."""
+    """A folder to fill: it becomes `out` when the block ends; if the block raises, it is removed with its content. Call `check_output` first."""
     target = out.resolve()  # a link to an empty folder is followed
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
@@ -104,7 +104,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
 
 
 def remove_ours(folder: str | Path, ours: re.Pattern[str]) -> None:
-    """Removes the files of a folder whose names its writer gives, and the folder where nothing else is in it. Raises OSError where that fails."""
+    """Removes the files of a folder with names that match `ours`, and the folder if it is then empty. Raises OSError."""
     filesystem, path = _opened(folder)
     paths = [f"{path}/{name}" for name in list_names(filesystem, path) if ours.fullmatch(name)]
     if is_object_store(filesystem):
@@ -123,7 +123,7 @@ def _opened(where: str | Path) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    with suppress(OSError, NotImplementedError):  # it knows no folders, or this one is gone
+    with suppress(OSError, NotImplementedError):  # the filesystem has no folders, or this folder is gone
         filesystem.invalidate_cache(folder)
-        if not filesystem.ls(folder, detail=False):  # some (HDFS) would remove it with all that it holds
+        if not filesystem.ls(folder, detail=False):  # some filesystems (HDFS) would remove a folder with its content
             filesystem.rmdir(folder)

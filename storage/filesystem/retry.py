@@ -1,4 +1,4 @@
-"""Requests to a filesystem that may be slow, or out of reach for a while: tried again until a deadline, then refused in one line."""
+"""Requests to a filesystem that may be slow or unreachable for a while: repeated until a deadline, then refused in one line."""
 
 import time
 from collections.abc import Callable
@@ -12,17 +12,18 @@ Result = TypeVar("Result")
 
 DEADLINE_S = 60.0
 _TRY_S = 20.0
-_ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)  # they say what is there
+_ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)  # valid answers of a store
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
 def retried(
     action: Callable[[], Result], where: str, what: str, deadline_s: float = DEADLINE_S, try_s: float = _TRY_S
 ) -> Result:
-    """What `action` returns; after an error of its filesystem that may pass it is called again, until the deadline.
+    """The result of `action`, which is called again after a passing error of its filesystem, until the deadline.
 
-    `where` and `what` name it: "s3://bucket/run: cannot write config.json". `try_s`: longest wait for one call; one that does not come
-    back is left behind, so `action` may run twice at once. FileNotFoundError and FileExistsError are raised as they are. Raises DeadlineError with the last error at the deadline, FormatError for what another try would not mend.
+    `where` and `what` name the action in errors: "s3://bucket/run: cannot write config.json". `try_s`: longest wait for one call; a call without an answer is
+    abandoned, so `action` may run twice at once. FileNotFoundError and FileExistsError are raised unchanged. Raises DeadlineError with the last error at the
+    deadline, FormatError for errors that another call would not mend.
     """
     until, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
     while True:
@@ -46,4 +47,4 @@ def retried(
 
 
 class _Refused(GraphmillError):
-    """A filesystem's error, as its cause."""
+    """Has a filesystem's error as its cause."""

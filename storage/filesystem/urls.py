@@ -13,13 +13,13 @@ from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_er
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """Filesystem and path of an fsspec URL; a plain path is local and made absolute.
 
-    Raises FormatError where the URL's protocol is unknown or its fsspec package is not installed.
+    Raises FormatError if the URL's protocol is unknown or its fsspec package is not installed.
     """
-    if ":" not in url:  # a plain path: fsspec's own parsing takes longer than reading a manifest
+    if ":" not in url:  # a plain path: parsing by fsspec takes longer than reading a manifest
         filesystem = _local()
         return filesystem, os.path.normpath(filesystem._strip_protocol(url)).rstrip("/")
     try:
-        with one_line_errors(url, "use this URL"):  # a profile that does not exist, for example
+        with one_line_errors(url, "use this URL"):  # for example a missing profile
             try:
                 filesystem, path = fsspec.core.url_to_fs(url)
             except ValueError as error:  # an unknown protocol
@@ -44,6 +44,6 @@ def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:
 
 
 def absolute_url(url: str) -> str:
-    """A local path made absolute, since workers may run in another folder; other URLs unchanged."""
+    """The absolute form of a local path, since workers may run in another folder; other URLs unchanged."""
     filesystem, path = split_url(url)
     return path if is_local(filesystem) else url

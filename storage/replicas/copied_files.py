@@ -1,10 +1,10 @@
-"""Copies of a graph's partitions, or of a whole set of graphs, on a host's own disk: files of the origin, each verified once, while it is copied.
+"""Copies of a graph's partitions, or of a whole set of graphs, on a host's disk. Each file of the origin is verified once, during the copy.
 
-    manifests/000001.json                          the origin's, which it names
-    data/<snapshot>/part-00000/…                   files of those partitions that this host serves; the others are not there
-    copied/part-00000.json                         how the files looked when they were verified: what looks so still is not read again
+    manifests/000001.json                          the origin's manifest, with the origin's url
+    data/<snapshot>/part-00000/…                   files of the partitions that this host serves; files of other partitions are missing
+    copied/part-00000.json                         stamps of the verified files: a file with the same stamp is not read again
 
-A file is there whole or not at all. A copy is never written to by ingestion, and its origin is only read.
+A file is either complete or missing. Ingestion never writes to a copy, and the origin is only read.
 """
 
 import hashlib
@@ -36,19 +36,19 @@ from graphmill.storage.snapshots.snapshots import has_graph, manifest_path, read
 COPIED = "copied"
 _WHOLE = "graphs.json"
 _CHUNK_BYTES = 1 << 22
-_DEADLINE_S, _TRY_S = 120.0, 60.0  # of a chunk: at 1 Mb/s it takes 34 s
+_DEADLINE_S, _TRY_S = 120.0, 60.0  # for a chunk, which takes 34 s at 1 Mb/s
 
 
 @dataclass(frozen=True)
 class CopiedPartition:
-    """A partition whose files are on this host."""
+    """A partition with all its files on this host."""
 
-    verified: frozenset[str]  # all its files, below the graph's path: they hold the bytes that the manifest names
-    num_bytes: int  # that came from the origin just now
+    verified: frozenset[str]  # all its files, by their paths below the graph's: they hold the bytes that the manifest names
+    num_bytes: int  # read from the origin by this call
 
 
 def copy_manifest(url: str, manifest: Manifest | GraphSetManifest) -> None:
-    """Puts the manifest of a copy where it opens from, unless it is there. Raises ConfigError where another graph is there."""
+    """Writes the manifest of a copy, unless it exists. Raises ConfigError if another graph is there."""
     if _manifest_there(url, manifest) == manifest:
         return
     where = Path(manifest_path(split_url(url)[1], manifest.snapshot))
@@ -58,7 +58,8 @@ def copy_manifest(url: str, manifest: Manifest | GraphSetManifest) -> None:
 
 
 def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest | GraphSetManifest | None:
-    """That of the same snapshot, else the newest, of a copy that is there. Raises ConfigError where what is there is no copy, or one of other bytes."""
+    """The manifest of the copy at the url: of the same snapshot, else the newest; None if nothing is there. Raises ConfigError if the url holds no copy, or a copy
+    of other bytes."""
     if not has_graph(url):
         return None
     filesystem, path = split_url(url)
@@ -74,16 +75,16 @@ def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest
 
 
 def _check_place(url: str, manifest: Manifest | GraphSetManifest) -> None:
-    """Raises ConfigError where a folder of this host may not become this copy: it holds other files or another graph, or cannot be written."""
+    """Raises ConfigError if a folder of this host may not become this copy: it holds other files or another graph, or cannot be written."""
     where = f"choose another url on {socket.gethostname()}"
     check_output(url, "a graph", lambda *at: [name for name in graph_strangers(*at) if name != COPIED], advice=where)
     _manifest_there(url, manifest)
 
 
 def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = ()) -> int:
-    """Makes sure that the copy at `url` has these partitions of a graph on this host, or all files of a set; bytes that came from the origin just now.
+    """Completes the copy at `url` on this host: these partitions of a graph, or all files of a set. Returns the bytes read from the origin.
 
-    Raises ConfigError where something else is at `url`, FormatError where the origin is gone or damaged, or the disk is full.
+    Raises ConfigError if `url` holds something else, FormatError if the origin is gone or damaged, or the disk is full.
     """
     filesystem, path = split_url(origin)
     manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, snapshot, "graphmill ingest <source>"))
@@ -99,9 +100,9 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
 
 
 def copy_partition(copy: GraphSnapshot, index: int) -> CopiedPartition:
-    """Makes sure that a copy has a partition's files on this host, and reads only what was not verified here before.
+    """Completes the files of a partition in a copy on this host; files that were verified before are not read again.
 
-    Raises FormatError where the origin is gone or damaged, or the disk is full.
+    Raises FormatError if the origin is gone or damaged, or the disk is full.
     """
     assert copy.manifest.origin is not None
     whole = PinnedGraph(copy.manifest.origin, copy.manifest.snapshot, copy.manifest.content_hash)
@@ -122,7 +123,7 @@ def _copy_files(
     entries: Sequence[FileEntry],
     open_origin: Callable[[], tuple[fsspec.AbstractFileSystem, str]],
 ) -> int:
-    """Copies what is missing at `url` and remembers, in the record `name`, how all looks; bytes copied."""
+    """Copies missing files to `url`, and writes the stamps of all files to the record `name`. Returns the bytes copied."""
     filesystem, path = split_url(url)
     if not is_local(filesystem):
         raise ConfigError(f"{url}: expected a path on the hosts' own disks, got a URL")
@@ -151,7 +152,7 @@ def _copy_files(
 
 
 def _read_record(path: Path) -> dict[str, Stamp]:
-    """Stamps by name; none where there is no such file, or another than this module writes."""
+    """Stamps by name; none if the file is missing or was not written by this module."""
     try:
         rows = json.loads(path.read_text())
         stamps = [Stamp(str(name), int(size), int(changed), str(digest)) for name, size, changed, digest in rows]
@@ -161,7 +162,7 @@ def _read_record(path: Path) -> dict[str, Stamp]:
 
 
 def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, target: Path) -> None:
-    """Copies one file, and checks its bytes on their way; the target has all of them or is not there."""
+    """Copies one file and checks its bytes on the way. The target is complete or missing."""
     source = f"{path}/{entry.path}"
     digest = hashlib.sha256()
     with _writing(target):
@@ -177,7 +178,7 @@ def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
 
 
 def _chunks(filesystem: fsspec.AbstractFileSystem, source: str, num_bytes: int) -> Iterator[bytes]:
-    """A store that is away is asked again, as storage/filesystem/retry.py says."""
+    """The chunks of a file; an unreachable store is asked again (storage/filesystem/retry.py)."""
     with one_line_errors(source, "copy this file"):
         if is_local(filesystem):
             with open(source, "rb") as stream:
@@ -191,6 +192,6 @@ def _chunks(filesystem: fsspec.AbstractFileSystem, source: str, num_bytes: int) 
 
 @contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """An error of this host's disk, such as a full one, as one line that names the host."""
+    """Turns an error of this host's disk, for example a full disk, into one line that names the host."""
     with one_line_errors(f"{target} on {socket.gethostname()}", "write this file"):
         yield

@@ -1,12 +1,12 @@
-"""Copies of graphs on object stores in a folder of a bounded number of bytes on this host's disk, which its processes share and the next run finds again.
+"""A cache of graphs from object stores: a folder of bounded size on this host's disk, shared by the host's processes and by later runs.
 
-    lock                      held while room is made, not while files are copied
-    3f2a…/                    a graph: a copy as storage/replicas/copied_files.py makes it, of those partitions that were asked for here
-    3f2a…/claimed.json        bytes of its files, those that are still being copied too: what counts against the bound
-    3f2a…/in-use              held shared by each process that reads it; its time is that of the last use
+    lock                      held while room is made, but not during copies
+    3f2a…/                    the copy of one graph (storage/replicas/copied_files.py), with the partitions that were requested on this host
+    3f2a…/claimed.json        bytes of its files, also of files that are still being copied: they count against the bound
+    3f2a…/in-use              held shared by each process that reads the graph; its time is the time of the last use
     3f2a…/part-00000.lock     held by the one process that copies this partition
 
-Graphs that nobody uses give way to others, those that were used longest ago first, each as a whole.
+To make room, unused graphs are removed as a whole, the least recently used first.
 """
 
 import fcntl
@@ -33,35 +33,35 @@ from graphmill.storage.replicas.copied_files import CopiedPartition, copy_partit
 COPY_BYTES_PER_S = 5e6  # over a slow link, to a slow disk
 _CLAIMED, _IN_USE, _REMOVED = "claimed.json", "in-use", "removed-"
 _GRAPH = re.compile("[0-9a-f]{32}")
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")  # what copied_files names a file until it is whole
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")  # the name of a file in copied_files until it is complete
 _LOCK_S = 60.0
 _Graph = TypeVar("_Graph", bound=GraphSnapshot)
 
 
 @dataclass(frozen=True)
 class CopyCache:
-    """The folder on whichever host this value is used."""
+    """The cache folder of the host that uses this value."""
 
     folder: str
     num_bytes: int
 
     def copy_of(self, graph: _Graph) -> _Graph:
-        """The graph as its copy here is opened, whether that has files or not; a graph that is no store's is itself."""
+        """The graph's copy in this cache, opened, with or without files; a local graph is returned unchanged."""
         if is_local(graph.filesystem):
             return graph
         named = f"{graph.url} {graph.manifest.content_hash}"
         return copy_of(graph, f"{absolute_url(self.folder)}/{hashlib.sha256(named.encode()).hexdigest()[:32]}")
 
     def has(self, copy: GraphSnapshot) -> bool:
-        """Whether this graph is one that `copy_of` gave."""
+        """Whether `copy_of` returned this graph."""
         return os.path.dirname(copy.path) == absolute_url(self.folder)
 
     @contextmanager
     def holding(self, copy: GraphSnapshot, partitions: Sequence[int]) -> Iterator[list[CopiedPartition]]:
-        """Inside the context the copy has these partitions, and keeps them. What lies here already is not copied again.
+        """During the block the copy has these partitions. Files that are in the cache are not copied again.
 
-        Raises ConfigError where they do not fit, FormatError where the store's files are damaged or the disk is full, DeadlineError where
-        the store stays away, or another process holds the folder for too long.
+        Raises ConfigError if they do not fit, FormatError if the store's files are damaged or the disk is full, DeadlineError if
+        the store does not answer, or another process holds the folder for too long.
         """
         wanted = {entry.path: entry.num_bytes for index in partitions for entry in copy.partition_files(index)}
         with one_line_errors(self._here, "use this folder as a cache"):
@@ -81,13 +81,13 @@ class CopyCache:
         return f"{self.folder} on {socket.gethostname()}"
 
     def _claim(self, own: Path, wanted: dict[str, int]) -> int:
-        """The descriptor that holds the graph's folder, once there is room for its files."""
+        """Makes room for the graph's files. Returns the descriptor that holds its folder."""
         own.parent.mkdir(parents=True, exist_ok=True)
         with locked(own.parent / "lock", _LOCK_S):
             own.mkdir(exist_ok=True)
             in_use = os.open(own / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                if try_alone(in_use):  # nobody copies here: what a killed process left is no use
+                if try_alone(in_use):  # nobody copies here: remove what a killed process left
                     for path in own.rglob(".*"):
                         if _UNFINISHED.fullmatch(path.name):
                             path.unlink(missing_ok=True)
@@ -104,8 +104,8 @@ class CopyCache:
         return in_use
 
     def _make_room(self, own: Path, needed: int) -> None:
-        """Removes graphs that nobody uses until `needed` bytes of this one fit. Raises ConfigError where they do not."""
-        for left in own.parent.glob(f"{_REMOVED}*"):  # by a process that was killed meanwhile
+        """Removes unused graphs until `needed` bytes of this graph fit. Raises ConfigError if they never fit."""
+        for left in own.parent.glob(f"{_REMOVED}*"):  # left by a killed process
             if _GRAPH.fullmatch(left.name.removeprefix(_REMOVED)):
                 shutil.rmtree(left)
         sizes = {
@@ -113,7 +113,7 @@ class CopyCache:
             for path in own.parent.iterdir()
             if path != own
             and _GRAPH.fullmatch(path.name)
-            and (path / _CLAIMED).exists()  # others' are not ours to remove
+            and (path / _CLAIMED).exists()  # other folders are not ours to remove
         }
         said = f"{self._here}: expected room for {_gb(needed)} of a graph in a cache of {_gb(self.num_bytes)}, "
         if needed > self.num_bytes:
@@ -130,7 +130,7 @@ class CopyCache:
 
 
 def _claimed(graph: Path) -> dict[str, int]:
-    """Bytes by file; none where there is no such record: nothing is copied before it is written."""
+    """Bytes by file; none if there is no record, which is written before anything is copied."""
     try:
         return {str(name): int(size) for name, size in json.loads((graph / _CLAIMED).read_text()).items()}
     except FileNotFoundError:
@@ -145,7 +145,7 @@ def _last_use(graph: Path) -> int:
 
 
 def _remove(graph: Path) -> bool:
-    """Whether nobody used it: then it is gone."""
+    """Removes a graph; False if another process uses it."""
     in_use = os.open(graph / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if not try_alone(in_use):

@@ -1,6 +1,6 @@
-"""Checks by size and time of change, without reading, that a store's files are still the verified ones.
+"""Checks by size and time of change, without reading, that the verified files of a graph are unchanged.
 
-Local files only: those of other filesystems are read into memory once, by their one owner.
+Local files only: files of other filesystems are read into memory once, by their one owner.
 """
 
 import os
@@ -31,9 +31,10 @@ class FileStamps:
     stamps: tuple[Stamp, ...]
 
     def renewed(self, verified: Collection[str] = ()) -> "FileStamps":
-        """Current stamps, if the files still hold the same bytes; those of `verified` are known to.
+        """Current stamps, if the files still hold the same bytes.
 
-        A file whose stamp differs is read: a copy of the same bytes is accepted. Raises FormatError naming the first file with other bytes.
+        A file with another stamp is read, unless it is in `verified`; the same bytes are accepted. Raises FormatError with the name of the first file with other
+        bytes.
         """
         stamps = [(stamp, self._now(stamp)) for stamp in self.stamps]
         for before, now in stamps:
@@ -42,12 +43,12 @@ class FileStamps:
         return FileStamps(self.path, tuple(now for _, now in stamps))
 
     def verify(self) -> None:
-        """Reads every file. Raises FormatError naming the first that is not as its manifest says."""
+        """Reads every file. Raises FormatError with the name of the first file that does not fit its manifest."""
         for stamp in self.stamps:
             self._compare(stamp)
 
     def check_untouched(self) -> None:
-        """Raises FormatError naming a file that was changed at all: what was read from it meanwhile may be anything."""
+        """Raises FormatError with the name of a file that was changed at all, since data read meanwhile may be wrong."""
         for stamp in self.stamps:
             if self._now(stamp) != stamp:
                 self._compare(stamp)
@@ -78,13 +79,13 @@ class FileStamps:
 
 
 def take_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
-    """How a store's files look now; none where they are not local. Raises FormatError where one is missing."""
+    """The current stamps of a store's files; none if they are not local. Raises FormatError if a file is missing."""
     unseen = unseen_stamps(url, entries)
     return replace(unseen, stamps=tuple(unseen._now(stamp) for stamp in unseen.stamps))
 
 
 def unseen_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
-    """Stamps that no file has: the first who renews them reads all files. None where they are not local."""
+    """Stamps that fit no file, so that the first `renewed` reads all files; none if they are not local."""
     filesystem, path = split_url(url)
     stamps = [Stamp(entry.path, -1, -1, entry.sha256) for entry in entries] if is_local(filesystem) else []
     return FileStamps(path, tuple(stamps))

@@ -1,6 +1,6 @@
 """The journal of a folder below `data/`: its writer, and the lease that the writer renews while it lives.
 
-A folder whose lease is over and that no manifest names was left by a dead writer: `graphmill.storage.snapshots.prune` may remove it. The clocks of the machines
+`graphmill.storage.snapshots.prune` may remove a folder that no manifest names if its lease is over: its writer is dead. The clocks of the machines
 that write and prune may differ by up to `CLOCK_MARGIN_S`.
 """
 
@@ -22,14 +22,14 @@ from graphmill.storage.filesystem.object_stores import put_file
 JOURNAL = "journal.json"
 LEASE_S = 3600.0
 CLOCK_MARGIN_S = 600.0
-# Temporary names of a journal (`write_durably`), and pieces written after another process had used and removed the others.
+# Temporary names of a journal (`write_durably`), and pieces that were written after another process had removed the journal.
 _WITHOUT_JOURNAL = re.compile(r"\.journal\.json\.[0-9a-f]{8}|\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?")
 _FORMAT = "graphmill-journal"
 
 
 @dataclass(frozen=True)
 class Journal:
-    """Times are seconds since 1970, by the writer's clock."""
+    """The writer of a folder and its lease. Times are seconds since 1970, by the writer's clock."""
 
     host: str
     pid: int
@@ -55,7 +55,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises ConflictError where the lease is over or the journal gone: the folder may have been pruned meanwhile."""
+        """Raises ConflictError if the lease is over or the journal is gone: the folder may have been pruned."""
         if not self._lasts():
             raise ConflictError(
                 f"{self._where}: expected this writer's lease to last, found it over (the process was stopped for more than "
@@ -74,7 +74,7 @@ class Lease:
             try:
                 self._journal, before = renewed, self._journal
                 self._write()
-            except (FormatError, OSError):  # tried again at the next renewal; `check` finds an expired lease
+            except (FormatError, OSError):  # the next renewal tries again; `check` notices an expired lease
                 self._journal = before
 
     def _lasts(self) -> bool:
@@ -88,8 +88,8 @@ class Lease:
 
 
 def is_abandoned(folder: str, now: float) -> bool:
-    """Whether a local folder without a journal holds only what a writer leaves if it dies before writing its journal or after removing
-    it, and has not changed for longer than a lease."""
+    """Whether a local folder without a journal was left by a dead writer: it holds only files that a writer has before its journal is written or after
+    it is removed, and has not changed for longer than a lease."""
     try:
         changed = os.stat(folder).st_mtime
     except OSError:
@@ -99,7 +99,7 @@ def is_abandoned(folder: str, now: float) -> bool:
 
 
 def read_journal(filesystem: fsspec.AbstractFileSystem, where: str) -> Journal | None:
-    """The journal at this path; None where there is none, or the file is not one of ours."""
+    """The journal at this path; None if there is no file, or it is no journal."""
     with one_line_errors(where, "read this file"):
         try:
             content = filesystem.cat_file(where)

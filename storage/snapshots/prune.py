@@ -1,7 +1,7 @@
 """Deletes old snapshots and files that dead writers left. Nothing else in Graphmill deletes a file of a graph.
 
-A file is deleted only if a manifest or a journal of ours names it and no kept manifest does. Old manifests go first: an interrupted prune
-leaves files for the next one, never a manifest without its files.
+A file is deleted only if no kept manifest names it, and an old manifest or a journal does. Old manifests are deleted first: an interrupted prune
+leaves files for the next prune, never a manifest without its files.
 """
 
 import contextlib
@@ -35,20 +35,20 @@ from graphmill.storage.snapshots.snapshots import (
 class Pruned:
     """What was removed, and what stays."""
 
-    kept: tuple[int, ...]  # snapshots
+    kept: tuple[int, ...]  # numbers of snapshots
     removed: tuple[int, ...]
-    orphans: tuple[str, ...]  # folders of writers that died
-    held: tuple[str, ...]  # folders that no manifest names, and whose writer's lease lasts
+    orphans: tuple[str, ...]  # folders of dead writers
+    held: tuple[str, ...]  # folders that no manifest names, of writers with a valid lease
     num_files: int
     num_bytes: int
-    foreign: tuple[str, ...]  # files and folders of others inside the graph's folder, which stay
+    foreign: tuple[str, ...]  # files and folders that are not ours inside the graph's folder; they stay
 
 
 def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None = None, dry_run: bool = False) -> Pruned:
     """Removes snapshots beyond the newest `keep` that are older than `older_than_s` seconds, and the folders of dead writers.
 
     `now`: seconds since 1970; None: this machine's clock. `dry_run`: removes nothing, and returns what would be removed. Raises
-    FormatError, with nothing removed, where a manifest cannot be read.
+    FormatError, and removes nothing, if a manifest cannot be read.
     """
     if keep < 1:
         raise ConfigError(f"keep: expected at least 1 snapshot, got {keep}; set --keep")
@@ -58,7 +58,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
     filesystem, path = split_url(url)
     numbers = snapshot_numbers(filesystem, path)
     heads = _heads(filesystem, path, url, numbers)
-    numbers = sorted(heads)  # without those that another prune has removed meanwhile
+    numbers = sorted(heads)  # without snapshots that another prune has removed meanwhile
     old = [number for number in numbers[:-keep] if now - heads[number].created > older_than_s]
     reached = {file for number in numbers if number not in old for file in heads[number].paths}
     listed = {file for number in old for file in heads[number].paths}

@@ -1,6 +1,6 @@
-"""Writes one snapshot of a graph: its files into a folder of its own, then the manifest, whose exclusive creation is the commit.
+"""Writes one snapshot of a graph: its files into a new folder, then the manifest. The exclusive creation of the manifest is the commit.
 
-Two writers may work at once: the one whose manifest comes second ends with one line and has destroyed nothing. A writer deletes only
+Two writers may work at once: the second to commit fails in one line and has destroyed nothing. A writer deletes only
 files that it wrote itself and did not publish. On local filesystems every file is on disk before the manifest that names it.
 """
 
@@ -42,17 +42,16 @@ from graphmill.storage.snapshots.snapshots import (
 )
 
 _LINK_TRIES = 3
-_HASHERS = 2  # threads that check, sync and upload files while the next ones are written
-_MEMORY = (
-    threading.Lock()
-)  # creating a file is not atomic in fsspec's memory filesystem: this process's writers take turns
+_HASHERS = 2  # threads that hash, sync and upload files while the next files are written
+# Creating a file is not atomic in fsspec's memory filesystem: this process's writers take turns.
+_MEMORY = threading.Lock()
 
 
 Manifested = TypeVar("Manifested", Manifest, GraphSetManifest)
 
 
 def check_destination(url: str, *, overwrite: bool = False) -> None:
-    """ConfigError where no snapshot may be written at `url`: it is a file, holds other files, or a graph (without `overwrite`)."""
+    """Raises ConfigError if no snapshot may be written at `url`: it is a file, holds other files, or a graph (without `overwrite`)."""
     check_output(url, "a graph", graph_strangers, advice="choose another url")
     filesystem, path = split_url(url)
     with one_line_errors(url, "use this destination", ConfigError):
@@ -68,11 +67,11 @@ def check_destination(url: str, *, overwrite: bool = False) -> None:
 
 
 def graph_strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """None in a graph: each snapshot has a folder of its own, so others' files beside them are safe."""
+    """Names that are not ours. None for a graph: each snapshot has a separate folder, so other files in the graph's folder are safe."""
     if holds_first_format(filesystem, path):
         return []
     if snapshot_numbers(filesystem, path):
-        parse_head(*read_manifest(filesystem, path, path, None, ""))  # one that is ours
+        parse_head(*read_manifest(filesystem, path, path, None, ""))  # raises if the manifest is not ours
         return []
     others = [name for name in names_there(filesystem, path) if name not in TOP_LEVEL]
     return others + foreign_names(filesystem, path)
@@ -84,14 +83,14 @@ def write_snapshot(
 ) -> Iterator["SnapshotWriter"]:
     """A writer of one snapshot. Files that are not committed at the end of the block are removed.
 
-    `scratch`: a local directory for temporary files; None: in the snapshot's own folder, or the system's for remote stores.
-    Raises ConfigError where `url` cannot be written to, FormatError where the disk refuses what the block does.
+    `scratch`: a local directory for temporary files; None: the snapshot's folder, or the system's directory for remote stores.
+    Raises ConfigError if `url` cannot be written to, FormatError for an OSError in the block.
     """
     check_destination(url, overwrite=overwrite)
     filesystem, path = split_url(url)
     base = last_number(filesystem, path)
     if base and not overwrite:
-        check_destination(url)  # a graph has appeared meanwhile; one that appears later is a conflict
+        check_destination(url)  # a graph has appeared meanwhile; if it appears later, `commit` raises
     name, local = Path(path).name, is_local(filesystem)
     attempted: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -123,10 +122,7 @@ def write_snapshot(
 
 @contextlib.contextmanager
 def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
-    """Makes the graph's folder and those in it, `own` among them, where they are missing; whichever is empty at the end goes again.
-
-    Yields the folders whose names must be synced.
-    """
+    """Makes the missing folders of a graph, `own` among them; folders that are empty at the end are removed. Yields the folders whose names must be synced."""
     inner = (own, own.parent, target / MANIFESTS)
     missing = [folder for folder in (*inner, target, *target.parents) if not folder.exists()]
     try:
@@ -153,18 +149,18 @@ def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
 
 @dataclass
 class SnapshotWriter:
-    """Files go below `files`; `add` says that one is complete, and `commit` publishes them."""
+    """Files go below `files`; `add` takes a complete file, and `commit` publishes all."""
 
     _filesystem: fsspec.AbstractFileSystem
     _path: str
     _url: str
     _folder: str
-    base: int  # the newest snapshot as this one was begun
+    base: int  # the newest snapshot when this snapshot was begun
     files: Path
     scratch: Path
     _lease: Lease
     _made: list[Path]
-    _attempted: list[int]  # numbers under which this one may have been published
+    _attempted: list[int]  # numbers under which this snapshot may have been published
 
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(_HASHERS, thread_name_prefix="snapshot-files")
@@ -172,7 +168,7 @@ class SnapshotWriter:
 
     @property
     def number(self) -> int:
-        """Of the snapshot that `commit` makes."""
+        """The number of the snapshot that `commit` makes."""
         return self.base + 1
 
     def add(self, file: Path | str) -> None:
@@ -181,7 +177,7 @@ class SnapshotWriter:
         self._pending[name] = self._pool.submit(self._settle, name)
 
     def entries(self) -> dict[str, FileEntry]:
-        """The files that were added, by name, ascending. Raises FormatError where one could not be written."""
+        """The added files, by name, ascending. Raises FormatError if a file could not be written."""
         return {name: self._pending[name].result() for name in sorted(self._pending)}
 
     def _settle(self, name: str) -> FileEntry:
@@ -200,11 +196,11 @@ class SnapshotWriter:
         return entry
 
     def rebase(self) -> None:
-        """Moves this snapshot behind the newest one, for a writer whose files do not depend on other snapshots."""
+        """Gives this snapshot the number after the newest, for a writer whose files do not depend on other snapshots."""
         self.base = last_number(self._filesystem, self._path)
 
     def commit(self, manifest: Manifested) -> Manifested:
-        """Creates the manifest, numbered and dated, and returns it. Raises ConflictError where another writer was first."""
+        """Creates the manifest, numbered and dated, and returns it. Raises ConflictError if another writer was first."""
         self.entries()
         manifest = replace(manifest, snapshot=self.number, created=round(time.time(), 3))
         where, content = manifest_path(self._path, self.number), manifest.to_json().encode()
@@ -226,7 +222,7 @@ class SnapshotWriter:
         with _MEMORY if isinstance(filesystem, MemoryFileSystem) else contextlib.nullcontext():
             try:
                 filesystem.pipe_file(where, content, mode="create")
-            except FileExistsError:  # perhaps our own, of a request that was sent twice
+            except FileExistsError:  # it may be ours, if the request was sent twice
                 return bool(filesystem.cat_file(where) == content)
         return True
 
@@ -245,7 +241,7 @@ class SnapshotWriter:
 
         try:
             for _ in range(_LINK_TRIES - 1):
-                # A writer that fails at the same new place removes its folder.
+                # Another writer that fails at the same new url removes its empty folders.
                 with contextlib.suppress(FileNotFoundError):
                     return link()
             return link()

@@ -1,10 +1,10 @@
 """A graph's folder: numbered manifests, each of which names all files of one snapshot.
 
     manifests/000017.json                    one per snapshot, never changed
-    data/000017-3f9ac21b/journal.json        whose folder this is, and until when its writer holds it (`graphmill.storage.snapshots.journal`)
+    data/000017-3f9ac21b/journal.json        the folder's writer and its lease (`graphmill.storage.snapshots.journal`)
     data/000017-3f9ac21b/part-00000/…        immutable files; later snapshots may name them too
 
-A reader opens the newest manifest, or the one that it is asked for. A snapshot is there exactly when its manifest is: the exclusive
+A reader opens the newest manifest, or a given one. A snapshot exists exactly if its manifest does: the exclusive
 creation of that file is the commit (`graphmill.storage.snapshots.snapshot_writer`). Only `graphmill.storage.snapshots.prune` deletes.
 """
 
@@ -20,11 +20,11 @@ from graphmill.storage.filesystem.urls import is_local, split_url
 
 MANIFESTS, DATA, PIECES = "manifests", "data", "pieces"
 TOP_LEVEL = frozenset((MANIFESTS, DATA, PIECES))  # the names at the top of a graph's folder
-# Of one snapshot's files below data/; of a source's below pieces/.
+# The folder of one snapshot's files below data/, or of one source's files below pieces/.
 FOLDER_NAME = re.compile(r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}")
 _MANIFEST_NAME = re.compile(r"(\d{6}|[1-9]\d{6,17})\.(json|claim)")  # as `manifest_path` writes the number
 _MOST_SNAPSHOTS = 10**18 - 1
-_FIRST_FORMAT = "manifest.json"  # at the top of a folder that the first version wrote
+_FIRST_FORMAT = "manifest.json"  # at the top of a graph of the first format
 _TRIES = 3  # a manifest that was listed may be pruned before it is read
 
 
@@ -33,12 +33,12 @@ def manifest_path(path: str, number: int) -> str:
 
 
 def snapshot_numbers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
-    """Numbers of the snapshots in a graph's folder, ascending; none where there is no such folder."""
+    """Numbers of the snapshots in a graph's folder, ascending; none if the folder does not exist."""
     return sorted(number for number, kind in _listed(filesystem, path) if kind == "json")
 
 
 def last_number(filesystem: fsspec.AbstractFileSystem, path: str) -> int:
-    """The highest number that is taken, by a manifest or by a claim to make one; 0 where none is."""
+    """The highest number of a manifest, or of a claim to make one; 0 if there is none."""
     highest = max((number for number, _ in _listed(filesystem, path)), default=0)
     if highest == _MOST_SNAPSHOTS:
         raise FormatError(
@@ -55,7 +55,7 @@ def _listed(filesystem: fsspec.AbstractFileSystem, path: str) -> list[tuple[int,
 
 
 def has_graph(url: str) -> bool:
-    """Whether there is a published snapshot or a graph of the first format. Raises FormatError if the folder cannot be read."""
+    """Whether the url holds a published snapshot or a graph of the first format. Raises FormatError if the folder cannot be read."""
     filesystem, path = split_url(url)
     with one_line_errors(url, "look for a graph"):
         return bool(snapshot_numbers(filesystem, path)) or holds_first_format(filesystem, path)
@@ -88,7 +88,7 @@ def read_manifest(
 ) -> tuple[str, str]:
     """(text, path) of a snapshot's manifest, by default the newest. `make`: the command that makes such a graph.
 
-    Raises FormatError where there is none, or it is not text of a bounded size.
+    Raises FormatError if there is no manifest, or it is not text of a bounded size.
     """
     for _ in range(_TRIES):
         numbers = snapshot_numbers(filesystem, path) if snapshot is None else [snapshot]
