@@ -1,7 +1,7 @@
-"""One Arrow IPC file, one record batch: written with checksums, read back as numpy views without a copy.
+"""Arrow IPC files of one record batch each: written with checksums, read back as numpy views without a copy.
 
 Local files are memory-mapped, so all processes on a machine share their pages. Files of other filesystems are read into memory
-once by their one owner. No compression, no pickle, no extension types.
+once, by their one owner. No compression, no pickle, no extension types.
 """
 
 import hashlib
@@ -62,10 +62,10 @@ def read_batch(
     num_rows: int | None = None,
     row_name: str = "rows",
 ) -> pa.RecordBatch:
-    """The file's record batch, memory-mapped where the file is local.
+    """The file's record batch, memory-mapped if the file is local.
 
-    Size, Arrow structure and, unless it is None, the number of rows are checked; `verify` compares the SHA-256 too. Raises FormatError
-    naming file, expected, found.
+    Checks size, Arrow structure and the number of rows (None: any number); `verify` also compares the SHA-256. Raises FormatError
+    that names file, expected and found.
     """
     with one_line_errors(path, "read this file"):
         try:
@@ -91,7 +91,7 @@ def read_batch(
 
 
 def only_batch(source: pa.NativeFile, path: str, num_rows: int | None = None, row_name: str = "rows") -> pa.RecordBatch:
-    """The record batch of an opened file, which `path` names in errors. Raises as `read_batch`."""
+    """The record batch of an opened file; `path` names it in errors. Raises as `read_batch`."""
     try:
         with pa.ipc.open_file(source) as reader:
             if reader.num_record_batches != 1:
@@ -115,20 +115,20 @@ def only_batch(source: pa.NativeFile, path: str, num_rows: int | None = None, ro
 
 
 def check_digest(content: bytes | pa.Buffer, entry: FileEntry, path: str) -> None:
-    """Raises FormatError where a file's content does not have the checksum of its entry."""
+    """Raises FormatError if a file's content does not have the checksum of its entry."""
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry.sha256:
         raise FormatError(f"{path}: expected sha256 {entry.sha256}, found {digest}; the file is corrupt")
 
 
 def check_split_codes(codes: np.ndarray, most: int, path: str) -> None:
-    """Raises FormatError where the codes do not lie in 0 … most."""
+    """Raises FormatError if the codes do not lie in 0 … most."""
     if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= most:
         raise FormatError(f"{path}: expected split codes 0 to {most}, found {int(codes.min())} to {int(codes.max())}")
 
 
 def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -> pa.BufferReader:
-    """The file in memory, by one request; one byte too many shows that the file is too long."""
+    """The file in memory, by one request. It asks for one more byte, which shows that a file is too long."""
     return pa.BufferReader(filesystem.cat_file(path, start=0, end=num_bytes + 1))
 
 
@@ -184,21 +184,19 @@ def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width:
     return view if width is None else view.reshape(-1, width)
 
 
-_VERSION = 4  # V5, of Arrow from 1.0 on; those before it noted compression elsewhere
-
-
-_END = 10  # of a file: the footer's length, and ARROW1
+_VERSION = 4  # V5, of Arrow from 1.0 on; earlier versions noted compression elsewhere
+_END = 10  # bytes at the end of a file: the footer's length, and ARROW1
 
 
 def is_plain(file: memoryview) -> bool:
-    """Whether the first record batch is of today's version and uncompressed, and no column has a dictionary. Raises struct.error for damage."""
+    """Whether the first record batch has the current version and no compression, and no column has a dictionary. Raises struct.error for damage."""
     end = len(file) - _END
     footer = _table(file, end - _number(file, "<i", end))
     dictionaries, batches = _field(file, footer, 2), _field(file, footer, 3)
     if batches is None or (dictionaries is not None and _number(file, "<I", _table(file, dictionaries))):
         return False
     start = _number(file, "<q", _table(file, batches) + 4)
-    # Before the message are a mark and its length.
+    # A mark and the message's length stand before the message.
     message = _table(file, start + 8)
     version, header = _field(file, message, 0), _field(file, message, 2)
     if version is None or header is None or _number(file, "<h", version) != _VERSION:
@@ -214,12 +212,12 @@ def _number(file: memoryview, form: str, place: int) -> int:
 
 
 def _table(file: memoryview, place: int) -> int:
-    """The place of what is named there by its distance."""
+    """The place that the offset at `place` points to."""
     return place + _number(file, "<I", place)
 
 
 def _field(file: memoryview, table: int, index: int) -> int | None:
-    """The place of a table's field; None: it has its default."""
+    """The place of a table's field; None if it has its default."""
     fields = table - _number(file, "<i", table)
     place = 4 + 2 * index
     offset = _number(file, "<H", fields + place) if place < _number(file, "<H", fields) else 0

@@ -1,4 +1,4 @@
-"""Types that feature rows are stored in."""
+"""Types of stored feature rows."""
 
 from typing import Literal
 

@@ -11,14 +11,14 @@ _NAME = re.compile(r"laplacian-([1-9]\d{0,3})-(smallest|both_ends)|rwse-([1-9]\d
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """What is computed."""
+    """Options of one encoding; its name says them all."""
 
     kind: Literal["laplacian", "rwse"] = "laplacian"
     """Eigenvectors of the normalised Laplacian, or return probabilities of random walks."""
     dim: int = 16
     """Eigenvectors, or steps of the walk."""
     which: Literal["smallest", "both_ends"] = "smallest"
-    """Eigenvectors: the `dim` smallest, or half of them from each end of the spectrum."""
+    """Which eigenvectors: the `dim` smallest, or half of them from each end of the spectrum."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("laplacian", "rwse"):
@@ -34,7 +34,7 @@ class EncodingOptions:
 
 
 def parse_encoding_name(name: str) -> EncodingOptions:
-    """The options of this name. Raises ConfigError where it is none."""
+    """The options of this name. Raises ConfigError if it is no name of an encoding."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ConfigError(
@@ -47,12 +47,12 @@ def parse_encoding_name(name: str) -> EncodingOptions:
 
 
 def encoding_dim(name: str) -> int:
-    """Columns of the encoding of this name. Raises ConfigError where it is none."""
+    """Number of columns of the encoding with this name. Raises as `parse_encoding_name`."""
     return parse_encoding_name(name).dim
 
 
 def encoding_columns(names: tuple[str, ...]) -> int:
-    """Columns of these encodings side by side."""
+    """Number of columns of these encodings side by side."""
     return sum(encoding_dim(name) for name in names)
 
 
@@ -66,7 +66,7 @@ def split_encodings(encoding: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def check_encoding_names(names: tuple[str, ...]) -> None:
-    """Raises ConfigError where these are not distinct names of encodings."""
+    """Raises ConfigError unless these are distinct names of encodings."""
     if len(set(names)) < len(names):
         raise ConfigError(f"encodings: expected each name once, got {names}")
     for name in names:

@@ -1,10 +1,10 @@
-"""Stored encodings: float32 rows for the nodes of a stored graph, computed once, then found by name.
+"""Stored encodings: float32 rows for the nodes of a stored graph, computed once and then found by name.
 
-    data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each; of a typed graph
+    data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each; in a typed graph
                                                          part-00000/<type>/encodings/<name>.arrow, for every type
 
-Storing one publishes another snapshot: the files of the previous one, and the encoding's. A name (`laplacian-16-smallest`, `rwse-20`) means
-the same for every graph and partitioning. A graph ingested again with the same content keeps its encodings; with other content it has none.
+Storing an encoding publishes a new snapshot: the files of the previous snapshot, and the encoding's files. A name (`laplacian-16-smallest`, `rwse-20`) means
+the same for every graph and partitioning. A graph that is ingested again with the same content keeps its encodings; with other content it has none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from graphmill.storage.format.arrow_files import numpy_column, read_batch
 from graphmill.storage.format.encoding_names import _NAME, encoding_dim, parse_encoding_name
 from graphmill.storage.format.manifest import EncodingEntry, Manifest
 
-ALGORITHM_VERSION = 1  # of every stored encoding: raise it where the same options give other rows
+ALGORITHM_VERSION = 1  # of every stored encoding: raise it if the same options give other rows
 COLUMN = "encoding"
 
 
@@ -29,7 +29,7 @@ class DescribedGraph(Protocol):
 
 
 class EncodedGraph(DescribedGraph, Protocol):
-    """What is read of a `StoredGraph`."""
+    """The parts of `StoredGraph` that readers of encodings use."""
 
     @property
     def filesystem(self) -> fsspec.AbstractFileSystem: ...
@@ -42,14 +42,14 @@ class EncodedGraph(DescribedGraph, Protocol):
 
 
 def find_encoding(graph: DescribedGraph, name: str) -> EncodingEntry | None:
-    """The stored encoding of this name, or None if there is none of this version. ConfigError for a name that is not one of an encoding."""
+    """The stored encoding of this name, or None if there is none of this version. Raises ConfigError if it is no name of an encoding."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
 def stored_encodings(graph: DescribedGraph) -> dict[str, EncodingEntry]:
-    """The encodings that are stored for this graph, by name, ascending; without those of an older version."""
+    """The stored encodings of this version, by name, ascending."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 
@@ -59,7 +59,7 @@ def read_encoding(
 ) -> np.ndarray:
     """float32 [num_owned, dim]: the rows of a partition's nodes, a read-only view of the mapped file.
 
-    Raises FormatError where the file is missing, truncated, or does not fit; with `verify`, where its checksum does not match.
+    Raises FormatError if the file is missing, truncated, or does not fit; with `verify`, also if its checksum does not match.
     """
     (file,) = entry.files_of(partition)
     path = f"{graph.path}/{file.path}"
@@ -69,9 +69,9 @@ def read_encoding(
 
 
 class StoredEncodings(Mapping[str, np.ndarray]):
-    """The encodings of one partition's nodes by name, float32 [num_owned, dim] each; mapped when first asked for.
+    """The encodings of one partition's nodes by name, float32 [num_owned, dim] each, mapped at first use.
 
-    KeyError for one that the graph's snapshot does not have, FormatError for a damaged one. Thread-safe.
+    Raises KeyError for an encoding that the graph's snapshot lacks, FormatError for a damaged file. Thread-safe.
     """
 
     def __init__(self, graph: EncodedGraph, partition: int, *, verify: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""How the rows of node features are stored, and so how they travel: all rows of a graph in equally many bytes.
+"""The layout of node features in files and messages: all rows of a graph have the same number of bytes.
 
-A row is found, copied, cached and counted by its number alone, whatever it holds; it becomes float32 where it is put into a batch
+So a row is found, copied, cached and counted by its number alone. It becomes float32 when it is put into a batch
 (`graphmill.samplers.kernels.features`). docs/decisions/0055-feature-rows-travel-as-stored.md says why rows have one size.
 """
 
@@ -15,20 +15,20 @@ from graphmill.storage.format.dtypes import FeatureDtype
 
 FeatureLayout = Literal["dense", "bits", "indices", "entries"]
 MAX_INT8 = 127
-SCALE_BYTES = 4  # of an int8 row: its float32 scale, before its numbers
+SCALE_BYTES = 4  # the float32 scale of an int8 row, before its numbers
 
 
 @dataclass(frozen=True)
 class FeatureRows:
-    """The numbers' type, and the layout of a row:
+    """The type of the numbers, and the layout of a row:
 
-    - `dense`: all numbers. An int8 row x is its scale s = max |x| / 127 and the integers q nearest to x / s; it reads as s · q, so that
-      |x - s · q| ≤ max |x| / 254, but for the rounding of s and s · q in float32 (about 1e-7 · max |x|).
-    - `bits`: a bit for each column, of rows that hold only 0 and 1.
-    - `indices`: the columns of the ones, of such rows.
-    - `entries`: the numbers that are not 0, then their columns.
+    - `dense`: all numbers. An int8 row x is its scale s = max |x| / 127 and the integers q nearest to x / s. It reads as s · q, so
+      |x - s · q| ≤ max |x| / 254, apart from the rounding of s and s · q in float32 (about 1e-7 · max |x|).
+    - `bits`: for rows of 0 and 1 only: a bit for each column.
+    - `indices`: for rows of 0 and 1 only: the columns of the ones.
+    - `entries`: the nonzero numbers, then their columns.
 
-    The last two have room for the `slots` numbers of the fullest row; `dim` in a column's place ends a shorter one.
+    `indices` and `entries` have room for `slots` numbers, as many as the fullest row has; the column `dim` ends a shorter row.
     """
 
     dim: int
@@ -47,12 +47,12 @@ class FeatureRows:
 
     @cached_property
     def column_dtype(self) -> np.dtype:
-        """Of the columns of listed rows."""
+        """The type of column numbers in `indices` and `entries`."""
         return np.dtype(np.uint16 if self.dim < 1 << 16 else np.uint32)
 
     @cached_property
     def stored_dtype(self) -> np.dtype:
-        """Of the stored array [n, stored_width]."""
+        """The type of the stored array [n, stored_width]."""
         return np.dtype(self.dtype if self.layout == "dense" and self.dtype != "int8" else np.uint8)
 
     @cached_property
@@ -69,7 +69,7 @@ class FeatureRows:
         return self.stored_width * self.stored_dtype.itemsize
 
     def check(self, rows: np.ndarray) -> np.ndarray:
-        """The rows. Raises ConfigError where they are not stored like this."""
+        """The rows. Raises ConfigError if they do not have this layout."""
         if rows.ndim != 2 or rows.shape[1] != self.stored_width or rows.dtype != self.stored_dtype:
             raise ConfigError(
                 f"expected feature rows of {self.stored_width} {self.stored_dtype}, got {rows.dtype} of shape {rows.shape}"
@@ -77,7 +77,7 @@ class FeatureRows:
         return rows
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """[n, stored_width] of float32 [n, dim]; what the layout cannot hold is the caller's to know (`smallest_rows`)."""
+        """float32 [n, dim] as stored rows [n, stored_width]. The caller ensures that the layout can hold the numbers (`smallest_rows`)."""
         if self.layout == "bits":
             return np.packbits(numbers != 0, axis=1, bitorder="little")
         if self.layout == "dense":
@@ -113,7 +113,7 @@ class FeatureRows:
 
 
 def smallest_rows(dim: int, dtype: FeatureDtype, most_nonzero: int, *, only_zero_or_one: bool) -> FeatureRows:
-    """The layout of fewest bytes that loses nothing, the simpler one among equals; `most_nonzero`: in a row."""
+    """The lossless layout with the fewest bytes, the simpler of two equals; `most_nonzero`: nonzero numbers of the fullest row."""
     layouts = [FeatureRows(dim, dtype)]
     if only_zero_or_one:
         layouts.append(FeatureRows(dim, dtype, "bits"))
@@ -123,13 +123,13 @@ def smallest_rows(dim: int, dtype: FeatureDtype, most_nonzero: int, *, only_zero
 
 
 class RowMeasure:
-    """What `smallest_rows` asks of rows that are added one after another."""
+    """Measures rows for `smallest_rows`, block after block."""
 
     def __init__(self) -> None:
         self.most_nonzero, self.only_zero_or_one = 0, True
 
     def add(self, numbers: np.ndarray) -> None:
-        """float16 or float32 [k, dim]. -0 counts as a number that is neither 0 nor 1."""
+        """Measures a block, float16 or float32 [k, dim]. -0 counts as neither 0 nor 1."""
         if not len(numbers):
             return
         bits = _bits(np.ascontiguousarray(numbers))
@@ -147,7 +147,7 @@ def _as_int8(numbers: np.ndarray) -> np.ndarray:
     rows = np.empty((len(numbers), SCALE_BYTES + numbers.shape[1]), np.uint8)
     scale = (np.abs(numbers).max(axis=1, initial=0) / np.float32(MAX_INT8)).astype(np.float32)
     rows[:, :SCALE_BYTES] = scale[:, None].view(np.uint8)
-    # A scale of 0: a row of zeros, or of numbers below float32's own accuracy.
+    # A scale of 0: a row of zeros, or of numbers below the accuracy of float32.
     steps = numbers / np.where(scale > 0, scale, 1)[:, None]
     rows[:, SCALE_BYTES:] = np.rint(steps).clip(-MAX_INT8, MAX_INT8).astype(np.int8).view(np.uint8)
     return rows

@@ -1,4 +1,4 @@
-"""The manifest of many small graphs: what a directory of shards holds. Its header and its checks are those of `graphmill.storage.format.manifest`."""
+"""The manifest of many small graphs in a directory of shards. It shares its header and checks with `graphmill.storage.format.manifest`."""
 
 import re
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ _FEATURE_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32")
 
 @dataclass(frozen=True)
 class RowSchema:
-    """What the rows of nodes, or those of edges, hold."""
+    """The features of nodes, or of edges."""
 
     dim: int = 0
     dtype: str | None = None
-    categories: tuple[int, ...] = ()  # where all columns are categories: the size of each one's vocabulary
+    categories: tuple[int, ...] = ()  # if all columns are categories: the size of each column's vocabulary
 
     @property
     def holds_numbers(self) -> bool:
@@ -56,22 +56,20 @@ class GraphSetManifest:
     graph_offsets: tuple[int, ...]  # shard s holds the graphs [offsets[s], offsets[s + 1])
     node: RowSchema = NO_FEATURES
     edge: RowSchema = NO_FEATURES
-    index_dtype: str = "uint16"  # of an edge's ends, positions within their graph
+    index_dtype: str = "uint16"  # of an edge's ends, which are positions within their graph
     target_names: tuple[str, ...] = ()
-    split_names: tuple[str, ...] = ()  # code c of a graph's split is names[c - 1]; 0: in none
-    labelled: str | None = (
-        None  # "nodes": they have classes; "pairs": some pairs of nodes are told to belong together or not
-    )
+    split_names: tuple[str, ...] = ()  # code c of a graph's split is names[c - 1]; 0: no split
+    labelled: str | None = None  # "nodes": nodes have classes; "pairs": some pairs of nodes have a label, 0 or 1
     num_classes: int | None = None  # of labelled nodes
-    class_names: tuple[str, ...] = ()  # of these, or of those that the one target numbers; empty: numbers name them
-    id_kind: str | None = None  # "number" or "string": graphs have ids of their own; None: they are named by their rows
+    class_names: tuple[str, ...] = ()  # of the classes of nodes, or of the only target; empty: numbers name them
+    id_kind: str | None = None  # type of the graphs' ids in the source, "number" or "string"; None: rows are the ids
     num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
     statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     snapshot: int = 0  # its number; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
-    origin: str | None = None  # of a copy on a host's own disk: the url of the set that it is a copy of
+    origin: str | None = None  # if this is a copy on a host's disk: the url of the original set
 
     @property
     def num_shards(self) -> int:
@@ -79,14 +77,14 @@ class GraphSetManifest:
 
     @property
     def measured(self) -> GraphSetStatistics:
-        """The statistics. Raises FormatError where the manifest has none: no writer of graphs made it."""
+        """The statistics. Raises FormatError if the manifest has none: then it was made by hand."""
         if self.statistics is None:
             raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graphs again")
         return self.statistics
 
     @property
     def content_hash(self) -> str:
-        """As of one graph: equal if and only if the stored bytes are equal."""
+        """As `Manifest.content_hash`: equal if and only if the stored bytes are equal."""
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
@@ -103,10 +101,10 @@ class GraphSetManifest:
 class Reject:
     """A row of the source that is no graph."""
 
-    line: int  # of the source's file, from 1
+    line: int  # in the source's file, from 1
     text: str
     reason: str
-    split: int = 0  # code of the part that it would be in; 0: in none, or not known
+    split: int = 0  # code of its split; 0: none or unknown
 
 
 def shard_file(shard: int) -> str:
@@ -120,7 +118,7 @@ def parse_any_manifest(text: str, where: str) -> Manifest | GraphSetManifest:
 
 
 def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
-    """The same, of a set alone."""
+    """As `parse_any_manifest`, for a set only."""
     return _read_set(ManifestReader(text, where))
 
 
@@ -163,7 +161,7 @@ def _read_set(reader: ManifestReader) -> GraphSetManifest:
         if name not in manifest.files:
             reader.fail("files", f"an entry for {name}", "none")
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
-    # Each takes a byte at least, but for nodes without features.
+    # Each takes at least a byte, except nodes without features.
     no_bytes = manifest.num_graphs * (int(np.iinfo(manifest.index_dtype).max) + 1)
     most = dict.fromkeys(("num_graphs", "num_edges", "num_rejected"), num_bytes)
     most["num_nodes"] = num_bytes if manifest.node.dim else no_bytes

@@ -1,12 +1,12 @@
-"""The manifest of one snapshot of a stored graph: what its Arrow partitions hold, and how to check that it is complete.
+"""The manifest of one snapshot of a stored graph: the content of its Arrow partitions, and checksums of all files.
 
-It is the last file written and the first one read. Parsing trusts nothing: every field's type and range is checked, and file
-names must be the ones of the format, so a manifest cannot point outside its graph's folder.
+It is the last file written and the first file read. Parsing trusts nothing: every field's type and range is checked, and file
+names must fit the format, so a manifest cannot point outside its graph's folder.
 
-`node_types` and `edge_types` are tables: a plain graph has one row in each, and a typed one a row for each type of nodes and each relation. `requires` names what a
-reader must support to read the graph at all. A typed graph's partition has a folder for each type and each relation, `part-00000/paper/nodes.arrow` and
-`part-00000/author--writes--paper/topology.arrow`; a stored encoding has a file for each type. A part of it is read as a graph of its own (`Manifest.of_part`): a
-type, or a relation with its target type.
+`node_types` and `edge_types` are tables: a plain graph has one row in each, a typed graph a row for each type of nodes and each relation. `requires` names
+features that a reader must support to read the graph at all. A partition of a typed graph has a folder for each type and each relation,
+`part-00000/paper/nodes.arrow` and `part-00000/author--writes--paper/topology.arrow`; a stored encoding has a file for each type. A part, that is a type, or a
+relation with its target type, is read as a separate graph (`Manifest.of_part`).
 """
 
 import hashlib
@@ -36,17 +36,17 @@ from graphmill.storage.format.source import FEATURE_KINDS, SPLIT_NAMES, FeatureC
 from graphmill.storage.format.statistics import GraphSizes, GraphStatistics, read_graph_statistics
 
 ONE_GRAPH = "one-graph"
-NODE, EDGE = "node", Relation("node", "edge", "node")  # of a plain graph: the names of its one type and one relation
+NODE, EDGE = "node", Relation("node", "edge", "node")  # the only type and the only relation of a plain graph
 
-NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # so that "--" stands between names alone
-PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # of the folder of a type, or of a relation
+NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # contains no "--", which separates names
+PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # the folder of a type or of a relation
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _TYPED_FILE_NAME = re.compile(
     rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|out_topology|edges|links))\.arrow"
 )
 _OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
 _ENCODING_FILE = re.compile(rf"part-\d{{5}}/(?:{NAME}/)?encodings/[A-Za-z0-9._-]{{1,128}}\.arrow")
-LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}  # by the kind of labels
+LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}  # by kind of labels
 
 
 @dataclass(frozen=True)
@@ -54,30 +54,29 @@ class EncodingEntry:
     """One stored encoding of the graph's nodes."""
 
     version: int  # of the algorithm that made it
-    files: Mapping[str, FileEntry] = field(
-        default_factory=dict
-    )  # one for each partition, of a typed graph for each of each type
-    provenance: Mapping[str, str] = field(default_factory=dict)  # of laplacian: its eigenvalues, separated by spaces
+    # One for each partition; in a typed graph one for each partition and type.
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)  # laplacian: the eigenvalues, separated by spaces
 
     def files_of(self, partition: int) -> list[FileEntry]:
-        """The partition's file, or those of all types."""
+        """The partition's file; in a typed graph its files, one for each type."""
         return [each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/")]
 
     def of_part(self, name: str) -> "EncodingEntry":
-        """Of a typed graph: what one type has, with the names of a plain graph's files; a relation has none."""
+        """The encoding of one type of a typed graph, with the file names of a plain graph. A relation has no files."""
         own = {file: each for file, each in self.files.items() if file.split("/")[1] == name}
         return replace(self, files={file.replace(f"/{name}/", "/", 1): each for file, each in own.items()})
 
 
 @dataclass(frozen=True)
 class StoredLinks:
-    """How many links the graph holds beside its edges (`graphmill.storage.ingestion.held_out_links`), by split code."""
+    """Counts of the links that are held out from the edges (`graphmill.storage.ingestion.held_out_links`), by split code."""
 
     positives: tuple[int, ...]
-    negatives: tuple[int, ...]  # pairs that are no links, for a split as a whole
-    listed: tuple[int, ...]  # entries of the links' own lists of negatives
-    digest: str  # of all of them, whatever the partitions
-    reverse: str = ""  # of a typed graph: the relation that has the reverses of these edges; empty: none has
+    negatives: tuple[int, ...]  # pairs that are no links, shared by all links of a split
+    listed: tuple[int, ...]  # entries in the lists of negatives of single links
+    digest: str  # of all links; does not depend on partitions
+    reverse: str = ""  # the relation with the reverses of these edges; empty: none, or a plain graph
 
     def to_tree(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value != ""}
@@ -88,14 +87,14 @@ class StoredLinks:
 
 @dataclass(frozen=True)
 class GraphPart:
-    """What a typed graph is read by: the nodes of one type, or the edges of one relation with their targets' columns."""
+    """A part of a typed graph: the nodes of one type, or the edges of one relation with their targets' columns."""
 
     name: str  # "paper", or "author--writes--paper"
-    num_sources: int | None  # nodes of a relation's source type; None: a type of nodes, which has no lists of edges
+    num_sources: int | None  # nodes of a relation's source type; None: the part is a type, without lists of edges
 
 
 class Tables(NamedTuple):
-    """The rows of a typed graph: manifests without files. A relation's has the fields of its target type, too."""
+    """The rows of a typed graph: manifests without files. A relation's row also has the fields of its target type."""
 
     node_types: dict[str, "Manifest"]
     edge_types: dict[Relation, "Manifest"]
@@ -103,8 +102,8 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Counts, schema, partition offsets, files with checksums, and where the graph came from. Of a typed graph counts and offsets are those of all
-    types and relations together; their schemas are in `node_types` and `edge_types`."""
+    """Counts, schema, partition offsets, files with checksums, and the graph's origin. In a typed graph counts and offsets are sums over all
+    types and relations; their schemas are in `node_types` and `edge_types`."""
 
     name: str
     num_nodes: int
@@ -112,43 +111,39 @@ class Manifest:
     partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
     num_groups: int = 0  # locality groups of nodes; 0: none are stored
     feature_dim: int = 0
-    feature_columns: tuple[FeatureColumn, ...] = ()  # of a table with names; empty: of an array, or an older graph
+    feature_columns: tuple[FeatureColumn, ...] = ()  # columns of a table; empty: an array, or an older graph
     feature_dtype: FeatureDtype | None = None
     feature_layout: FeatureLayout = "dense"  # of the stored rows (`graphmill.storage.format.feature_rows`)
     feature_slots: int = 0
     edge_feature_dim: int = 0
-    # Names, of a knowledge graph: an edge's one feature is the number of its relation.
+    # Names of the relations of a knowledge graph: an edge's one feature is the number of its relation.
     relations: tuple[str, ...] = ()
     has_edge_id: bool = False
     has_edge_weight: bool = False
     has_edge_time: bool = False  # lists ascend in (time, original id) and not in original id alone
     has_node_time: bool = False
-    id_kind: str = (
-        "int64"  # or "string": ids.arrow has the source's own ids, and a node's permanent id is its row in the source
-    )
-    symmetric: bool = False  # every edge's reverse is there too: lists of in-edges serve as lists of out-edges
-    has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
-    label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value", "values" or None
-    num_classes: int | None = None  # or how many answers or values
+    id_kind: str = "int64"  # or "string": ids.arrow has the source's ids, and a permanent id is a row in the source
+    symmetric: bool = False  # every edge has its reverse: lists of in-edges serve as lists of out-edges
+    has_out_edges: bool = False  # lists of out-edges are stored, too
+    label_kind: str | None = None  # "class", "answers" (several yes or no a node), "value", "values" or None
+    num_classes: int | None = None  # or the number of answers or values
     class_names: tuple[str, ...] = ()  # in the order of the classes, answers or values; empty: numbers name them
     num_split_sets: int = 0
     links: StoredLinks | None = None  # None: no edge was held out
-    # None: made by hand, not by ingestion; a reader: not parsed yet, `measured` does
+    # None: made by hand, not by ingestion; a reader: not parsed yet (`measured`)
     statistics: "GraphStatistics | ManifestReader | None" = field(default=None, compare=False, repr=False)
     files: Mapping[str, FileEntry] = field(default_factory=dict, repr=False)
     provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict, repr=False)
     snapshot: int = 0  # its number; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
-    origin: str | None = (
-        None  # of a copy that may lack partitions: the url of the graph that it is a copy of, as a whole
-    )
-    part: GraphPart | None = None  # which part of a typed graph this is; None: a whole graph
-    tables: Tables | None = field(default=None, repr=False)  # None: a plain graph, or a part of a typed one
+    origin: str | None = None  # if this is a copy, which may lack partitions: the url of the complete graph
+    part: GraphPart | None = None  # the part of a typed graph that this describes; None: a whole graph
+    tables: Tables | None = field(default=None, repr=False)  # None: a plain graph, or a part of a typed graph
 
     @classmethod
     def of_tables(cls, name: str, tables: Tables, **others: Any) -> "Manifest":
-        """The manifest of a typed graph; `others`: its fields that are not of one type."""
+        """The manifest of a typed graph; `others`: fields that belong to the whole graph."""
         types = tables.node_types.values()
         return cls(
             name,
@@ -175,13 +170,13 @@ class Manifest:
 
     @property
     def rows(self) -> dict[str, "Manifest"]:
-        """All rows by the names of the parts; a plain graph is one part without a name."""
+        """All rows by name of their part; a plain graph is one part with an empty name."""
         if self.tables is None:
             return {"": self}
         return {**self.node_types, **{str(relation): row for relation, row in self.edge_types.items()}}
 
     def of_part(self, name: str) -> "Manifest":
-        """The manifest of a type of nodes, or of a relation, as of a graph of its own."""
+        """The manifest of a type of nodes or of a relation, as a separate graph."""
         return replace(
             self.rows[name],
             files={short: self.files[stored] for short, stored in self.stored_names(name).items()},
@@ -193,7 +188,7 @@ class Manifest:
         )
 
     def stored_names(self, part: str) -> dict[str, str]:
-        """The names of a part's files as those of a plain graph → as they are stored."""
+        """File names of a part: as in a plain graph → as stored."""
         row, nodes, names = self.rows[part], part.rpartition("--")[2], {}
         for partition in range(self.num_partitions):
             for short in expected_files(row, partition):
@@ -203,7 +198,7 @@ class Manifest:
 
     @property
     def graph_digest(self) -> str:
-        """Of all nodes and edges, whatever the partitions and the order of types and relations."""
+        """Digest of all nodes and edges. It does not depend on partitions, or on the order of types and relations."""
         if self.tables is None:
             return self.measured.graph_digest
         return hashlib.sha256("".join(self._part_digests).encode()).hexdigest()
@@ -213,24 +208,24 @@ class Manifest:
         return sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
 
     def data_digest(self, node_type: str, split_set: int) -> str:
-        """Of all that training on this type's nodes reads, whatever the partitions and the order of types and relations."""
+        """Digest of all data that training on this type's nodes reads, as independent as `graph_digest`."""
         parts = self._part_digests
         of_type = self.node_types[node_type].measured.data_digest(split_set)
         return hashlib.sha256("".join([*parts, of_type]).encode()).hexdigest()[: len(of_type)]
 
     @property
     def link_relation(self) -> Relation | None:
-        """The relation of which links are held out; None: none are."""
+        """The relation with held-out links; None: no links are held out."""
         return next((relation for relation, row in self.edge_types.items() if row.links is not None), None)
 
     @property
     def num_sources(self) -> int:
-        """How many nodes there are that neighbor ids name: the graph's own, or of a relation those of its source type."""
+        """Number of nodes that neighbor ids refer to: the graph's nodes, or in a relation the nodes of its source type."""
         return self.num_nodes if self.part is None or self.part.num_sources is None else self.part.num_sources
 
     @property
     def is_one_type(self) -> bool:
-        """Whether neighbor ids name nodes of the type that has the lists; so in a plain graph."""
+        """Whether neighbors have the same type as the nodes with the lists, as in a plain graph."""
         return self.part is None or len({*self.part.name.split("--")[::2]}) == 1
 
     @property
@@ -243,16 +238,16 @@ class Manifest:
 
     @cached_property
     def feature_rows(self) -> FeatureRows | None:
-        """How rows of features are stored; None where nodes have none."""
+        """The layout of feature rows; None if nodes have no features."""
         if self.feature_dtype is None:
             return None
         return FeatureRows(self.feature_dim, self.feature_dtype, self.feature_layout, self.feature_slots)
 
     @cached_property
     def measured(self) -> GraphStatistics:
-        """The statistics, parsed when first asked for: that takes as long as opening the graph.
+        """The statistics, parsed at first use, which takes as long as opening the graph.
 
-        Raises FormatError where they are damaged, or the manifest has none: it was not made by ingestion.
+        Raises FormatError if they are damaged, or if the manifest has none because ingestion did not make it.
         """
         if self.statistics is None:
             raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graph again")
@@ -263,17 +258,17 @@ class Manifest:
 
     @property
     def index_dtype(self) -> str:
-        """dtype of the neighbors' stored ids: int32 while they fit."""
+        """dtype of the neighbors' stored ids: int32 if they fit, else int64."""
         return "int32" if self.num_sources < 2**31 else "int64"
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 over the names and checksums of all files but encodings: equal if and only if the stored bytes are equal."""
+        """SHA-256 over the names and checksums of all files except encodings: equal if and only if the stored bytes are equal."""
         return hash_of_files(self.files)
 
     @property
     def num_bytes(self) -> int:
-        """Of all files but encodings."""
+        """Bytes of all files except encodings."""
         return sum(entry.num_bytes for entry in self.files.values())
 
     def to_json(self) -> str:
@@ -298,13 +293,13 @@ class Manifest:
         return manifest_json(ONE_GRAPH, self, fields, self.requires)
 
     def _links_tables(self) -> dict[str, Any]:
-        """What is held out, by relation."""
+        """Counts of held-out links, by relation."""
         rows = {str(relation) if self.is_typed else EDGE.name: row.links for relation, row in self.edge_types.items()}
         return {name: links.to_tree() for name, links in rows.items() if links is not None}
 
     @property
     def requires(self) -> list[str]:
-        """What a reader must support beyond a graph of 0.2."""
+        """Features that a reader must support beyond graphs of 0.2."""
         if self.is_typed:
             of_rows = sorted({name for row in self.rows.values() for name in row.requires})
             has_out_edges = any(row.has_out_edges for row in self.edge_types.values())
@@ -334,7 +329,7 @@ def _entries(files: Mapping[str, FileEntry]) -> dict[str, dict[str, Any]]:
 
 
 def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any], requires: Sequence[str] = ()) -> str:
-    """The text of a manifest of this kind: a header, its own fields, provenance, files."""
+    """The text of a manifest of this kind: a header, the fields of the kind, provenance, files."""
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -350,7 +345,7 @@ def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any], requires:
 
 @dataclass(frozen=True)
 class SnapshotHead:
-    """The fields that a manifest of any kind has."""
+    """The common fields of manifests of all kinds."""
 
     kind: str
     snapshot: int
@@ -359,7 +354,7 @@ class SnapshotHead:
 
 
 def parse_head(text: str, where: str) -> SnapshotHead:
-    """The head of a manifest of any kind. Raises FormatError for anything else."""
+    """The head of a manifest of any kind. Raises FormatError if the text is no manifest."""
     reader = ManifestReader(text, where)
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
@@ -371,12 +366,12 @@ def partition_dir(partition: int) -> str:
 
 
 def parse_manifest(text: str, where: str) -> Manifest:
-    """Manifest of one graph, plain or typed, from its JSON text; `where` names the file in errors. Raises as `read_graph_manifest`."""
+    """The manifest of one graph, plain or typed, from its JSON text; `where` names the file in errors. Raises as `read_graph_manifest`."""
     return read_graph_manifest(ManifestReader(text, where))
 
 
 def read_graph_manifest(reader: ManifestReader) -> Manifest:
-    """Raises FormatError for anything that is not exactly a manifest of one graph. Statistics are checked when they are read (`Manifest.measured`)."""
+    """The manifest of one graph. Raises FormatError if any field is wrong; statistics are checked later, by `Manifest.measured`."""
     reader.check_kind(ONE_GRAPH)
     whole: dict[str, Any] = {
         "files": reader.files(_TYPED_FILE_NAME if reader.is_typed else _FILE_NAME),
@@ -456,14 +451,14 @@ def _tables(reader: ManifestReader) -> Tables:
 
 
 def _check_counts(manifest: Manifest, reader: ManifestReader) -> None:
-    """Raises FormatError where the files are too small for what is counted: whoever opens the graph makes room by these counts."""
+    """Raises FormatError if the files are too small for the counts, since readers allocate memory by these counts."""
     sizes = dict.fromkeys(("nodes", "topology", "links"), 0)
     for name, entry in manifest.files.items():
         kind = name.rpartition("/")[2].removesuffix(".arrow")
         if kind in sizes:
             sizes[kind] += entry.num_bytes
     links = manifest.links
-    least = {  # of a node its id, of an edge its end, of a link both
+    least = {  # bytes of a node's id, of an edge's end, of a link's ends
         "num_nodes": ("nodes", 8 * manifest.num_nodes),
         "num_edges": ("topology", int(manifest.index_dtype[3:]) // 8 * manifest.num_edges),
         "links": ("links", 8 * sum((*links.positives, *links.negatives, *links.listed)) if links else 0),
@@ -474,7 +469,7 @@ def _check_counts(manifest: Manifest, reader: ManifestReader) -> None:
 
 
 def _node_fields(nodes: ManifestReader) -> dict[str, Any]:
-    """What a row of `node_types` says, as fields of `Manifest`. Raises FormatError where its fields contradict each other."""
+    """A row of `node_types` as fields of `Manifest`. Raises FormatError if they contradict each other."""
     fields = {key: read(nodes, _NODE_NAMES.get(key, key)) for key, read in _NODE_FIELDS.items()}
     if (fields["feature_dim"] > 0) != (fields["feature_dtype"] is not None):
         nodes.fail("feature_dtype", "a dtype exactly where feature_dim is positive", fields["feature_dtype"])
@@ -504,7 +499,7 @@ def _feature_columns(nodes: ManifestReader, feature_dim: int) -> tuple[FeatureCo
 
 
 def _edge_fields(edges: ManifestReader) -> dict[str, Any]:
-    """The same of a row of `edge_types`."""
+    """A row of `edge_types` as fields of `Manifest`. Raises as `_node_fields`."""
     fields = {_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()}
     fields["relations"] = edges.optional_names("relations")
     if fields["relations"] and fields["edge_feature_dim"] != 1:
@@ -513,7 +508,7 @@ def _edge_fields(edges: ManifestReader) -> dict[str, Any]:
 
 
 def encoding_folders(manifest: Manifest, node_type: str) -> list[str]:
-    """Where the rows of this type's nodes lie, partition after partition."""
+    """Folders of the encodings of this type's nodes, by partition."""
     folder = f"{node_type}/" * manifest.is_typed
     return [f"{partition_dir(index)}/{folder}encodings" for index in range(manifest.num_partitions)]
 
@@ -527,7 +522,7 @@ def _encoding(reader: "ManifestReader", manifest: Manifest) -> EncodingEntry:
 
 
 def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLinks]:
-    """By relation; empty where the field is missing, as in graphs of 0.2."""
+    """Held-out links by relation; empty if the field is missing, as in graphs of 0.2."""
     found = {}
     for relation, table in reader.members("links", optional=True).items():
         if relation not in relations:
@@ -544,7 +539,7 @@ def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLi
 
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
-    """Names of the files that this partition must have."""
+    """Names of the files of a partition."""
     names = ["topology", "nodes"] if manifest.has_topology else ["nodes"]
     if manifest.id_kind == "string":
         names.append("ids")
@@ -561,7 +556,7 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
 
 
 # The tables of nodes and of edges: the fields of `Manifest` with the methods that read them.
-_NODE_NAMES = {"id_kind": "ids"}  # where the field of `Manifest` has another name
+_NODE_NAMES = {"id_kind": "ids"}  # fields of `Manifest` with other stored names
 _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "id_kind": lambda reader, key: reader.word(key, ("int64", "string")),
     "num_nodes": ManifestReader.count,
@@ -577,10 +572,10 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_split_sets": ManifestReader.width,
     "has_node_time": ManifestReader.optional_flag,
 }
-_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # where the field of `Manifest` has another name
+_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # stored names of fields with other names in `Manifest`
 _EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_edges": ManifestReader.count,
     "feature_dim": ManifestReader.width,
     **dict.fromkeys(("has_edge_id", "has_edge_weight", "symmetric", "has_out_edges"), ManifestReader.flag),
-    "has_edge_time": ManifestReader.optional_flag,  # graphs of 0.2 have none, nor of nodes
+    "has_edge_time": ManifestReader.optional_flag,  # graphs of 0.2 have no times
 }

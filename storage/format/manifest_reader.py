@@ -1,4 +1,4 @@
-"""Reads the fields of a manifest. Parsing trusts nothing: every field's type and range is checked, and a file's path must be one of the format."""
+"""Reads the fields of a manifest. Parsing trusts nothing: every field's type and range is checked, and a file's path must fit the format."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from graphmill.storage.filesystem.file_entry import FileEntry
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
-# What a reader must support: a graph of several types; times of edges or nodes, by which lists are ordered; edges whose feature is a relation's number;
-# encodings of types; lists of out-edges of a typed graph's relations.
+# Names in `requires`: graphs of several types; times of edges or nodes, which order lists; edges with a relation's number as feature; encodings of types; lists
+# of out-edges of a typed graph's relations.
 TYPES, TIMES, RELATIONS = "types", "times", "relations"
 OF_TYPES, OUT_EDGES = "encodings of types", "out-edges of relations"
 _KNOWN = (TYPES, TIMES, RELATIONS, OF_TYPES, OUT_EDGES)
@@ -22,23 +22,23 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _NAMED = re.compile(r"(?:.*/)?(\d{6,18})\.json", re.DOTALL)
 _MAX_NUMBER = 1.7e308
 _MAX_TEXT = 2**16  # characters
-_MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
+_MAX_WIDTH = 2**24  # columns of one row; Arrow's bound is 2^31 - 1
 _TEXT = f"of at most {_MAX_TEXT} characters"
 _YEAR_10000 = 253402300799.0  # in seconds since 1970
-# How `manifest_json` begins and ends the statistics. No string in JSON holds a line break, so this is their text or the text is not ours.
+# `manifest_json` begins and ends the statistics with these texts. JSON strings contain no line break, so they cannot occur elsewhere in a text of ours.
 _STATISTICS, _END = '\n "statistics": {\n', "\n }"
 
 
 class ManifestReader:
     """Typed access to the fields of a manifest; every refusal names the file and the field.
 
-    The statistics are more than half of a manifest's text and opening a graph does not need them: they are parsed at first use.
+    The statistics are parsed at first use: they are more than half of a manifest's text, and opening a graph does not need them.
     """
 
     _statistics: str | None = None  # their text, until it is parsed
 
     def __init__(self, text: str, where: str) -> None:
-        """Reads the header. Raises FormatError for anything that is not a manifest."""
+        """Reads the header. Raises FormatError if the text is no manifest."""
         text, self._statistics = _cut_statistics(text)
         body = _parse(text, where)
         if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -71,7 +71,7 @@ class ManifestReader:
         raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {quoted(got)}")
 
     def _checked(self, key: str, expected: str, accepts: Callable[[Any], bool]) -> Any:
-        """The field's value, of which `accepts` must be true."""
+        """The field's value. Raises FormatError unless `accepts` is true of it."""
         value = self._body.get(key)
         if not accepts(value):
             self.fail(key, expected, value)
@@ -93,14 +93,14 @@ class ManifestReader:
         return None if self._body.get(key) is None else self.width(key)
 
     def is_null(self, key: str) -> bool:
-        """Whether the field is there and null."""
+        """Whether the field exists and is null."""
         return key in self._body and self._body[key] is None
 
     def optional_number(self, key: str) -> float | None:
         return None if self.is_null(key) else self.number(key, "a finite number", -_MAX_NUMBER, _MAX_NUMBER)
 
     def newer_number(self, key: str, least: float = -_MAX_NUMBER, most: float = _MAX_NUMBER) -> float | None:
-        """None where there is no such field, too."""
+        """None if the field is null or missing."""
         is_none = key not in self._body or self.is_null(key)
         return None if is_none else self.number(key, f"a number from {least:g} to {most:g}", least, most)
 
@@ -122,18 +122,18 @@ class ManifestReader:
         return bool(self._checked(key, "true or false", lambda value: isinstance(value, bool)))
 
     def optional_flag(self, key: str) -> bool:
-        """False where there is no such field."""
+        """False if the field is missing."""
         return key in self._body and self.flag(key)
 
     def text(self, key: str) -> str:
         return str(self._checked(key, f"a string {_TEXT}", _is_text))
 
     def optional_text(self, key: str) -> str | None:
-        """None where there is no such field, too."""
+        """None if the field is null or missing."""
         return None if self._body.get(key) is None else self.text(key)
 
     def only_value(self, key: str, expected: str) -> None:
-        """Refuses every value but the one that this version writes."""
+        """Raises FormatError for every other value."""
         if self._body.get(key) != expected:
             self.fail(key, repr(expected), self._body.get(key))
 
@@ -166,11 +166,11 @@ class ManifestReader:
         )
 
     def optional_names(self, key: str) -> tuple[str, ...]:
-        """Empty where there is no such field."""
+        """Empty if the field is missing."""
         return self.names(key) if key in self._body else ()
 
     def class_names(self, num_classes: int | None) -> tuple[str, ...]:
-        """One for each class, where there is the field."""
+        """A name for each class; empty if the field is missing."""
         names = self.optional_names("class_names")
         if names and len(names) != num_classes:
             self.fail("class_names", f"{num_classes or 'no'} names, one for each class", f"{len(names)} names")
@@ -181,7 +181,7 @@ class ManifestReader:
         return tuple(self._checked(key, f"a list of integers in [1, {_MAX_WIDTH}]", is_width))
 
     def snapshot(self) -> int:
-        """The snapshot's number. Raises FormatError where the file that is read is named by another."""
+        """The snapshot's number. Raises FormatError if the file's name has another number."""
         number, named = self.count("snapshot"), _NAMED.fullmatch(self._where)
         if named and int(named[1]) != number:
             self.fail("snapshot", f"{int(named[1])}, the number in the file's name", number)
@@ -192,7 +192,7 @@ class ManifestReader:
         return self.number(key, "seconds since 1970", 0, _YEAR_10000)
 
     def inner(self, key: str) -> "ManifestReader":
-        """A reader of the object that is this field's value."""
+        """A reader of the object in this field."""
         return self._reader_of(key, self._body.get(key))
 
     def optional_inner(self, key: str) -> "ManifestReader | None":
@@ -204,26 +204,26 @@ class ManifestReader:
         return None if self.is_null(key) else self.inner(key)
 
     def __getattr__(self, name: str) -> Any:
-        """The fields of statistics that are not parsed yet."""
+        """Parses the statistics when `_body` is first used."""
         if name != "_body" or self._statistics is None:
             raise AttributeError(name)
         self._body = _parse(self._statistics, self._where)
         return self._body
 
     def inners(self, key: str, *, optional: bool = False) -> list["ManifestReader"]:
-        """Readers of the objects in this field's list; none where the field may be missing and is."""
+        """Readers of the objects in this field's list; `optional`: none if the field is missing."""
         if optional and key not in self._body:
             return []
         objects = self._checked(key, "a list of objects", _list_of(_is_object))
         return [self._reader_of(f"{key}[{index}]", each) for index, each in enumerate(objects)]
 
     def only(self, key: str) -> "ManifestReader":
-        """A reader of the one object in this field's list."""
+        """A reader of the only object in this field's list."""
         value = self._checked(key, "a list of one object", lambda value: isinstance(value, list) and len(value) == 1)
         return self._reader_of(key, value[0])
 
     def members(self, key: str, *, optional: bool = False) -> dict[str, "ManifestReader"]:
-        """Readers of the objects in this field's object, by name; none where the field may be missing and is."""
+        """Readers of the objects in this field's object, by name; `optional`: none if the field is null or missing."""
         if optional and self._body.get(key) is None:
             return {}
         objects = self._checked(key, "an object", _is_object)
@@ -237,7 +237,7 @@ class ManifestReader:
         return inner
 
     def paths(self) -> list[str]:
-        """Where this object's files lie, by the `files` field alone."""
+        """Paths of this object's files, from the field `files`."""
         files = self._checked("files", "an object", _is_object)
         paths: list[Any] = [entry.get("path") if isinstance(entry, dict) else None for entry in files.values()]
         bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
@@ -254,7 +254,7 @@ class ManifestReader:
         return tuple(value)
 
     def files(self, file_name: re.Pattern[str]) -> dict[str, FileEntry]:
-        """Entries by name; every name is one of the format, and every path ends in it."""
+        """Entries by name. Every name fits the format, and every path ends in its name."""
         paths, entries = self.paths(), {}
         for (name, entry), path in zip(self._body["files"].items(), paths, strict=True):
             if not file_name.fullmatch(name):
@@ -269,7 +269,7 @@ class ManifestReader:
 
 
 def _cut_statistics(text: str) -> tuple[str, str | None]:
-    """The text with null in place of the statistics, and theirs; None where they are not as `manifest_json` writes them."""
+    """The text with null instead of the statistics, and the text of the statistics; None if `manifest_json` did not write them."""
     start = end = text.find(_STATISTICS)
     if start < 0:
         return text, None

@@ -1,7 +1,7 @@
 """Statistics that ingestion measures and the manifest keeps, so that training and planning need not read the data again.
 
-All numbers are those of the full graph and do not depend on its partitions. `graphmill.storage.statistics.graph_measures` and `graphmill.storage.statistics.graph_set_measures` compute them.
-Parsing trusts nothing, as in `graphmill.storage.format.manifest`.
+All numbers describe the full graph and do not depend on its partitions. `graphmill.storage.statistics.graph_measures` and
+`graphmill.storage.statistics.graph_set_measures` compute them. Parsing trusts nothing, as in `graphmill.storage.format.manifest`.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import SPLIT_NAMES
 
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
-MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes, or columns, none are kept
+MAX_CLASS_COUNTS = 1 << 20  # numbers; for more classes or columns nothing is kept
 _LARGEST = 1e39  # more than any float32
 
 
@@ -25,7 +25,7 @@ class CountStatistics:
     total: int
     minimum: int
     maximum: int
-    histogram: tuple[int, ...]  # how many have 0; 1; 2 or 3; 4 to 7; … up to the last that any has
+    histogram: tuple[int, ...]  # how many nodes (graphs) have 0; 1; 2 or 3; 4 to 7; … up to the last nonzero bin
 
     @property
     def mean(self) -> float:
@@ -34,7 +34,7 @@ class CountStatistics:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """A column of features: its finite values in some rows; zeros where there is none."""
+    """The finite values of a column of features in some rows; all zeros if there are none."""
 
     mean: float
     deviation: float  # divided by the count
@@ -48,13 +48,14 @@ class FeatureStatistics:
     num_values: int
     num_nonzero: int
     num_nonfinite: int
-    zero_or_one: bool  # all values are
+    zero_or_one: bool  # whether all values are 0 or 1
     minimum: float | None  # of the finite values; None: there are none
     maximum: float | None
     mean_norm: float | None
     max_norm: float | None
-    fingerprint: str  # 128 bits of all values and the rows that they are in; against accidents, not attacks
-    # Set of splits after set, in its training rows; in all rows where there is none, or no set. Empty: an older version measured, or they are too many.
+    fingerprint: str  # 128 bits of all values and their rows; against accidents, not attacks
+    # Columns in the training rows of each set of splits, set after set; in all rows if there are no training rows or no sets. Empty: too many columns, or an
+    # older version measured.
     columns: tuple[ColumnStatistics, ...] = ()
 
     @property
@@ -68,57 +69,55 @@ class TargetStatistics:
     """Statistics of real numbers: their count, mean and standard deviation (divided by the count)."""
 
     num_labelled: int
-    mean: float | None  # None: there is no value, or one that is not finite
+    mean: float | None  # None: there is no value, or a value is not finite
     std: float | None
 
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """One set of splits. Tuples of four are by SPLIT_* code: in no part, train, valid, test."""
+    """One set of splits. Tuples of four are by SPLIT_* code: none, train, valid, test."""
 
     num_nodes: tuple[int, ...]
     num_labelled: tuple[int, ...]
-    # Of the labelled nodes by class, or by answer those whose answer is yes; None: no classes, or too many to keep.
+    # Labelled nodes by class, or nodes with the answer yes by answer; None: no classes, or too many to keep.
     class_counts: tuple[tuple[int, ...], ...] | None
-    training_target: TargetStatistics | None  # where labels are real numbers, one a node
+    training_target: TargetStatistics | None  # for labels that are one real number a node
     num_training_edges: int | None  # between different labelled training nodes; None: no classes
-    num_agreeing_edges: int | None  # those whose ends have one class
+    num_agreeing_edges: int | None  # training edges with ends of one class
     digest: str  # SHA-256 of the columns permanent id, label, split code, in ascending permanent id
-    weighted_homophily: float | None = None  # where an edge counts by its weight; None: no weights, or some below 0
-    training_targets: tuple[TargetStatistics, ...] = ()  # where they are several a node
+    weighted_homophily: float | None = None  # homophily with edges counted by weight; None: no or negative weights
+    training_targets: tuple[TargetStatistics, ...] = ()  # for labels that are several real numbers a node
 
     @property
     def homophily(self) -> float | None:
-        """Share of the edges between training nodes whose ends agree."""
+        """Share of the training edges with ends of one class."""
         return self.num_agreeing_edges / self.num_training_edges if self.num_training_edges else None  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
 class GraphStatistics:
-    """Statistics of one graph. Its edges are the stored ones: after duplicates and self-loops were dropped and reverses added, if asked for."""
+    """Statistics of one graph. They count stored edges: after duplicates and self-loops were dropped and reverses added, if requested."""
 
     in_degree: CountStatistics
-    out_degree: CountStatistics  # of a relation between two types: of the nodes of its source type
-    num_isolated: int  # nodes without any edge; of such a relation: nodes of its target type
+    out_degree: CountStatistics  # in a relation between two types: over the nodes of its source type
+    num_isolated: int  # nodes without any edge; in a relation between two types: nodes of its target type
     num_self_loops: int
-    num_duplicate_edges: int  # equal ends as another edge: how many a graph without duplicates would lack
-    symmetric_edges: bool  # as many edges u -> v as v -> u for all u, v; measured, wrong by a chance of about 2^-128
-    symmetric_columns: bool | None  # and with equal weights and features; None: edges have none
+    num_duplicate_edges: int  # edges that would be dropped as duplicates
+    symmetric_edges: bool  # as many edges u -> v as v -> u for all u, v; by hashes, wrong with a chance of about 2^-128
+    symmetric_columns: bool | None  # reverses have equal weights and features, too; None: edges have none
     edge_fingerprint: str  # 128 bits of all edges and their columns, by the ranks of permanent ids
     feature: FeatureStatistics | None
     num_labelled: int
     class_counts: tuple[int, ...] | None
     splits: tuple[SplitStatistics, ...]
     node_digest: str  # SHA-256 of the columns permanent id, label, in ascending permanent id
-    least_weight: float | None = (
-        None  # of the edges; None: they have no weights, one is not finite, or an older version measured
-    )
-    # Of features of edges that are real numbers, over all edges. Empty: there are none, too many, or an older version measured.
+    least_weight: float | None = None  # of the edges; None: no or non-finite weights, or an older version measured
+    # Real-valued features of edges, over all edges. Empty: none, too many, or an older version measured.
     edge_columns: tuple[ColumnStatistics, ...] = ()
 
     @property
     def symmetric(self) -> bool:
-        """Whether lists of in-edges, with their columns, are lists of out-edges too."""
+        """Whether the lists of in-edges, with their columns, are also the lists of out-edges."""
         return self.symmetric_edges and self.symmetric_columns is not False
 
     @property
@@ -129,7 +128,7 @@ class GraphStatistics:
         return hashlib.sha256(named.encode()).hexdigest()
 
     def data_digest(self, split_set: int) -> str:
-        """Digest of all that a run learns from: edges, features, labels and this set of splits; it does not depend on partitions."""
+        """Digest of all data that a run learns from: edges, features, labels and this set of splits; it does not depend on partitions."""
         feature = "" if self.feature is None else self.feature.fingerprint
         named = f"{self.splits[split_set].digest} {self.edge_fingerprint} {feature}"
         return hashlib.sha256(named.encode()).hexdigest()[:16]
@@ -137,7 +136,7 @@ class GraphStatistics:
 
 @dataclass(frozen=True)
 class GraphPartStatistics:
-    """Statistics of the graphs of one part."""
+    """Statistics of the graphs of one split."""
 
     num_graphs: int
     targets: tuple[TargetStatistics, ...]  # by target
@@ -145,13 +144,13 @@ class GraphPartStatistics:
 
 @dataclass(frozen=True)
 class GraphSetStatistics:
-    """Statistics of many graphs. `parts`: first the graphs in no part, then by split name."""
+    """Statistics of many graphs. `parts`: first the graphs in no split, then each split by name."""
 
-    nodes: CountStatistics  # of a graph
+    nodes: CountStatistics  # per graph
     edges: CountStatistics
     parts: tuple[GraphPartStatistics, ...]
-    digest: str  # SHA-256 of all columns but ids, whatever the shards
-    # Of features that are real numbers, in the training graphs' rows (without such a split in all). Empty: none, too many, or an older version measured.
+    digest: str  # SHA-256 of all columns but ids; does not depend on shards
+    # Real-valued features in the rows of training graphs, or of all graphs without such a split. Empty: none, too many, or an older version measured.
     node_columns: tuple[ColumnStatistics, ...] = ()
     edge_columns: tuple[ColumnStatistics, ...] = ()
 
@@ -182,8 +181,7 @@ class GraphSetSizes(NamedTuple):
 
 
 def read_graph_statistics(reader: ManifestReader, sizes: GraphSizes) -> GraphStatistics:
-    """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
-    each other."""
+    """The statistics in a manifest. Raises FormatError that names the field, also if numbers contradict each other or `sizes`."""
     num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
     feature_dim, num_sets = sizes.feature_dim, sizes.num_split_sets
     feature = reader.optional_inner("feature")
@@ -295,7 +293,7 @@ def _checked_classes(
     sizes: GraphSizes,
     num_labelled: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """Rows of counts by class, each of so many labelled nodes; an answer is yes for at most all of them."""
+    """Checks rows of counts by class against the numbers of labelled nodes; each answer is yes for at most all of them."""
     num_classes, several = sizes.num_classes, sizes.label_kind == "answers"
     right = len(rows) == len(num_labelled) and all(
         len(row) == num_classes and (max(row, default=0) <= some if several else sum(row) == some)

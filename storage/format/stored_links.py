@@ -1,6 +1,6 @@
-"""Pairs of nodes that a graph holds beside its edges: links that are held out for validation and test, and pairs that are no links.
+"""Pairs of nodes that a graph stores in addition to its edges: links that are held out for validation and test, and pairs that are no links.
 
-Nodes are named by their rows in the graph's source, which are their numbers in ascending permanent id: no partition changes them.
+Nodes are named by their rows in the graph's source, that is their ranks in ascending permanent id, which no partition changes.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ _OTHERS = ("time", "relation")  # int64, in graphs whose edges have them
 
 @dataclass(frozen=True)
 class Links:
-    """Pairs of nodes with their split: links, and pairs that are none, against which links of the same split are ranked."""
+    """Pairs of nodes with their split: links, and negatives, against which links of the same split are ranked."""
 
     source: np.ndarray  # int64 [m], rows of nodes
     destination: np.ndarray  # int64 [m]
-    split: np.ndarray  # int8 [m], SPLIT_* codes but that of none
-    is_link: np.ndarray  # int8 [m]: 1, or 0 for a pair that is no link
-    # int64 [m + 1]: a link's own negatives, ends in place of its destination, are negative[negative_ptr[i]:negative_ptr[i + 1]]
+    split: np.ndarray  # int8 [m], SPLIT_* codes without SPLIT_NONE
+    is_link: np.ndarray  # int8 [m]: 1 for a link, 0 for a negative
+    # int64 [m + 1]: link i has the negative destinations negative[negative_ptr[i]:negative_ptr[i + 1]] for itself
     negative_ptr: np.ndarray
     negative: np.ndarray  # int64
-    time: np.ndarray | None = None  # int64 [m], in graphs whose edges have times
+    time: np.ndarray | None = None  # int64 [m], if edges have times
     relation: np.ndarray | None = None  # int64 [m], in knowledge graphs: the number of the link's relation
 
     @classmethod
@@ -51,7 +51,7 @@ class Links:
         time: np.ndarray | None = None,
         relation: np.ndarray | None = None,
     ) -> "Links":
-        """`split` and `is_link`: of all, or of each; `negative`: int [m, k], or None."""
+        """`split` and `is_link`: one value for all links, or one for each; `negative`: int [m, k], or None."""
         source, destination = np.asarray(source, np.int64), np.asarray(destination, np.int64)
         count = len(source)
         width = 0 if negative is None else np.asarray(negative).shape[1]
@@ -81,8 +81,8 @@ class Links:
         return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
 
     def canonical(self, *, symmetric: bool) -> "Links":
-        """In ascending (split, source, destination, relation, time), each of a split once; in a symmetric graph the lower node of a pair comes first, unless
-        the link has negatives of its own, which are ends beside its source."""
+        """Sorted by (split, source, destination, relation, time), each pair of a split once. In a symmetric graph the lower node of a pair comes first, unless
+        the link has a list of negatives, which belong to its source."""
         source, destination = self.source, self.destination
         if symmetric:
             swap = (source > destination) & (np.diff(self.negative_ptr) == 0)
@@ -96,9 +96,9 @@ class Links:
         return ordered.take(order[is_new])
 
     def check(self, num_nodes: int, name: str, num_sources: int | None = None) -> None:
-        """Raises DataError for a node that is not there, a link from a node to itself (but by a relation), and a split without a name.
+        """Raises DataError for an unknown node, a link from a node to itself (unless links have relations), and a split without a name.
 
-        `num_sources`: of the type that links begin at, where they join two types.
+        `num_sources`: nodes of the source type, if links join two types.
         """
         of_sources, is_one_type = num_nodes if num_sources is None else num_sources, num_sources is None
         ends = ("link", self.source, of_sources), ("link", self.destination, num_nodes)
@@ -113,7 +113,7 @@ class Links:
             raise DataError(f"{name}: links: expected the splits {', '.join(SPLIT_NAMES[1:])}, got another code")
 
     def check_relations(self, count: int, name: str) -> None:
-        """Raises DataError where they are not of so many relations (0: the graph has none)."""
+        """Raises DataError unless the links have relations below `count` (0: the graph has no relations)."""
         if (self.relation is None) != (count == 0):
             expected, found = ("relations", "none") if count else ("none with a relation", "some")
             raise DataError(f"{name}: links: expected {expected}, got {found}")
@@ -122,7 +122,7 @@ class Links:
             raise DataError(f"{name}: links: expected relations 0 to {count - 1}, got {int(bad[0])}")
 
     def columns(self) -> dict[str, pa.Array]:
-        """What a file holds of them."""
+        """The columns of links.arrow."""
         plain = {name: array_from_numpy(getattr(self, name)) for name in self._columns}
         return plain | {"negatives": neighbor_lists(self.negative_ptr, {"destination": self.negative})}
 
@@ -137,7 +137,7 @@ class Links:
         has_time: bool = False,
         num_relations: int = 0,
     ) -> "Links":
-        """As views over a file. Raises FormatError where it is not as `columns` makes it, or names a node that is not there."""
+        """The links of a file, as views. Raises FormatError if its columns differ from `columns`, or it names an unknown node."""
         others = {name: "int64" for name, there in zip(_OTHERS, (has_time, num_relations), strict=True) if there}
         columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in (_DTYPES | others).items()}
         negative_ptr, lists = struct_column(batch, "negatives", path)
@@ -151,7 +151,7 @@ class Links:
         return links
 
     def stored(self, reverse: str = "") -> StoredLinks:
-        """How many there are of each kind, by split, and the digest of all. `reverse`: the relation of the reverse edges."""
+        """Counts of each kind by split, and the digest of all links. `reverse`: the relation of the reverse edges."""
         digest = hashlib.sha256()
         for field in fields(self):
             if (column := getattr(self, field.name)) is not None:
