@@ -1,6 +1,6 @@
 """The compiled inner loops of the external sort (`graphmill.storage.external_sort.edge_buckets`): edges to buckets, sort keys, and lists from sorted keys.
 
-Each reads its input once. Ids may exceed 2^31 wherever their arrays are int64.
+Ids may exceed 2^31 in int64 arrays.
 """
 
 import numpy as np
@@ -10,15 +10,15 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order):
-    """Writes the edges by bucket to grouped_dst and grouped_src, in their given order within a bucket, and their former positions to
-    `order` (int32; pass an empty array to leave them out). Returns where each bucket ends, int64 [num_buckets].
+    """Writes the edges by bucket to grouped_dst and grouped_src, in the given order within a bucket, and their former positions to
+    `order` (int32; empty: not written). Returns the end of each bucket, int64 [num_buckets].
 
-    dst: new ids, of any integer dtype, fewer than 2^31 of them. bounds: int64 [num_buckets + 1], ascending, bucket b holds the ids
-    [bounds[b], bounds[b + 1]); every id lies in one. bucket_of: uint32 [k], scratch. A counting sort, with one look-up in a table per id instead
-    of a search. The caller allocates the arrays: numpy's lie on large pages, which matters because writes go to one place per bucket.
+    dst: fewer than 2^31 new ids of any integer dtype. bounds: int64 [num_buckets + 1], ascending; bucket b has the ids
+    [bounds[b], bounds[b + 1]), and every id lies in a bucket. bucket_of: uint32 [k], scratch. This is a counting sort with one table look-up per id instead
+    of a search. The caller allocates the arrays because numpy's arrays lie on large pages: writes go to one place per bucket.
     """
     num_buckets = len(bounds) - 1
-    # first[block]: the bucket of the block's first id. Blocks are small next to most buckets, so few steps are left.
+    # first[block]: the bucket of the block's first id. Most buckets are larger than a block, so few steps remain.
     shift = 0
     while (bounds[-1] >> shift) >= 64 * num_buckets:
         shift += 1
@@ -51,14 +51,14 @@ def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order
 
 @compiled
 def pack_keys(dst, src, low, row_bits, key):
-    """Writes (dst - low) · 2^row_bits + src to `key` (int64): its order is that of (dst, src)."""
+    """Writes (dst - low) · 2^row_bits + src to `key` (int64), which sorts as (dst, src)."""
     for i in range(len(dst)):
         key[i] = (np.int64(dst[i]) - low) << row_bits | np.int64(src[i])
 
 
 @compiled
 def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
-    """Adds the edges of sorted keys to `degree` (int64, by place in the keys' range), and writes their sources' new ids to `neighbor`."""
+    """Adds the edges of sorted keys to `degree` (int64, by destination - low), and writes the new ids of their sources to `neighbor`."""
     row_mask = (np.int64(1) << row_bits) - 1
     for i in range(len(key)):
         degree[key[i] >> row_bits] += 1
@@ -67,7 +67,7 @@ def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
 
 @compiled
 def renumber(part_of_row, next_id, id_of_row, row_of_id):
-    """Numbers the rows of each partition in their order from next_id[partition] on (int64, moved on): writes new ids and their rows."""
+    """Numbers the rows of each partition in order, from next_id[partition] on (int64, updated), and writes the new id of each row and the row of each id."""
     for row in range(len(part_of_row)):
         part = part_of_row[row]
         new_id = next_id[part]

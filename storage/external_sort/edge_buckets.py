@@ -1,7 +1,7 @@
 """Edges on scratch disk, grouped by destination, then sorted a bucket at a time: an external sort in two passes.
 
 A bucket covers consecutive destination ids of one partition. Spilling appends to one file per bucket and column; sorting reads
-one bucket into memory. A bucket that a heavy tail made too large is read in narrower destination ranges instead.
+one bucket into memory. A bucket that is too large, because of nodes with many edges, is read in several narrower ranges of destinations.
 """
 
 import os
@@ -17,15 +17,14 @@ import numpy as np
 
 from graphmill.core.parallel_map import ordered_map
 
-_MAX_BUCKETS = 256  # each flush appends to all of them, so more buckets mean smaller writes
+_MAX_BUCKETS = 256  # each flush appends to all buckets, so more buckets mean smaller writes
 _LEAST_CHUNK = 1 << 16  # edges; with smaller chunks another thread costs more than it saves
-_MAX_VIEWS = 1024  # that one writev takes (IOV_MAX)
+_MAX_VIEWS = 1024  # of one writev (IOV_MAX)
 
 Result = TypeVar("Result")
 
 
-# Columns of edges beside their two ends, as far as there are any: edge_id int64 [k], weight float32 [k], time int64 [k],
-# feature float32 [k, edge_feature_dim].
+# Optional columns of edges, without their two ends: edge_id int64 [k], weight float32 [k], time int64 [k], feature float32 [k, edge_feature_dim].
 Columns = Mapping[str, np.ndarray]
 ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype, and width; 0: one number per edge
 
@@ -55,7 +54,7 @@ class SortedLists:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Edges of consecutive destinations, sorted by (destination, time where there are times, source row, position in the source)."""
+    """Edges of consecutive destinations, sorted by (destination, time if edges have times, source row, position in the source)."""
 
     key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
     low: int
@@ -64,7 +63,7 @@ class Bucket:
     columns: Columns
 
     def lists(self, id_of_row: np.ndarray) -> SortedLists:
-        """The neighbor lists of the destinations; `id_of_row`: of sources."""
+        """The neighbor lists of the destinations; `id_of_row`: new ids of the sources."""
         from graphmill.storage.external_sort.bucket_kernels import unpack_lists
 
         neighbor = np.empty(len(self.key), id_of_row.dtype)
@@ -75,7 +74,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class SpilledEdges:
-    """Edges between source rows, as they are spilled."""
+    """Edges as they are spilled; ends are rows of the source."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -90,8 +89,8 @@ class SpilledEdges:
         return replace(self, src=self.dst, dst=self.src)
 
     def with_reverses(self, *, of_loops: bool = False) -> "SpilledEdges":
-        """Each edge followed at once by its reverse, so that which of two equal edges comes first is the source's choice and
-        not that of the chunks; a self-loop is its own reverse, unless it has one too (`of_loops`), to be counted twice in sums."""
+        """Each edge directly followed by its reverse, so that the order of equal edges depends on the source and not on chunks. A self-loop gets no reverse,
+        unless `of_loops`: then sums count it twice."""
         both = np.stack([self.src, self.dst], axis=1)
         columns = {name: np.repeat(column, 2, axis=0) for name, column in self.columns.items()}
         doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), columns)
@@ -114,20 +113,20 @@ class GroupedEdges:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A destination range of one bucket: what is sorted at once."""
+    """A range of destinations in one bucket that is sorted at once."""
 
     bucket: int
     low: int
     high: int
-    whole: bool  # all of the bucket
-    last: bool  # the bucket's files can go after it
+    whole: bool  # the whole bucket
+    last: bool  # the last piece: then the bucket's files can be removed
 
 
 class EdgeBuckets:
-    """Spill files of a graph's edges, by partition and destination range.
+    """Spill files of a graph's edges, by partition and range of destinations.
 
-    `group` may run on several threads, `append` on one; `sorted_buckets` sorts on threads of its own. Memory stays within the budget
-    whatever their number: a quarter for chunks (`num_groupers` + 1 of them), an eighth for what waits to be appended, half for sorting.
+    `group` may run on several threads, `append` on one; `sorted_buckets` starts threads to sort. For any number of threads memory stays within the budget:
+    a quarter for `num_groupers` + 1 chunks, an eighth for records that wait to be appended, half for sorting.
     """
 
     def __init__(
@@ -143,11 +142,11 @@ class EdgeBuckets:
         copied: bool = True,
         num_threads: int = 0,
     ) -> None:
-        """`num_sources`: nodes that sources are among; None: the destinations'. `index_dtype` holds both kinds of ids."""
+        """`num_sources`: number of source nodes; None: as many as destinations. `index_dtype`: of source and destination ids."""
         directory.mkdir()
         self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
         record_bytes = _row_bytes(self._columns)
-        # Sorting holds the records, an int64 key, an int64 order and the sorted copy; with threads, each has two results beside it.
+        # Sorting holds the records, an int64 key, an int64 order and the sorted copy; each thread also holds two results.
         result_bytes = record_bytes - index_dtype.itemsize
         sorted_bytes = (
             2 * record_bytes + 16 + (16 if "time" in columns else 0) + (2 * result_bytes if num_threads else 0)
@@ -155,20 +154,20 @@ class EdgeBuckets:
         max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
         num_partitions = len(offsets) - 1
         wanted = -(-expected_edges // max_records)
-        # A quarter more, at least twice as many: buckets differ, and one that is too large is read in several ranges.
+        # A quarter more, at least twice as many: sizes differ, and a bucket that is too large is read in several ranges.
         wanted = max(2 * wanted, -(-5 * wanted * num_threads // 4))
         per_partition = max(1, min(-(-wanted // num_partitions), _MAX_BUCKETS // num_partitions))
-        # As many at once as fit.
+        # As many sorters at once as fit.
         bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
         self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
         self._max_records = max(1024, max_records // max(1, self._num_sorters))
-        # A chunk is held as the source's int64 pairs and what they were made of; doubled by its reverses, and again while self-loops are
-        # removed; then with new ids and bucket numbers, in the order of buckets.
+        # Copies of a chunk: the source's int64 pairs and the data they were made from; doubled with its reverses, and again while self-loops are
+        # removed; then new ids and bucket numbers, in the order of buckets.
         extra_bytes = record_bytes - 2 * index_dtype.itemsize
         chunk_bytes = 2 * (16 + extra_bytes) + (4 * (16 + extra_bytes) if copied else 0) + 12 + 2 * record_bytes
         chunk_edges = memory_budget_bytes // 4 // chunk_bytes
         self.num_groupers = max(0, min(num_threads, chunk_edges // _LEAST_CHUNK - 1))
-        # And one that the source makes.
+        # One more chunk is being made by the source.
         self.chunk_edges = max(1024, min(1 << 23, chunk_edges // (self.num_groupers + 1)))
         self._held: list[GroupedEdges] = []
         self._held_bytes, self._max_held_bytes = 0, memory_budget_bytes // 8
@@ -178,7 +177,7 @@ class EdgeBuckets:
         ]
         self._bounds = np.concatenate([*bounds, offsets[-1:]]).astype(np.int64)  # bucket b: [bounds[b], bounds[b + 1])
         self._per_partition = per_partition
-        # A key is a destination's place in its range, then the source row: 63 bits for both, whatever the numbers of nodes.
+        # A key is the destination's place in its range, then the source row: 63 bits for both, for any numbers of nodes.
         self._row_bits = max(1, int((num_sources or offsets[-1]) - 1).bit_length())
         self._max_span = 1 << (63 - self._row_bits)
         self._paths = [
@@ -191,7 +190,7 @@ class EdgeBuckets:
                 path.touch()
 
     def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
-        """`id_of_row`: of destinations. Edges in the order of the buckets of their destinations' new ids, and as given within each; changes nothing here."""
+        """Edges in the order of their buckets, and in the given order within each; changes nothing here. `id_of_row`: new ids of the destinations."""
         # Imported here because numba is slow to import, and opening a graph does not need it.
         from graphmill.storage.external_sort.bucket_kernels import group_by_bucket
 
@@ -207,7 +206,7 @@ class EdgeBuckets:
         return GroupedEdges(columns, ends.tolist())
 
     def append(self, grouped: GroupedEdges) -> None:
-        """Takes a chunk's records; they are written to the files before sorting at the latest."""
+        """Takes the records of a chunk, and writes them to the files now or later, but before sorting."""
         self._held.append(grouped)
         self._held_bytes += grouped.num_bytes
         for bucket, (start, end) in enumerate(pairwise([0, *grouped.ends])):
@@ -227,25 +226,25 @@ class EdgeBuckets:
     def _write(self, path: Path, views: list[memoryview]) -> None:
         if not views:
             return
-        # Opened for each write: buckets times columns may be more files than a process may hold open.
+        # Opened for each write: buckets times columns may be more files than a process may keep open.
         with open(path, "ab", buffering=0) as file:
             written, whole = os.writev(file.fileno(), views), sum(view.nbytes for view in views)
-            if written < whole:  # a signal, or more bytes than one call takes
+            if written < whole:  # after a signal, or for more bytes than one call takes
                 rest = memoryview(b"".join(view.tobytes() for view in views))[written:]
                 while rest:
                     rest = rest[file.write(rest) :]
 
     def num_spilled(self, partition: int) -> int:
-        """How many edges the partition has got, before any duplicates are dropped."""
+        """Number of edges of the partition before duplicates are dropped."""
         return int(self._num_spilled[partition])
 
     def sorted_buckets(
         self, *, drop_duplicates: bool, sum_columns: bool = False, then: Callable[[Bucket], Result]
     ) -> Generator[tuple[int, Result], None, None]:
-        """Yields (partition, then(bucket)) in ascending destination order, at least one bucket for each partition, and deletes the spill
-        files that are done. Threads sort and call `then` ahead of the consumer.
+        """Yields (partition, then(bucket)) in ascending destination order, at least one bucket for each partition, and deletes finished spill
+        files. Threads sort and call `then` ahead of the consumer.
 
-        `drop_duplicates` keeps the first of edges with equal ends and times; with `sum_columns` it gets the sums of their weights and features.
+        `drop_duplicates` keeps the first of several edges with equal ends and times; `sum_columns` gives it the sums of their weights and features.
         """
         self._flush()
 
@@ -274,15 +273,14 @@ class EdgeBuckets:
         if not piece.whole:
             chosen = self._positions(self._mapped(piece.bucket, "dst"), piece.low, piece.high)
             return {name: np.asarray(self._mapped(piece.bucket, name)[chosen]) for name in self._columns}
-        # Read, not mapped: a fault per page costs more than the copy.
+        # Read, not mapped: page faults cost more than the copy.
         files = self._paths[piece.bucket]
         return {
             name: np.fromfile(files[name], of).reshape(_shape(-1, dim)) for name, (of, dim) in self._columns.items()
         }
 
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
-        """Consecutive destination ranges of at most about max_records edges each (a single hub may exceed it), with keys of
-        63 bits."""
+        """Consecutive ranges of destinations with at most about max_records edges each (a single node may have more), with keys of 63 bits."""
         if not len(dst) or (len(dst) <= self._max_records and high - low <= self._max_span):
             return [(low, high)]
         starts = range(low, max(high, low + 1), self._max_span)
@@ -302,7 +300,7 @@ class EdgeBuckets:
         return list(pairwise(edges))
 
     def _positions(self, dst: np.ndarray, low: int, high: int) -> np.ndarray:
-        """Where in `dst` the ids of a range are."""
+        """Positions in `dst` of the ids of a range."""
         return np.concatenate(
             [
                 start + np.flatnonzero((part >= low) & (part < high))
@@ -343,7 +341,7 @@ class EdgeBuckets:
 
 
 def is_repeated(key: np.ndarray, time: np.ndarray | None) -> np.ndarray:
-    """bool [k]: which of the sorted edges have the ends, and the time, of the one before them."""
+    """bool [k]: which of the sorted edges have the same ends, and time, as the edge before."""
     repeated = np.zeros(len(key), bool)
     repeated[1:] = key[1:] == key[:-1]
     if time is not None:
@@ -365,13 +363,13 @@ def _mapped_column(path: Path, dtype: np.dtype, width: int) -> np.ndarray:
 
 
 def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Sums of the rows from each `first` to the next, rounded once: the same for an edge and its reverse."""
+    """Sums of the rows from each `first` to the next, rounded once, so that an edge and its reverse get the same sum."""
     return np.add.reduceat(column, first, axis=0, dtype=np.float64).astype(column.dtype)
 
 
 class SortedEdges:
     """Edge columns of one partition, appended bucket by bucket and then read as whole arrays: in memory if `num_edges`, an upper bound,
-    fit into `memory_bytes`, else over scratch files. `columns`: those beside the neighbors' ids, which are the column `index`."""
+    fit into `memory_bytes`, else from scratch files. `columns`: all columns except `index`, the neighbors' ids."""
 
     def __init__(
         self, stem: Path, index_dtype: np.dtype, columns: ColumnTypes, *, num_edges: int, memory_bytes: int

@@ -1,10 +1,10 @@
-"""Links that a graph is to be trained on and scored with, and the edges that are left out of it for them.
+"""Holds links out of a graph's edges for validation and test.
 
-A link that is held out, for validation or test, is no edge of the stored graph, in neither direction: so no sampler, encoding, statistic or
-partitioner sees it. Which edges these are is drawn here, a pure function of (seed, the edge's two nodes), or by their times, or a source says it
-itself (`links`). Nodes are named by their rows in the source, which are their numbers in ascending permanent id.
+A held-out link is no edge of the stored graph, in either direction, so no sampler, encoding, statistic or
+partitioner sees it. Held-out edges are drawn by a pure function of (seed, the edge's two nodes), or chosen by their times, or given by the source
+(`links`). Nodes are named by their rows in the source, that is their ranks in ascending permanent id.
 
-Of a typed graph they are edges of one relation; the relation with their reverses loses these.
+In a typed graph links are held out of one relation; the relation with the reverse edges loses their reverses.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,41 +31,41 @@ from graphmill.storage.ingestion.ingest_options import NO_REVERSE, IngestOptions
 from graphmill.storage.ingestion.typed_sources import OnlyRelation, Reversed, reverse_of
 from graphmill.storage.splits.drawn_split import split_of_times, times_at
 
-Sizes = tuple[int | None, int]  # nodes of a relation's source type, None where it is the target type, and of that
-_CHUNK = 1 << 20  # edges whose times are read at once
+Sizes = tuple[int | None, int]  # nodes of a relation's source type (None: the target type) and of its target type
+_CHUNK = 1 << 20  # edges read at once
 _MOST_KEYS = 1 << 63
-_MOST_REPEATED = 0.5  # of held-out pairs: more are no chance
-_PURPOSE = 0x6C696E6B  # "link": keeps these draws apart from others of the seed
+_MOST_REPEATED = 0.5  # share of held-out pairs that another relation may have; a larger share is no coincidence
+_PURPOSE = 0x6C696E6B  # "link": makes these draws independent of other draws with the seed
 
 
 @runtime_checkable
 class LinkSource(Protocol):
-    """A source that says itself which links are held out."""
+    """A source that gives the held-out links."""
 
     @property
     def links(self) -> Links | None:
-        """None: none."""
+        """None: no links are held out."""
         ...
 
     @property
     def repeats_links(self) -> bool:
-        """Whether held-out links may be edges too, since the data set's publisher has it so (ogbl-collab: pairs that meet again)."""
+        """Whether held-out links may be edges, too, as in published data (ogbl-collab: pairs that meet again)."""
         ...
 
 
 class MessageEdges:
-    """A source without the edges that are held out; what these are is known once all edges have passed."""
+    """A source without its held-out edges, which are known after all edges have been read."""
 
     def __init__(
         self, source: Any, options: LinkSplitOptions, given: Links | None, sizes: Sizes, *, may_repeat: bool
     ) -> None:
-        """`source`: of a plain graph, or of a relation."""
+        """`source`: a plain graph or a relation; `given`: the links that the source gives."""
         self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
         self._num_sources, self._num_nodes = sizes
-        self.reverse: Relation | None = None  # of a typed graph: the relation of the reverse edges, if it is there
+        self.reverse: Relation | None = None  # in a typed graph: the relation of the reverse edges, if it exists
         self._found: list[Links] = []
-        self._ends: tuple[int, ...] | None = None  # of the times of training edges and of validation
-        self.num_repeated = 0  # edges that are held-out links too
+        self._ends: tuple[int, ...] | None = None  # last times of training and of validation edges
+        self.num_repeated = 0  # edges that are held-out links, too
         self._known = np.empty(0, np.int64)
         if given is not None:
             given.check(self._num_nodes, source.info.name, self._num_sources)
@@ -84,7 +84,7 @@ class MessageEdges:
         return self._source.nodes(chunk_nodes)
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Raises DataError for an edge that is a held-out link, or, where edges have no relations, the reverse of one."""
+        """Raises DataError for an edge that is a held-out link or, if edges have no relations, the reverse of a held-out link."""
         self._found, self.num_repeated = [], 0
         for chunk in self._source.edges(chunk_edges):
             if self._given is not None:
@@ -109,7 +109,7 @@ class MessageEdges:
 
     @property
     def ends_in_time(self) -> tuple[int, ...]:
-        """The last times of training edges and of validation; read from the source when first asked for."""
+        """The last times of training and of validation edges, read from the source at first use."""
         if self._ends is None:
             self._ends = times_at(self._times, self._options.by_time)
         return self._ends
@@ -120,7 +120,7 @@ class MessageEdges:
             yield chunk.time
 
     def links(self, *, symmetric: bool) -> Links:
-        """All links, in their canonical order; after the edges have passed."""
+        """All links, in canonical order. Call it after the edges have been read."""
         if self._given is not None:
             return self._given.canonical(symmetric=symmetric)
         none = np.empty(0, np.int64)
@@ -130,7 +130,7 @@ class MessageEdges:
         return links.canonical(symmetric=symmetric)
 
     def of_reverses(self, edges: Any) -> Reversed:
-        """The relation of the reverse edges, without those of what is held out."""
+        """The relation of the reverse edges, without the reverses of held-out edges."""
         backwards = MessageEdges(
             Reversed(edges),
             self._options,
@@ -145,15 +145,15 @@ class MessageEdges:
         return Reversed(backwards)
 
     def check_repeats(self, name: str, relation: Relation, relations: Mapping[Relation, Any], *, kept: str) -> None:
-        """Raises ConfigError for relations beside the reverse that have half of the held-out pairs, either way round: a model would read the answer there.
+        """Raises ConfigError if a relation other than the reverse has half of the held-out pairs, in either direction: a model would read the answers there.
 
-        `kept`: what `--links.reverse` is where they are to stay. Reads the edges once.
+        `kept`: the value of `--links.reverse` with which such relations stay. Reads the edges once.
         """
         ends = (relation.source, relation.target)
         others = [each for each in relations if each not in (relation, self.reverse) and {*each[::2]} == {*ends}]
         if not others:
             return
-        for _ in self.edges(_CHUNK):  # what is held out is known once they have passed
+        for _ in self.edges(_CHUNK):  # held-out links are known after all edges
             pass
         links = self.links(symmetric=False)
         out = (links.is_link == 1) & (links.split != SPLIT_TRAIN)
@@ -186,11 +186,11 @@ class MessageEdges:
             )
 
     def _relation(self, chunk: EdgeChunk) -> np.ndarray | None:
-        """int64 [k]; None in a graph without."""
+        """int64 [k]; None in a graph without relations."""
         return chunk.feature[:, 0].astype(np.int64) if self.info.relations and chunk.feature is not None else None
 
     def _key(self, source: np.ndarray, destination: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
-        """int64: the same number for a pair and its reverse, or for equal (source, relation, destination)."""
+        """int64: within one type the same number for a pair and its reverse; with relations one number for each (source, relation, destination)."""
         count, source, destination = self._num_nodes, source.astype(np.int64), destination.astype(np.int64)
         if self._num_sources is not None:
             return source * count + destination
@@ -207,8 +207,8 @@ def _rows(chunk: EdgeChunk, some: np.ndarray) -> EdgeChunk:
 def split_of_edges(
     src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions, *, is_one_type: bool = True
 ) -> np.ndarray:
-    """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0. The same for an edge and its copies; within one type for its reverse too,
-    and 0 for a loop."""
+    """int8: SPLIT_VALID or SPLIT_TEST for a held-out edge, else 0. Copies of an edge get the same value. Within one type its reverse does, too, and a loop
+    gets 0."""
     low, high = (np.minimum(src, dst), np.maximum(src, dst)) if is_one_type else (src, dst)
     key = derive_key(options.seed, _PURPOSE)
     hashed = hash_counters(key, hash_counters(key, low) + high.astype(np.uint64))
@@ -220,9 +220,9 @@ def split_of_edges(
 
 
 def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None = None) -> Any:
-    """The source without the edges that are to be held out; itself where none are. `sizes`: of a relation of a typed graph; None: a plain graph.
+    """The source without held-out edges; unchanged if no edges are held out. `sizes`: for a relation of a typed graph; None: a plain graph.
 
-    Raises DataError where the source has links of its own and more are to be drawn, ConfigError where a plain graph has not the relations that are named.
+    Raises DataError if the source gives links and the options draw more, ConfigError if the options name relations that a plain graph lacks.
     """
     given = source.links if isinstance(source, LinkSource) else None
     own = str(next(iter(source.typed.relations)) if isinstance(source, OnlyRelation) else EDGE)
@@ -251,10 +251,10 @@ def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None
 
 
 def without_held_out_edges(source: TypedSource, options: IngestOptions) -> TypedSource:
-    """The typed source without the edges of the relation that are to be held out, and without their reverses; itself where none are.
+    """The typed source without the held-out edges of one relation and without their reverses; unchanged if no edges are held out.
 
-    Raises ConfigError where the options name no relation of several, or one that is not there, or where, with no reverse named, another relation repeats
-    half of what is held out, and DataError as `without_held_out`.
+    Raises ConfigError if the options name an unknown relation, or none of several, or if no reverse is named and another relation repeats half of the
+    held-out pairs; DataError as `without_held_out`.
     """
     name, links, relations = source.name, options.links, dict(source.relations)
     said = {"relation": links.relation, "reverse": None if links.reverse == NO_REVERSE else links.reverse}

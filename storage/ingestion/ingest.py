@@ -1,10 +1,11 @@
 """From a streamed source to a directory of Arrow partitions, in bounded memory. A plain graph is one type of nodes and one relation.
 
-Spool the node rows of each type (`graphmill.storage.ingestion.node_spool`) → assign rows to partitions → renumber → write their files → spill each relation's edges into buckets of consecutive destinations → sort each
-bucket → write the partition's files (`graphmill.storage.ingestion.edge_ingestion`), which threads hash and sync meanwhile → publish a snapshot
-(`graphmill.storage.snapshots.snapshot_writer`). Memory: 12 bytes per node (20 from 2^31
-nodes on), 8 for times and 8 for labels (one for each of several), one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
-scratch files in the snapshot's folder. The snapshot appears whole or not at all.
+Steps: spool the node rows of each type (`graphmill.storage.ingestion.node_spool`), assign rows to partitions, renumber, write the files of nodes; for each
+relation spill its edges into buckets of consecutive destinations, sort each bucket, write the files of edges (`graphmill.storage.ingestion.edge_ingestion`);
+publish a snapshot (`graphmill.storage.snapshots.snapshot_writer`). Threads hash and sync files meanwhile.
+
+Memory per node: 12 bytes (20 from 2^31 nodes on), 8 for times, 8 for labels (one for each of several), one for each split set, up to 9 for the statistics;
+plus `memory_budget_bytes`. Features and edges pass through scratch files in the snapshot's folder. The snapshot appears whole or not at all.
 """
 
 import contextlib
@@ -51,12 +52,12 @@ from graphmill.storage.statistics.graph_measures import statistics_without_edges
 def ingest(
     source: GraphSource | TypedSource, url: str, options: IngestOptions | None = None, progress: Progress | None = None
 ) -> Manifest:
-    """Writes `source` as partitions under `url`, as a snapshot of its own, and returns the manifest.
+    """Writes `source` as partitions under `url`, as a new snapshot, and returns the manifest.
 
-    Several types or relations become a typed graph, of which every type is cut about evenly; one type and one relation become a plain graph. With
-    `undirected` a relation of one type has the reverses of its edges among them, and any other a relation rev_NAME beside it.
-    Raises ConfigError where `url` already holds something (unless `overwrite` and it is a graph) or cannot be used, DataError where the
-    source's data is not a valid graph, ConflictError where another writer published meanwhile, FormatError where writing fails. After an
+    Several types or relations become a typed graph, with every type cut about evenly; one type and one relation become a plain graph. With
+    `undirected` a relation within one type gets the reverses of its edges, and any other relation NAME gets a reverse relation rev_NAME.
+    Raises ConfigError if `url` already holds something (unless `overwrite` and it is a graph) or cannot be used, DataError if the
+    source's data is not a valid graph, ConflictError if another writer published meanwhile, FormatError if writing fails. After an
     error `url` holds what it held before.
     """
     options, plain = options or IngestOptions(), None
@@ -78,7 +79,7 @@ def ingest(
 def _kept_encodings(url: str, content_hash: str) -> Mapping[str, EncodingEntry]:
     """The encodings of the previous snapshot, if it holds the same graph."""
     filesystem, path = split_url(url)
-    with contextlib.suppress(FormatError):  # there is none, or it is no single graph
+    with contextlib.suppress(FormatError):  # no previous snapshot, or a set of graphs
         before = parse_manifest(*read_manifest(filesystem, path, url, None, ""))
         if before.content_hash == content_hash:
             return before.encodings
@@ -93,8 +94,8 @@ def _written(
     writer: SnapshotWriter,
     progress: Progress,
 ) -> Manifest:
-    """Writes all files of a graph; the manifest has no encodings and no number yet. `one_way`: the source without relations that were added; `plain`: that of
-    a plain graph, whose files lie in no folders of types and relations."""
+    """Writes all files of a graph; the manifest has no encodings and no number yet. `one_way`: the source without added relations; `plain`: the source of
+    a plain graph, which has no folders of types and relations."""
     is_typed, spools = plain is None, dict[str, NodeSpool]()
     for name, nodes in source.nodes.items():
         of_type = options
@@ -135,7 +136,7 @@ def _written(
         "partitioner": options.partitioner,
         "seed": str(options.seed),
         **{key: " or ".join(sorted(values)) for key, values in done.items()},
-        **({"reverse_edges_added": "true"} if options.undirected else {}),  # as relations of their own, too
+        **({"reverse_edges_added": "true"} if options.undirected else {}),  # also for reverse relations
         **_links_told(source, options),
         **({"split": str(options.split)} if options.split else {}),
     }
@@ -148,7 +149,7 @@ def _written(
 def _write_links(
     source: TypedSource, edges: EdgeIngestion, writer: SnapshotWriter, *, symmetric: bool
 ) -> StoredLinks | None:
-    """Writes links.arrow of every partition, the links from its own nodes; None where no edge of the relation was held out."""
+    """Writes links.arrow of every partition, with the links from its nodes; None if no edge of the relation was held out."""
     held, numbering = edges.source, edges.sources
     if not isinstance(held, MessageEdges):
         return None
@@ -165,7 +166,7 @@ def _write_links(
 
 
 def _links_told(source: TypedSource, options: IngestOptions) -> dict[str, str]:
-    """What the graph's provenance says of the links that are held out."""
+    """The provenance of the held-out links."""
     held = next((edges for edges in source.relations.values() if isinstance(edges, MessageEdges)), None)
     if held is None:
         return {}

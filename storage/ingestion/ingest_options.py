@@ -1,4 +1,4 @@
-"""Options of the ingestion of one graph; needs Python alone, so that `ingest --help` is instant."""
+"""Options of the ingestion of one graph. Needs Python alone, so that `ingest --help` is instant."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,7 +9,7 @@ from graphmill.storage.splits.split_options import TWO_SHARES, SplitOptions, are
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
-# A partition has up to 5 mapped files, and a process can have 65,530 mappings (Linux's vm.max_map_count), its libraries included.
+# A partition has up to 5 mapped files, and a process can have 65,530 mappings, libraries included (Linux's vm.max_map_count).
 MAX_PARTITIONS = 10_000
 
 NO_REVERSE = "none"  # as `LinkSplitOptions.reverse`
@@ -17,20 +17,20 @@ NO_REVERSE = "none"  # as `LinkSplitOptions.reverse`
 
 @dataclass(frozen=True)
 class LinkSplitOptions:
-    """Edges to be held out, for link prediction: they are no edges of the stored graph, nor are their reverses."""
+    """Edges to hold out for link prediction: the stored graph has neither these edges nor their reverses."""
 
     valid: Share = 0.0
-    """Share of the pairs of joined nodes that validate."""
+    """Share of the pairs of joined nodes for validation."""
     test: Share = 0.0
-    """Share that test."""
+    """Share of the pairs for test."""
     seed: int = 0
-    """Which these are is a pure function of it and the pair's two nodes."""
+    """Seed of the draw, which is a pure function of the seed and the pair's two nodes."""
     by_time: tuple[float, ...] = ()
-    """Two shares, 0.8 0.9, in place of valid and test: the edges after the first 80 % by time validate, those after 90 % test."""
+    """Two shares, such as 0.8 0.9, instead of valid and test: edges after the first 80 % by time validate, edges after 90 % test."""
     relation: str | None = None
-    """Of a typed graph: SOURCE--NAME--TARGET, whose edges are held out. None: its only relation."""
+    """The relation of a typed graph whose edges are held out, as SOURCE--NAME--TARGET. None: its only relation."""
     reverse: str | None = None
-    """The relation with the reverses of these edges: it loses them too, and training hides them. None: rev_NAME, where there is one; none: no relation of the source."""
+    """The relation with the reverses of these edges: it loses them too, and training hides them. None: rev_NAME if it exists; none: no relation of the source."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -44,7 +44,7 @@ class LinkSplitOptions:
 
     @property
     def hold_out(self) -> bool:
-        """Whether any edges are to be held out."""
+        """Whether the options hold any edges out."""
         return self.valid + self.test > 0 or bool(self.by_time)
 
 
@@ -54,38 +54,38 @@ class IngestOptions:
 
     num_partitions: int = 1
     partitioner: Partitioner = "random"
-    """random and range: equal shares, edges unseen; ldg: streaming greedy, fewer cut edges; metis: fewest, in memory."""
+    """random and range: equal shares without a look at edges; ldg: streaming greedy, fewer cut edges; metis: fewest cut edges, holds the graph in memory."""
     groups: Count | None = None
-    """Locality groups that ldg and metis find: partitions are ranges of them, and training roots may be drawn by them. None: 16 for each
-    partition, at least 64; of a graph of few nodes the partitions are the groups, and one partition has none."""
+    """Number of locality groups that ldg and metis find: partitions are ranges of groups, and training roots may be drawn by groups. None: 16 for each
+    partition, at least 64; in a small graph and in a typed graph the partitions are the groups."""
     seed: int = 0
-    """Of the partitioner; a synthetic graph has a seed of its own."""
+    """Seed of the partitioner; a synthetic graph has another seed."""
     undirected: bool | None = None
-    """True: add every edge's reverse and merge equal edges, with summed weights and features (those of a self-loop count twice), as PyG's
-    `to_undirected` does; None: what the source says of itself."""
+    """True: add every edge's reverse and merge equal edges, with summed weights and features (a self-loop counts twice), as PyG's
+    `to_undirected` does; None: as the source says."""
     drop_duplicates: bool = False
-    """Keep the first of several equal edges, with its own weight and features."""
+    """Keep the first of several equal edges, with its weight and features."""
     drop_self_loops: bool = False
     """Leave out edges from a node to itself."""
     edge_ids: bool = False
     """Store each edge's position in the source."""
     out_edges: bool = False
-    """Store lists of out-edges too, where they differ from the in-edges."""
+    """Store lists of out-edges, too, if they differ from the in-edges; in a typed graph for relations within one type."""
     feature_dtype: FeatureDtype = "float32"
-    """How features are stored and travel. int8: a scale for each row, errors of at most 1/254 of the row's largest number. Rows of mostly zeros,
-    or of zeros and ones alone, take less room by themselves, whatever the type."""
+    """Type of stored and sent features. int8: a scale for each row, errors of at most 1/254 of the row's largest number. Rows of mostly zeros,
+    or of zeros and ones only, are stored in less room with any type."""
     allow_nonfinite: bool = False
     """Take NaN and infinite features instead of refusing them."""
     num_classes: Count | None = None
-    """Number of classes; labels outside are refused. Default: what the source says, else one more than the largest label."""
+    """Number of classes; labels outside are refused. Default: the source's number, else one more than the largest label."""
     overwrite: bool = False
-    """Publish a new snapshot of the graph at the url. The old ones stay, open graphs too, until jobs/prune.py removes them."""
+    """Publish a new snapshot of the graph at the url. Old snapshots and open graphs stay until jobs/prune.py removes them."""
     memory_budget_bytes: int = 1 << 30
-    """For chunks and buckets, besides about 20 bytes per node."""
+    """Memory for chunks and buckets, in addition to about 20 bytes per node."""
     num_threads: Count | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     scratch: str | None = None
-    """Local directory for temporary files; default: in the graph's folder, or the system's where the url is remote."""
+    """Local directory for temporary files. Default: the graph's folder, or the system's directory if the url is remote."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
     split: SplitOptions = field(default_factory=SplitOptions)
 

@@ -1,7 +1,7 @@
-"""Node rows of one type on scratch files, in source order, checked while they pass, and then written partition by partition.
+"""Spools the node rows of one type to scratch files in source order, checks them, and then writes them partition by partition.
 
-Memory: 8 bytes for each time, 8 for each label of a node (4 for real numbers, 1 for each of several), one for each split set, and a quarter of the budget; features and
-strings as ids pass through files.
+Memory per node: 8 bytes for a time, 8 for a label (4 for a real number, 1 for each of several), one for each split set; and a quarter of the budget. Features
+and string ids pass through files.
 """
 
 from functools import cached_property
@@ -31,16 +31,16 @@ from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
 from graphmill.storage.splits.drawn_split import split_of_nodes
 from graphmill.storage.statistics.graph_measures import ColumnMeasure, FeatureMeasure, NodeColumns
 
-_BLOCK_NUMBERS = 1 << 20  # at a time, of which columns are measured
+_BLOCK_NUMBERS = 1 << 20  # numbers that are measured at a time
 
 
 class NodeSpool:
-    """Node rows in source order on scratch files, checked while they pass, then written partition by partition."""
+    """Node rows in source order on scratch files: checked while they are read, then written partition by partition."""
 
     def __init__(
         self, source: NodeSource, options: IngestOptions, writer: SnapshotWriter, progress: Progress, folder: str
     ) -> None:
-        """Files go into the folder `folder` of each partition, and of the writer's scratch."""
+        """Reads the source. Files go into the folder `folder` of each partition and of the writer's scratch. Raises DataError for invalid rows."""
         self._writer, self._folder, scratch = writer, folder, writer.scratch / folder
         scratch.mkdir(exist_ok=True)
         self.info, self.options = source.info, options
@@ -68,7 +68,7 @@ class NodeSpool:
         self._string_id = StringFile(str(scratch)) if info.has_string_id else None
         self._scratch = scratch
         self._feature_measure, self._row_measure = FeatureMeasure(info.feature_dim), RowMeasure()
-        # A quarter of the budget, counting the caller's float32 rows and our converted copy.
+        # A quarter of the budget for the source's float32 rows and our converted copy.
         chunk_nodes = max(1, options.memory_budget_bytes // 4 // (8 * max(info.feature_dim, 1) + 32))
         row = 0
         for chunk in source.nodes(min(chunk_nodes, num_nodes)):
@@ -160,7 +160,7 @@ class NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        """("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""
+        """("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None). Raises DataError for other labels."""
         name, given, label = self.info.name, self.options.num_classes, self._label
         num_classes = given if given is not None else self.info.num_classes or len(self.info.class_names) or None
         if label is None and self.info.has_label:
@@ -194,7 +194,7 @@ class NodeSpool:
         low, high = int(label.min()), int(label.max())
         if num_classes is None:
             num_classes = high + 1
-            if num_classes > self.info.num_nodes:  # one wrong label would cost every model a row for each class
+            if num_classes > self.info.num_nodes:  # one wrong label would give every model too many classes
                 raise DataError(
                     f"{name}: labels out of range: the largest is {high}, more classes than the "
                     f"{self.info.num_nodes} nodes; correct the labels, or say how many classes there are with --num-classes"
@@ -215,7 +215,7 @@ class NodeSpool:
 
     @cached_property
     def feature_rows(self) -> FeatureRows | None:
-        """How rows are stored in the graph."""
+        """The layout of feature rows in the graph."""
         if not self.info.feature_dim:
             return None
         spooled, measured = self._spooled, self._row_measure
@@ -239,7 +239,7 @@ class NodeSpool:
         return columns
 
     def manifest_fields(self, numbering: Numbering) -> dict[str, Any]:
-        """What the manifest says of these nodes."""
+        """The manifest's fields for these nodes."""
         rows = self.feature_rows
         return {
             "num_nodes": self.info.num_nodes,
@@ -259,7 +259,7 @@ class NodeSpool:
         }
 
     def write(self, numbering: Numbering) -> None:
-        """Writes nodes.arrow, ids.arrow and features.arrow of every partition. The scratch file of features is gone then."""
+        """Writes nodes.arrow, ids.arrow and features.arrow of every partition, then removes the scratch file of features."""
         for partition in range(numbering.num_partitions):
             directory = self._writer.files / partition_dir(partition) / self._folder
             directory.mkdir(parents=True, exist_ok=True)
@@ -289,7 +289,7 @@ class NodeSpool:
             return written
         gathered_path = self._scratch / "gathered"
         gathered = scratch_array(gathered_path, str(stored.stored_dtype), (len(rows), stored.stored_width))
-        # Rows of another layout pass through float32 and, of listed ones, their places: up to 16 bytes a number.
+        # Rows of another layout pass through float32, and listed rows also through their places: up to 16 bytes a number.
         step = max(
             1, self.options.memory_budget_bytes // 4 // ((4 if stored == self._spooled else 20) * self.info.feature_dim)
         )
@@ -304,7 +304,7 @@ class NodeSpool:
         return [*written, directory / "features.arrow"]
 
     def _write_ids(self, strings: StringFile, rows: np.ndarray, path: Path) -> None:
-        """Writes the strings that are the ids of these rows, by way of files."""
+        """Writes the string ids of these rows, through scratch files."""
         files = self._scratch / "id_offsets", self._scratch / "id_bytes"
         offsets = scratch_array(files[0], "int64", (len(rows) + 1,))
         data = scratch_array(files[1], "uint8", (strings.num_bytes(rows),))

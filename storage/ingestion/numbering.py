@@ -1,4 +1,4 @@
-"""The stored ids of a type's nodes: a partition's are consecutive, and within it they follow the source's rows."""
+"""The stored ids of a type's nodes: consecutive in each partition, in the order of the source's rows."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from graphmill.storage.partitioning.partitioners import Assignment
 
 @dataclass(frozen=True)
 class Numbering:
-    """Of all nodes of one type."""
+    """The stored ids and source rows of all nodes of one type."""
 
     offsets: np.ndarray  # int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])
     id_of_row: np.ndarray  # int32 while ids fit, else int64 [num_nodes]

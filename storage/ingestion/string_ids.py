@@ -1,6 +1,6 @@
-"""Strings as ids of nodes: numbered in the order in which they come, kept in files, and found again by a hash table of numbers.
+"""String ids of nodes: numbered in the order of arrival, kept in files, and found by a hash table of numbers.
 
-Memory: 12 to 24 bytes for each string, whatever its length. The strings and their offsets lie in files without a name, which end with the process.
+Memory: 12 to 24 bytes for each string of any length. The strings and their offsets lie in unnamed files, which end with the process.
 """
 
 import tempfile
@@ -20,15 +20,15 @@ _MOST = (1 << 40) - 2  # numbers that a cell of the table holds
 
 
 class StringFile:
-    """Strings one after the other, in files. Raises DataError where there is no room for them."""
+    """Strings one after the other, in files. Raises DataError if the disk has no room."""
 
     def __init__(self, folder: str | None = None) -> None:
-        """`folder`: where the files lie; None: where the system has temporary files."""
+        """`folder`: of the files; None: the system's temporary folder."""
         self._where = folder or tempfile.gettempdir()
         with one_line_errors(self._where, "make a temporary file; choose another --scratch", DataError):
             self._data_file, self._offsets_file = _unnamed(folder), _unnamed(folder)
         self.offsets = np.zeros(1, np.int64)  # int64 [n + 1]: string i is data[offsets[i] : offsets[i + 1]]
-        self.data = np.empty(0, np.uint8)  # UTF-8; both are mapped where there is any
+        self.data = np.empty(0, np.uint8)  # UTF-8; both are mapped unless empty
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -49,7 +49,7 @@ class StringFile:
         return string_array(self.offsets[start : stop + 1], self.data)
 
     def gather(self, rows: np.ndarray, offsets: np.ndarray, data: np.ndarray) -> pa.LargeStringArray:
-        """The strings at these rows, written to `offsets` (int64 [k + 1]) and `data` (uint8, as large as `num_bytes` says)."""
+        """The strings at these rows, written to `offsets` (int64 [k + 1]) and `data` (uint8 [num_bytes(rows)])."""
         from graphmill.storage.ingestion.string_kernels import gather_strings
 
         offsets[0] = 0
@@ -65,7 +65,7 @@ class StringFile:
 
 
 class StringIds:
-    """Different strings, each with a number: 0, 1, 2 … in the order in which they were added."""
+    """Different strings, numbered 0, 1, 2 … in the order in which they were added."""
 
     def __init__(self, folder: str | None = None) -> None:
         self.strings = StringFile(folder)
@@ -75,7 +75,7 @@ class StringIds:
         return len(self.strings)
 
     def add(self, strings: pa.LargeStringArray) -> np.ndarray:
-        """int64 [k]: each string's number; new ones get the next numbers."""
+        """int64 [k]: the number of each string; new strings get the next numbers."""
         # Imported here because numba is slow to import.
         from graphmill.storage.ingestion.string_kernels import insert_strings
 
@@ -93,7 +93,7 @@ class StringIds:
         return number[distinct.indices.to_numpy()]
 
     def find(self, strings: pa.LargeStringArray) -> np.ndarray:
-        """int64 [k]: each string's number, -1 where it has none."""
+        """int64 [k]: the number of each string, -1 for unknown strings."""
         from graphmill.storage.ingestion.string_kernels import find_strings
 
         number = np.empty(len(strings), np.int64)
@@ -101,7 +101,7 @@ class StringIds:
         return number
 
     def _roomier_cells(self) -> np.ndarray:
-        """A table of at least one and a half cells for each string, with all of them."""
+        """A table with all strings and at least one and a half cells for each."""
         from graphmill.storage.ingestion.string_kernels import insert_strings
 
         if len(self) > _MOST:
@@ -112,7 +112,7 @@ class StringIds:
 
 
 def string_buffers(strings: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64 [n + 1], which begin anywhere, data uint8), views."""
+    """(offsets int64 [n + 1], which may begin above 0, data uint8), views."""
     if not len(strings):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     _, offsets, data = strings.buffers()
@@ -133,7 +133,7 @@ def large_strings(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def id_strings(column: pa.Array | pa.ChunkedArray, where: Callable[[int], str], what: str) -> pa.LargeStringArray:
-    """Ids that are strings, none of them empty. Raises DataError with the place of one that is."""
+    """A column of nonempty string ids. Raises DataError with the place of an empty id."""
     strings = large_strings(column)
     empty = pc.equal(pc.binary_length(strings), 0).fill_null(True).to_numpy(zero_copy_only=False)
     if empty.any():

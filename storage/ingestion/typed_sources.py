@@ -1,4 +1,4 @@
-"""Typed sources on their way to ingestion: their checks, reverse relations, and the plain graph that one type and one relation are."""
+"""Prepares typed sources for ingestion: checks, reverse relations, and sources of one type and one relation as plain graphs."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _OF_EDGES = (
 
 
 def plain_source(source: GraphSource | TypedSource) -> GraphSource | TypedSource:
-    """The source; of one type and one relation as that of a plain graph."""
+    """The source; a plain graph's source if it has one type and one relation."""
     if isinstance(source, TypedSource) and len(source.nodes) == len(source.relations) == 1:
         return OnlyRelation(source)
     return source
@@ -40,7 +40,7 @@ def plain_source(source: GraphSource | TypedSource) -> GraphSource | TypedSource
 
 @dataclass(frozen=True)
 class OnlyRelation:
-    """The `GraphSource` of one type and one relation. Their names, where they are not a plain graph's, are provenance."""
+    """The `GraphSource` of one type and one relation. Names other than a plain graph's go into the provenance."""
 
     typed: TypedSource
 
@@ -61,7 +61,7 @@ class OnlyRelation:
 
 
 def with_reverse_relations(source: TypedSource) -> TypedSource:
-    """With a relation rev_NAME for each relation NAME between two types. Raises ConfigError where there is one already."""
+    """Adds a relation rev_NAME for each relation NAME between two types. Raises ConfigError if the source has that relation."""
     added: dict[Relation, EdgeSource] = {}
     for each, edges in source.relations.items():
         if each.source == each.target:
@@ -76,7 +76,7 @@ def with_reverse_relations(source: TypedSource) -> TypedSource:
 
 
 def reverse_of(relation: Relation) -> Relation:
-    """What the relation of the reverse edges is named."""
+    """The relation that ingestion adds for the reverse edges."""
     return Relation(relation.target, REVERSE + relation.name, relation.source)
 
 
@@ -96,12 +96,12 @@ class Reversed:
 
 
 def is_split(nodes: NodeSource, options: IngestOptions) -> bool:
-    """Whether the options draw a split of these nodes: of those with times, or with labels."""
+    """Whether the options draw a split of these nodes: the nodes need times for `by_time`, else labels."""
     return nodes.info.has_node_time if options.split.time_shares else nodes.info.has_label
 
 
 def with_drawn_splits(source: TypedSource, options: IngestOptions) -> TypedSource:
-    """With the split that the options draw in place of the types' own, so that nothing is learnt of other rows."""
+    """The source with the split that the options draw instead of its splits, so that tables learn from training rows only."""
     drawn = {
         name: nodes.with_split(options.split)
         for name, nodes in source.nodes.items()
@@ -111,7 +111,7 @@ def with_drawn_splits(source: TypedSource, options: IngestOptions) -> TypedSourc
 
 
 def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:
-    """Raises DataError where there is no node, ConfigError where there are more partitions than nodes."""
+    """Raises DataError if there is no node, ConfigError if there are more partitions than nodes."""
     if num_nodes < 1:
         raise DataError(f"{name}: expected at least one node, got {num_nodes}")
     if options.num_partitions > num_nodes:
@@ -122,7 +122,7 @@ def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:
 
 
 def check_typed(source: TypedSource, options: IngestOptions) -> None:
-    """Everything that can be refused before data is read."""
+    """Makes all checks that need no data. Raises DataError and ConfigError."""
     name, types = source.name, source.nodes
     _check_names(source)
     for node_type, nodes in types.items():
@@ -158,7 +158,7 @@ def check_typed(source: TypedSource, options: IngestOptions) -> None:
 
 
 def _check_names(source: TypedSource) -> None:
-    """Raises ConfigError for names that cannot be those of folders, and for relations of types that there are not."""
+    """Raises ConfigError for names that cannot be names of folders, and for relations between unknown types."""
     for name in (*source.nodes, *(each.name for each in source.relations)):
         if not re.fullmatch(NAME, name):
             raise ConfigError(

@@ -1,11 +1,11 @@
-"""The compiled inner loops of the partitioners that see edges (`graphmill.storage.partitioning.partitioners`)."""
+"""The compiled inner loops of the partitioners `ldg` and `metis` (`graphmill.storage.partitioning.partitioners`)."""
 
 import numpy as np
 
 from graphmill.core.compile_cache import compiled
 
-# Further sweeps over the nodes of one window, each seeing where all their neighbours stand (Nishimura and Ugander,
-# "Restreaming graph partitioning", KDD 2013): the edges are at hand, so it costs no further pass over the source.
+# Further sweeps over the nodes of one window; each sees the partitions of all their neighbours (Nishimura and Ugander,
+# "Restreaming graph partitioning", KDD 2013). The edges are in memory, so this costs no further pass over the source.
 NUM_RESTREAMS = 8
 
 _BLOCK_EDGES = 512  # looked up ahead
@@ -20,11 +20,11 @@ def place_window(
     size: np.ndarray,
     capacity: np.ndarray,
 ) -> None:
-    """Places, in order of first appearance, the window's nodes of which no window before has shown more edges; edges count both ways.
+    """Places the window's nodes in order of first appearance, except nodes that had more edges in an earlier window. Edges count both ways.
 
-    src, dst: int64 [k]; type_offsets: int64 [num_types + 1], type t has the nodes from type_offsets[t] up to the next one; capacity: int64
-    [num_types]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: edges in the window that a node was placed
-    by) and size (int64 [num_types, num_partitions]).
+    src, dst: int64 [k]; type_offsets: int64 [num_types + 1], type t has the nodes [type_offsets[t], type_offsets[t + 1]); capacity: int64
+    [num_types]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: a node's edges in the window that placed
+    it) and size (int64 [num_types, num_partitions]).
     """
     node, degree, before, ends, _ = _number(src, dst, partition)
     kind = np.searchsorted(type_offsets, node, side="right") - 1
@@ -37,7 +37,7 @@ def place_window(
     place = np.where(is_placed, -1, before)
     for _ in range(1 + NUM_RESTREAMS):
         if not _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
-            break  # from the same state, the next sweep would move none either
+            break  # the next sweep would begin in the same state and move no node
     partition[node] = place
 
 
@@ -45,8 +45,8 @@ def place_window(
 def _number(src, dst, partition):
     """(ids, degrees, partitions, ends, a value to ignore): the nodes in order of first appearance, and int32 [k, 2], the numbers of each edge's ends.
 
-    Number k stands in `partition` as -2 - k meanwhile, so that no table of all nodes is needed; a node is looked up there once per
-    edge, for tables of all nodes do not stay in cache.
+    During the loop `partition` holds -2 - k for number k, so no further table of all nodes is needed. A node is looked up there once per
+    edge, because tables of all nodes do not stay in cache.
     """
     room = 1024
     node, degree, before = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int32)
@@ -54,7 +54,7 @@ def _number(src, dst, partition):
     count = touched = 0
     for i in range(len(src)):
         if i % _BLOCK_EDGES == 0:
-            # These reads do not depend on each other, so the processor overlaps them; below, a branch would wait for each.
+            # The processor overlaps these independent reads; in the loop below a branch would wait for each.
             for k in range(i, min(i + _BLOCK_EDGES, len(src))):
                 touched += partition[src[k]] + partition[dst[k]]
         for end in range(2):
@@ -79,7 +79,7 @@ def _number(src, dst, partition):
 
 @compiled
 def _neighbours(ends, indptr, is_placed):
-    """int32: the neighbours, in the window, of the nodes that are placed, by number."""
+    """int32: the neighbours in the window of the nodes to be placed, as numbers."""
     neighbour = np.empty(indptr[-1], np.int32)
     fill = indptr[:-1].copy()
     for i in range(len(ends)):
@@ -95,10 +95,7 @@ def _neighbours(ends, indptr, is_placed):
 
 @compiled
 def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
-    """One greedy sweep over the nodes to be placed; one that has a partition (`place`) leaves it first and may come back.
-
-    Returns how many have moved.
-    """
+    """One greedy sweep over the nodes to be placed; a node with a partition (`place`) leaves it first and may come back. Returns the number of moved nodes."""
     num_moved = 0
     num_types, num_partitions = size.shape
     count = np.zeros(num_partitions, dtype=np.int64)
@@ -122,7 +119,7 @@ def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
                     touched[num_touched] = owner
                     num_touched += 1
                 count[owner] += 1
-        # An open partition with a neighbour scores above 0, one without exactly 0: few need a look.
+        # A partition with room and a neighbour scores above 0, without a neighbour exactly 0: few need a look.
         best, best_score = -1, 0.0
         for i in range(num_touched):
             p = touched[i]
@@ -143,7 +140,7 @@ def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
 
 @compiled
 def fill_up(partition, size):
-    """Gives every node that is still without a partition to the emptiest one, in order of rows."""
+    """Gives every node without a partition to the emptiest partition, in order of rows."""
     for row in range(len(partition)):
         if partition[row] < 0:
             smallest = np.argmin(size)
@@ -162,7 +159,7 @@ def count_links(src, dst, partition, links):
 
 @compiled
 def cost_of_leaving(indptr, neighbour, partition, num_partitions):
-    """int64 [num_nodes]: how many more edges each node cuts in the best other partition than where it is."""
+    """int64 [num_nodes]: additional cut edges if a node moves to the best other partition."""
     cost = np.empty(len(partition), np.int64)
     count = np.empty(num_partitions, np.int64)
     for row in range(len(partition)):
@@ -177,8 +174,8 @@ def cost_of_leaving(indptr, neighbour, partition, num_partitions):
 
 @compiled
 def move_surplus(order, indptr, neighbour, kind, partition, size, capacity):
-    """Takes nodes, in this order, out of partitions with more of their type than `capacity`, each to the one of its neighbours' with room that has
-    most of these, or the emptiest. Updates partition (int32 [num_nodes]) and size (int64 [num_types, num_partitions])."""
+    """Moves nodes, in this order, out of partitions with more nodes of their type than `capacity`: each to the partition with room and most of its neighbours,
+    or to the emptiest. Updates partition (int32 [num_nodes]) and size (int64 [num_types, num_partitions])."""
     count = np.zeros(size.shape[1], dtype=np.int64)
     for row in order:
         t, left = kind[row], partition[row]

@@ -1,17 +1,17 @@
-"""In which order locality groups stand, so that neighbors in this order are neighbors in the graph: recursive bisection.
+"""The order of locality groups, by recursive bisection: groups that are near in this order are near in the graph.
 
-All groups are cut into two halves of about equal size with few edges in between, each half again, and so on down to single groups (Kernighan and
+All groups are cut into two halves of about equal size with few edges between them, then each half, and so on down to single groups (Kernighan and
 Lin, Bell System Technical Journal 49(2), 1970; Fiduccia and Mattheyses, DAC 1982; grown from several groups as METIS does on its coarsest
-graph, SIAM J. Sci. Comput. 20(1), 1998). Then any run of consecutive groups is about as local as a partition made for its size, and partitions of any
-number are ranges. Only whole numbers are compared, so every machine has the same order.
+graph, SIAM J. Sci. Comput. 20(1), 1998). Then consecutive groups are about as local as a partition made for their size, so any number of partitions can be
+ranges of groups. Only whole numbers are compared, so every machine finds the same order.
 """
 
 import numpy as np
 
-_STARTS = 4  # groups that a half is grown from, the best one counts
+_STARTS = 4  # groups that a half is grown from; the best result is used
 _PASSES = 8  # of moves over one bisection
-_PATIENCE = 64  # moves without a better cut, after which a pass ends
-_SLACK = 50  # a half differs from half of the size by at most one of so many parts, or by a group
+_PATIENCE = 64  # a pass ends after so many moves without a better cut
+_SLACK = 50  # a half differs from half of the total size by at most 1/_SLACK of the total, or by a group
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -35,9 +35,9 @@ def order_groups(links: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def even_ranges(size: np.ndarray, num_ranges: int) -> np.ndarray:
-    """int64 [num_ranges + 1]: where each range begins when things of these sizes are cut, in order, into ranges of about equal size.
+    """int64 [num_ranges + 1]: the first item of each range, if items of these sizes are cut, in order, into ranges of about equal size.
 
-    None is empty: expects as many things as ranges at least. An end is the nearest to the even one that leaves enough for the others.
+    No range is empty, so there must be at least as many items as ranges. Each bound is as near to the even bound as the other ranges allow.
     """
     ends = np.concatenate([[0], np.cumsum(size)])
     even = ends[-1] * np.arange(num_ranges + 1) / num_ranges
@@ -46,12 +46,12 @@ def even_ranges(size: np.ndarray, num_ranges: int) -> np.ndarray:
     number = np.arange(num_ranges + 1)
     bounds = (
         np.maximum.accumulate(np.maximum(bounds, number) - number) + number
-    )  # each at least one more than the one before
+    )  # each at least one more than the previous
     return np.minimum(bounds, len(size) - num_ranges + number)
 
 
 def _bisect(links: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """bool [groups]: the left half, of at least two groups."""
+    """bool [groups]: the left half of at least two groups."""
     best, fewest = np.zeros(len(size), bool), None
     for start in _starts(links):
         is_left = _refine(links, size, _grow(links, size, start))
@@ -62,7 +62,7 @@ def _bisect(links: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def _starts(links: np.ndarray) -> list[int]:
-    """Groups far apart: the one of fewest links, then those with the smallest part of their links to the ones before."""
+    """Groups far apart: first the group with the fewest links, then the groups with the smallest share of links to earlier groups."""
     degree = np.maximum(links.sum(0), 1)
     starts = [int(np.argmin(degree))]
     near = links[starts[0]].copy()
@@ -75,7 +75,7 @@ def _starts(links: np.ndarray) -> list[int]:
 
 
 def _grow(links: np.ndarray, size: np.ndarray, start: int) -> np.ndarray:
-    """The half that begins with one group and takes the one that cuts fewest edges, until it is large enough; the last group stays out."""
+    """The half that begins with `start` and adds the group that cuts the fewest edges, until it is large enough; the last group stays out."""
     degree, inside = links.sum(0), np.zeros(len(size), np.int64)
     is_left = np.zeros(len(size), bool)
     group, held, half = start, 0, int(size.sum()) // 2
@@ -89,7 +89,7 @@ def _grow(links: np.ndarray, size: np.ndarray, start: int) -> np.ndarray:
 
 
 def _refine(links: np.ndarray, size: np.ndarray, is_left: np.ndarray) -> np.ndarray:
-    """Passes in which every group moves at most once, the one that saves most first; the best state of a pass begins the next."""
+    """Improves a bisection in passes. In a pass every group moves at most once, the group that saves most first; the next pass begins with the best state."""
     total = int(size.sum())
     slack = max(total // _SLACK, int(size.max()))
     for _ in range(_PASSES):
@@ -98,7 +98,7 @@ def _refine(links: np.ndarray, size: np.ndarray, is_left: np.ndarray) -> np.ndar
         gain = np.where(side, -1, 1) * (2 * inside - links.sum(0))
         held, may_move = int(size[side].sum()), np.ones(len(size), bool)
         while since < _PATIENCE:
-            # Twice what a half would differ from half of all.
+            # Twice the difference of a half from half of the total.
             off = np.abs(2 * np.where(side, held - size, held + size) - total)
             fits = may_move & ((off <= 2 * slack) | (off < abs(2 * held - total)))
             if not fits.any():

@@ -1,10 +1,10 @@
-"""Which partition owns which node: `assign_partitions(name, source, num_partitions, seed)`, and `assign_types` of a typed graph.
+"""Assigns nodes to partitions: `assign_partitions(name, source, num_partitions, seed)`, and `assign_types` for a typed graph.
 
-A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` see no edge, and sizes
-differ by at most one. `ldg` and `metis` find locality groups, which stand in an order in which neighbors are near (`graphmill.storage.partitioning.group_order`); a partition is a range
-of them, within a group of the even one. `ldg` puts at most `LOOSE` times the mean in a group, so that communities of many sizes find room, or (1 + `LDG_SLACK`)
-times where groups are the partitions; `metis` keeps METIS's tolerance (about 3 %). In a typed graph both keep every group to (1 + `LDG_SLACK`) times the mean of each type.
-Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
+A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` read no edges, and sizes
+differ by at most one. `ldg` and `metis` find locality groups, in an order in which neighbors are near (`graphmill.storage.partitioning.group_order`); a
+partition is a range of groups, and differs from the even size by at most a group. `ldg` puts at most `LOOSE` times the mean into a group, so that communities of
+many sizes find room, or (1 + `LDG_SLACK`) times the mean if the groups are the partitions; `metis` keeps METIS's tolerance (about 3 %). In a typed graph both
+keep every group to (1 + `LDG_SLACK`) times the mean of each type. Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,20 +21,20 @@ from graphmill.storage.format.source import EdgeChunk, EdgeSource, SourceInfo, T
 from graphmill.storage.partitioning.group_order import even_ranges, order_groups
 
 LDG_SLACK, LOOSE = 0.03, 4.0
-# Edges that LDG sees at once, about 60 bytes each: the more, the better the partitions. A constant, not an option: the same
+# Edges that LDG sees at once, about 60 bytes each: more edges give better partitions. A constant, not an option, so that the same
 # graph gets the same partitions on every machine.
 LDG_WINDOW_EDGES = 1 << 21
 
-# As many groups for each partition, of at least so many nodes; few partitions have as many as so many do, and the same ones.
+# Automatic groups: PARTITION_GROUPS for each partition, of at least GROUP_NODES nodes; up to FEW_PARTITIONS partitions share the same groups.
 PARTITION_GROUPS, GROUP_NODES, FEW_PARTITIONS = 16, 32, 4
-MOST_GROUPS = 4096  # that are ordered: edges are counted from each to each
+MOST_GROUPS = 4096  # the order needs a table of edges from each group to each
 
 _READ_EDGES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Of every row of a graph."""
+    """The partition and the locality group of every row."""
 
     partition: np.ndarray  # int32 [num_nodes]
     group: np.ndarray | None = None  # int32 [num_nodes], ascending from partition to partition; None: no groups
@@ -142,7 +142,7 @@ class _TypesTogether:
         return SourceInfo(name=self.source.name, num_nodes=int(self.offsets[-1]))
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Relation after relation. Raises DataError for an id that its type has not."""
+        """Relation after relation. Raises DataError for an id outside its type."""
         first = dict(zip(self.source.nodes, self.offsets.tolist(), strict=False))
         for relation, edges in self.source.relations.items():
             ends = relation.source, relation.target
@@ -153,7 +153,7 @@ class _TypesTogether:
 
 
 def automatic_groups(num_nodes: int, num_partitions: int) -> int:
-    """How many locality groups there are where nobody says it: one partition needs none, and of a small graph they are the partitions."""
+    """The default number of locality groups: 1 for one partition, which needs none; in a small graph the partitions are the groups."""
     if num_partitions == 1:
         return 1
     many = PARTITION_GROUPS * max(num_partitions, FEW_PARTITIONS)
@@ -180,14 +180,14 @@ def ldg_groups(
     source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
     """int32 [num_nodes]: linear deterministic greedy over the edge stream, in one pass; `seed` changes nothing. A group has at most 1 + `slack` times the
-    mean of each type (rows type_offsets[t] up to the next). Adds to links[a, b], where that is given, the edges from group a to group b, as the groups are while these edges pass.
+    mean of each type (rows [type_offsets[t], type_offsets[t + 1])). Adds the edges from group a to group b to links[a, b], if given, by the groups at that moment.
 
-    A node goes where most of its neighbours are, discounted by fullness: argmax of count_g · (1 - size_g / capacity), of its own type, ties to
-    the emptiest (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). There, nodes
-    arrive with all their neighbours. Here, edges arrive, so a node is placed by the neighbours seen in a window of `LDG_WINDOW_EDGES` edges, in
-    order of first appearance, and again in a later window that shows at least as many. Nodes without edges fill up the emptiest groups.
+    A node goes to the group with most of its neighbours, discounted by fullness: argmax of count_g · (1 - size_g / capacity) for its type; ties go to
+    the emptiest (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). In the paper nodes
+    arrive with all their neighbours. Here edges arrive, so a node is placed by its neighbours in a window of `LDG_WINDOW_EDGES` edges, in
+    order of first appearance, and again in a later window with at least as many neighbours. Nodes without edges fill the emptiest groups.
     """
-    # imported here: only this partitioner waits for numba's compiler
+    # Imported here, so that only this partitioner waits for numba's compiler.
     from graphmill.storage.partitioning.greedy_kernels import count_links, fill_up, place_window
 
     num_nodes = source.info.num_nodes
@@ -201,7 +201,7 @@ def ldg_groups(
         if links is not None:
             count_links(*window, group, links)
 
-    # Windows are read here while a thread places the one before.
+    # This thread reads a window while another places the previous one.
     for _ in ordered_map(place, _windows(source, LDG_WINDOW_EDGES), 1):
         pass
     for of_type, own in zip(np.split(group, type_offsets[1:-1]), size, strict=True):
@@ -212,10 +212,11 @@ def ldg_groups(
 def metis_groups(
     source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
-    """METIS's k-way partition of the undirected simple graph behind the edges, as `ldg_groups`, but with METIS's slack, and a group may be empty; holds the whole graph in memory.
+    """METIS's k-way partition of the undirected simple graph of the edges. As `ldg_groups`, but with METIS's slack, and a group may be empty. Holds the whole
+    graph in memory.
 
-    METIS, as pymetis has it, balances all nodes together. Where there are several types, a group that has more than 1 + `slack` times the mean of one
-    gives up those of its nodes that then cut the fewest edges more.
+    METIS, through pymetis, balances all nodes together. With several types, a group with more than 1 + `slack` times the mean of a type
+    gives away the nodes that cost the fewest additional cut edges.
     """
     try:
         import pymetis
@@ -237,7 +238,7 @@ def metis_groups(
     ones = np.ones(2 * len(src), dtype=bool)
     shape = (num_nodes, num_nodes)
     adjacency = coo_array((ones, (np.concatenate([src, dst]), np.concatenate([dst, src]))), shape=shape).tocsr()
-    adjacency.sum_duplicates()  # and with it the order of neighbours no longer depends on the order of edges
+    adjacency.sum_duplicates()  # afterwards the order of neighbours does not depend on the order of edges
     options = pymetis.Options(seed=seed & 0x7FFF_FFFF)
     _, parts = pymetis.part_graph(
         num_groups, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
@@ -258,7 +259,7 @@ GROUPERS: dict[str, Callable[[EdgeSource, np.ndarray, int, int, np.ndarray | Non
 
 
 def _capacities(type_offsets: np.ndarray, num_groups: int, slack: float) -> np.ndarray:
-    """int64 [num_types]: how many nodes of each type a group has at most."""
+    """int64 [num_types]: the most nodes of each type in a group."""
     return np.ceil(np.diff(type_offsets) / num_groups * (1.0 + slack)).astype(np.int64)
 
 
@@ -270,7 +271,7 @@ def _keep_to_capacity(
     num_groups: int,
     slack: float,
 ) -> None:
-    """Moves nodes, in place, until no group has more of a type than its capacity."""
+    """Moves nodes, in place, until no group has more nodes of a type than its capacity."""
     from graphmill.storage.partitioning.greedy_kernels import cost_of_leaving, move_surplus
 
     kind = np.repeat(np.arange(len(type_offsets) - 1), np.diff(type_offsets))
@@ -281,7 +282,7 @@ def _keep_to_capacity(
 
 
 def _windows(source: EdgeSource, window_edges: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(src, dst) of exactly `window_edges` edges, then the rest, however the source cuts its chunks; ids are checked."""
+    """(src, dst) of `window_edges` edges each, the last of fewer, for any chunks of the source; ids are checked."""
     num_nodes = source.info.num_nodes
     pending: list[tuple[np.ndarray, np.ndarray]] = []
     num_pending = 0
@@ -301,7 +302,7 @@ def _windows(source: EdgeSource, window_edges: int) -> Iterator[tuple[np.ndarray
 
 
 def _check_ends(chunk: EdgeChunk, name: str, num_sources: int, num_targets: int) -> None:
-    """Raises DataError where the ends of a source's edges are not rows of so many nodes."""
+    """Raises DataError unless the ends of a source's edges are rows below these numbers."""
     if len(chunk.src) != len(chunk.dst):  # the compiled loops read both by one index
         raise DataError(f"{name}: expected as many sources as destinations, got {len(chunk.src)} and {len(chunk.dst)}")
     for ids, count in ((chunk.src, num_sources), (chunk.dst, num_targets)):
