@@ -39,8 +39,8 @@ def check_fields(options: Any, **least: float) -> None:
     `least`: smallest values, in addition to the types' bounds. Raises ConfigError if a field has another type, is out of bounds, or is no word of its Literal.
     """
     hints = _hints(type(options))
-    for name, given in vars(options).items():
-        value = _typed(name, hints[name], given)
+    for name, raw in vars(options).items():
+        value = _typed(name, hints[name], raw)
         object.__setattr__(options, name, value)
         if name in least and value is not None and not value >= least[name]:
             raise refused(name, f"at least {least[name]}", value)

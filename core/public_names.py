@@ -9,10 +9,10 @@ from typing import Any
 def load_public(package: str, paths: Mapping[str, str], name: str, others: Iterable[str] = ()) -> Any:
     """The object called `name` in a package; `paths`: `module:attribute` by name. Raises AttributeError, with the nearest names, for an unknown name."""
     if name not in paths:
-        told = f"module {package!r} has no attribute {name!r}"
-        known = {one.lower(): one for one in [*paths, *others]}
+        message = f"module {package!r} has no attribute {name!r}"
+        known = {each.lower(): each for each in [*paths, *others]}
         near = [] if name.startswith("_") else difflib.get_close_matches(name.lower(), known, 3)
-        raise AttributeError(f"{told}; perhaps {' or '.join(known[one] for one in near)}" if near else told)
+        raise AttributeError(f"{message}; perhaps {' or '.join(known[each] for each in near)}" if near else message)
     module, _, attribute = paths[name].partition(":")
     return getattr(import_module(module), attribute)
 

@@ -40,10 +40,10 @@ def size(num_bytes: float) -> str:
 
 def changed_options(options: Any) -> str:
     """The options that differ from their defaults and do not come from the data: `fanouts=(5, 5), seed=1`."""
-    given = getattr(options, "GIVEN", ())
+    from_data = getattr(options, "GIVEN", ())
     changed = []
     for field in fields(options):
-        if field.name in given:
+        if field.name in from_data:
             continue
         default = field.default if field.default_factory is MISSING else field.default_factory()
         value = getattr(options, field.name)

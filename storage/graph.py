@@ -279,11 +279,11 @@ class StoredGraph(GraphSnapshot):
         for index in range(self.manifest.num_partitions):
             strings = self.string_ids(index, verify=True)
             for start in range(0, len(strings), _CHECK_STRINGS):
-                some = strings[start : start + _CHECK_STRINGS]
-                expected = len(different) + np.arange(len(some))
-                if np.any(repeated := different.add(some) != expected):
+                block = strings[start : start + _CHECK_STRINGS]
+                expected = len(different) + np.arange(len(block))
+                if np.any(repeated := different.add(block) != expected):
                     raise FormatError(
-                        f"{self.path}: expected each id once, found {some[int(np.argmax(repeated))].as_py()!r} twice"
+                        f"{self.path}: expected each id once, found {block[int(np.argmax(repeated))].as_py()!r} twice"
                     )
 
     def verify_lists(self, original_id: np.ndarray) -> None:
@@ -321,11 +321,11 @@ def _first_unordered_list(
 ) -> int | None:
     """The first row whose list does not ascend in original id, or in (time, original id); None if all do. Reads blocks of edges."""
     for start in range(0, len(indices), _CHECK_EDGES):
-        some = slice(start, start + _CHECK_EDGES + 1)
-        block = original_id[indices[some]]
+        window = slice(start, start + _CHECK_EDGES + 1)
+        block = original_id[indices[window]]
         is_lower = block[1:] < block[:-1]
         if time is not None:
-            when = time[some]
+            when = time[window]
             is_lower = (when[1:] < when[:-1]) | (is_lower & (when[1:] == when[:-1]))
         # The first entry of a list may be lower than the last of the list before.
         falls = start + 1 + np.flatnonzero(is_lower)
@@ -395,16 +395,16 @@ def open_graph(url: str, snapshot: int | None = None, *, kind: Any = None) -> An
     """
     filesystem, path = split_url(url)
     reader = ManifestReader(*read_manifest(filesystem, path, url, snapshot, "graphmill ingest <source>"))
-    found: Any = StoredGraphs if reader.kind == MANY_GRAPHS else TypedGraph if reader.is_typed else StoredGraph
-    expected = (found,) if kind is None else kind if isinstance(kind, tuple) else (kind,)
-    if found not in expected:
-        wanted = " or ".join(_KINDS[each] for each in expected)
+    actual: Any = StoredGraphs if reader.kind == MANY_GRAPHS else TypedGraph if reader.is_typed else StoredGraph
+    expected = (actual,) if kind is None else kind if isinstance(kind, tuple) else (kind,)
+    if actual not in expected:
+        names = " or ".join(_KINDS[each] for each in expected)
         raise FormatError(
-            f"{url}: expected {wanted}, found {_KINDS[found]}; graphmill inspect_graph {url} shows it: give another url"
+            f"{url}: expected {names}, found {_KINDS[actual]}; graphmill inspect_graph {url} shows it: give another url"
         )
-    if found is StoredGraphs:
+    if actual is StoredGraphs:
         return open_graphs(url, reader.snapshot())
-    return found(url, read_graph_manifest(reader), filesystem, path)
+    return actual(url, read_graph_manifest(reader), filesystem, path)
 
 
 def source_ids(stored: StoredGraph | StoredGraphs) -> SourceIds | None:

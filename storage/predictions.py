@@ -50,15 +50,15 @@ class PredictionFolder:
         stored = self._read_json(SETTINGS)
         if stored is None:
             return None
-        wanted = json.loads(json.dumps(dict(settings)))
-        for key in wanted.keys() & stored.keys():
-            wanted[key] = stored[key] if wanted[key] is None else wanted[key]
-        differing = sorted(key for key in wanted.keys() | stored.keys() if wanted.get(key) != stored.get(key))
+        expected = json.loads(json.dumps(dict(settings)))
+        for key in expected.keys() & stored.keys():
+            expected[key] = stored[key] if expected[key] is None else expected[key]
+        differing = sorted(key for key in expected.keys() | stored.keys() if expected.get(key) != stored.get(key))
         if differing and not self.part_names() and not self.piece_names():
             return None  # nothing was made with them
         if differing:
             differences = ", ".join(
-                f"{key}: {_short(stored.get(key))} there, {_short(wanted.get(key))} here" for key in differing[:3]
+                f"{key}: {_short(stored.get(key))} there, {_short(expected.get(key))} here" for key in differing[:3]
             )
             raise ConfigError(
                 f"{self.url}: these predictions were made with other settings ({differences}); give the same ones to go on, or choose "
@@ -136,10 +136,10 @@ class PredictionFolder:
         filesystem, path = self._open()
         with one_line_errors(self.url, "read these predictions"):
             table = pq.read_table(path, filesystem=filesystem)
-        wanted = (self._read_json(SUMMARY) or {}).get("rows", table.num_rows)
-        if table.num_rows != wanted:
+        num_rows = (self._read_json(SUMMARY) or {}).get("rows", table.num_rows)
+        if table.num_rows != num_rows:
             raise FormatError(
-                f"{self.url}: expected {wanted} predictions, found {table.num_rows}; predict again, into the same folder"
+                f"{self.url}: expected {num_rows} predictions, found {table.num_rows}; predict again, into the same folder"
             )
         return table
 

@@ -85,11 +85,11 @@ class RangedRows:
         row_bytes = self._rows.row_bytes
         try:
             while (bounds := work.take()) is not None:
-                some = ascending[slice(*bounds)]
-                first, stop = int(some[0]), int(some[-1]) + 1
+                rows = ascending[slice(*bounds)]
+                first, stop = int(rows[0]), int(rows[-1]) + 1
                 content = self._bytes(self._first_byte + first * row_bytes, self._first_byte + stop * row_bytes)
                 block = np.frombuffer(content, self._rows.stored_dtype).reshape(stop - first, -1)
-                out[order[slice(*bounds)]] = block[some - first]
+                out[order[slice(*bounds)]] = block[rows - first]
         except BaseException:
             work.stop()
             raise
@@ -115,16 +115,16 @@ class RangedRows:
             return dict(self._filesystem.info(self._path))
 
         try:
-            said = retried(ask, self._path, "look at this file", self._deadline_s)
+            info = retried(ask, self._path, "look at this file", self._deadline_s)
         except FileNotFoundError:
             raise FormatError(
                 f"{self._path}: expected a file of {self._file_bytes} bytes, found none; it may be pruned"
             ) from None
-        if said["size"] != self._file_bytes:
+        if info["size"] != self._file_bytes:
             raise FormatError(
-                f"{self._path}: expected {self._file_bytes} bytes, found {said['size']}; the file is truncated or replaced"
+                f"{self._path}: expected {self._file_bytes} bytes, found {info['size']}; the file is truncated or replaced"
             )
-        return tuple(said.get(name) for name in _MARKS)
+        return tuple(info.get(name) for name in _MARKS)
 
     def _look_again(self) -> None:
         self._look_at = time.monotonic() + _LOOK_AGAIN_S

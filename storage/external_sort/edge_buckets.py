@@ -39,8 +39,8 @@ def edge_column_types(
         "time": (int64, 0),
         "feature": (float32, feature_dim),
     }
-    there = {"edge_id": edge_id, "weight": weight, "time": time, "feature": feature_dim > 0}
-    return {name: kind for name, kind in types.items() if there[name]}
+    exists = {"edge_id": edge_id, "weight": weight, "time": time, "feature": feature_dim > 0}
+    return {name: kind for name, kind in types.items() if exists[name]}
 
 
 @dataclass(frozen=True)
@@ -153,10 +153,10 @@ class EdgeBuckets:
         )
         max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
         num_partitions = len(offsets) - 1
-        wanted = -(-expected_edges // max_records)
+        num_buckets = -(-expected_edges // max_records)
         # A quarter more, at least twice as many: sizes differ, and a bucket that is too large is read in several ranges.
-        wanted = max(2 * wanted, -(-5 * wanted * num_threads // 4))
-        per_partition = max(1, min(-(-wanted // num_partitions), _MAX_BUCKETS // num_partitions))
+        num_buckets = max(2 * num_buckets, -(-5 * num_buckets * num_threads // 4))
+        per_partition = max(1, min(-(-num_buckets // num_partitions), _MAX_BUCKETS // num_partitions))
         # As many sorters at once as fit.
         bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
         self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
@@ -284,7 +284,7 @@ class EdgeBuckets:
         if not len(dst) or (len(dst) <= self._max_records and high - low <= self._max_span):
             return [(low, high)]
         starts = range(low, max(high, low + 1), self._max_span)
-        return [some for start in starts for some in self._split(dst, start, min(start + self._max_span, high))]
+        return [split for start in starts for split in self._split(dst, start, min(start + self._max_span, high))]
 
     def _split(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
         parts = [dst[start : start + self._max_records] for start in range(0, len(dst), self._max_records)]

@@ -30,8 +30,8 @@ def remember(path: str) -> None:
 
 def why_unreadable(address: int) -> str | None:
     """The fault of the file that is mapped at the address of a SIGBUS, in one line; None if no file is mapped there."""
-    found = ((path, offset + address - first) for first, end, offset, path in _mappings() if first <= address < end)
-    path, offset = next(found, (None, 0))
+    places = ((path, offset + address - first) for first, end, offset, path in _mappings() if first <= address < end)
+    path, offset = next(places, (None, 0))
     if path is None:
         return None
     expected = f"{path}: expected " + ("the bytes that its manifest names" if path in _MAPPED else "the bytes it had")

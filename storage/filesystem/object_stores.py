@@ -49,9 +49,9 @@ def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, 
         listed = filesystem.ls(folder, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    for one in listed:
-        if name := str(one["name"]).rstrip("/").rsplit("/", 1)[-1]:
-            sizes[name] = int(one["size"] or 0)
+    for entry_info in listed:
+        if name := str(entry_info["name"]).rstrip("/").rsplit("/", 1)[-1]:
+            sizes[name] = int(entry_info["size"] or 0)
     return sizes
 
 

@@ -46,16 +46,16 @@ def check_output(
     filesystem, path = _opened(where)
     with one_line_errors(str(where), f"use this for {what}", ConfigError):
         filesystem.invalidate_cache()
-        found = _found(filesystem, path, strangers, is_file=is_file)
-        if found is not None:
-            raise ConfigError(f"{where}: expected {what} or nothing there, found {found}; {advice}")
+        obstacle = _obstacle(filesystem, path, strangers, is_file=is_file)
+        if obstacle is not None:
+            raise ConfigError(f"{where}: expected {what} or nothing there, found {obstacle}; {advice}")
         if is_local(filesystem):
             check_writable(Path(path).parent if is_file else Path(path), advice)
         elif not filesystem.exists(path):
             check_bucket(filesystem, path, str(where))
 
 
-def _found(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Strangers, *, is_file: bool) -> str | None:
+def _obstacle(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Strangers, *, is_file: bool) -> str | None:
     """The reason not to write here; None: writing is fine."""
     is_link, is_there = is_local(filesystem) and os.path.islink(path), filesystem.exists(path)
     if is_link and (is_file or not is_there):

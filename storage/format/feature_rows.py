@@ -134,8 +134,8 @@ class RowMeasure:
             return
         bits = _bits(np.ascontiguousarray(numbers))
         self.most_nonzero = max(self.most_nonzero, int(np.count_nonzero(bits, axis=1).max()))
-        one = _bits(np.ones(1, numbers.dtype))[0]
-        self.only_zero_or_one = self.only_zero_or_one and not np.any((bits != 0) & (bits != one))
+        one_bits = _bits(np.ones(1, numbers.dtype))[0]
+        self.only_zero_or_one = self.only_zero_or_one and not np.any((bits != 0) & (bits != one_bits))
 
 
 def _bits(numbers: np.ndarray) -> np.ndarray:

@@ -444,9 +444,9 @@ def _tables(reader: ManifestReader) -> Tables:
         relations[Relation.of(name)] = replace(relations[Relation.of(name)], links=held_out)
     if not types:
         reader.fail("node_types", "at least one type", [])
-    for one, other in pairwise(types.values()):
-        if one.num_partitions != other.num_partitions:
-            reader.fail("node_types", f"{one.num_partitions} partitions of each type", other.num_partitions)
+    for row_before, other in pairwise(types.values()):
+        if row_before.num_partitions != other.num_partitions:
+            reader.fail("node_types", f"{row_before.num_partitions} partitions of each type", other.num_partitions)
     return Tables(types, relations)
 
 
@@ -523,7 +523,7 @@ def _encoding(reader: "ManifestReader", manifest: Manifest) -> EncodingEntry:
 
 def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLinks]:
     """Held-out links by relation; empty if the field is missing, as in graphs of 0.2."""
-    found = {}
+    links = {}
     for relation, table in reader.members("links", optional=True).items():
         if relation not in relations:
             reader.fail("links", f"relations among {', '.join(relations)}", relation)
@@ -534,8 +534,8 @@ def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLi
         reverse = table.optional_text("reverse") or ""
         if reverse and reverse not in relations:
             table.fail("reverse", f"one of {', '.join(relations)}", reverse)
-        found[relation] = StoredLinks(**counts, digest=table.hexadecimal("digest", 64), reverse=reverse)
-    return found
+        links[relation] = StoredLinks(**counts, digest=table.hexadecimal("digest", 64), reverse=reverse)
+    return links
 
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:

@@ -296,8 +296,8 @@ def _checked_classes(
     """Checks rows of counts by class against the numbers of labelled nodes; each answer is yes for at most all of them."""
     num_classes, several = sizes.num_classes, sizes.label_kind == "answers"
     right = len(rows) == len(num_labelled) and all(
-        len(row) == num_classes and (max(row, default=0) <= some if several else sum(row) == some)
-        for row, some in zip(rows, num_labelled, strict=True)
+        len(row) == num_classes and (max(row, default=0) <= count if several else sum(row) == count)
+        for row, count in zip(rows, num_labelled, strict=True)
     )
     if not right:
         most = f"at most {num_labelled} each" if several else f"{num_labelled} in all"

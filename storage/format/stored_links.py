@@ -56,7 +56,7 @@ class Links:
         count = len(source)
         width = 0 if negative is None else np.asarray(negative).shape[1]
         flat = np.empty(0, np.int64) if negative is None else np.asarray(negative, np.int64).reshape(-1)
-        codes, truth = (np.broadcast_to(np.asarray(one, np.int8), (count,)) for one in (split, is_link))
+        codes, truth = (np.broadcast_to(np.asarray(values, np.int8), (count,)) for values in (split, is_link))
         return cls(
             source, destination, codes, truth, np.arange(count + 1, dtype=np.int64) * width, flat, time, relation
         )
@@ -102,10 +102,10 @@ class Links:
         """
         of_sources, is_one_type = num_nodes if num_sources is None else num_sources, num_sources is None
         ends = ("link", self.source, of_sources), ("link", self.destination, num_nodes)
-        for what, ids, count in (*ends, ("negative", self.negative, num_nodes)):
+        for kind, ids, count in (*ends, ("negative", self.negative, num_nodes)):
             bad = np.flatnonzero((ids < 0) | (ids >= count))
             if len(bad):
-                raise DataError(f"{name}: {what}s: expected node ids in [0, {count}), got {int(ids[bad[0]])}")
+                raise DataError(f"{name}: {kind}s: expected node ids in [0, {count}), got {int(ids[bad[0]])}")
         loops = np.flatnonzero((self.source == self.destination) & (self.is_link == 1) & is_one_type)
         if len(loops) and self.relation is None:
             raise DataError(f"{name}: links: expected two nodes each, got node {int(self.source[loops[0]])} twice")
@@ -138,7 +138,7 @@ class Links:
         num_relations: int = 0,
     ) -> "Links":
         """The links of a file, as views. Raises FormatError if its columns differ from `columns`, or it names an unknown node."""
-        others = {name: "int64" for name, there in zip(_OTHERS, (has_time, num_relations), strict=True) if there}
+        others = {name: "int64" for name, exists in zip(_OTHERS, (has_time, num_relations), strict=True) if exists}
         columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in (_DTYPES | others).items()}
         negative_ptr, lists = struct_column(batch, "negatives", path)
         links = cls(**columns, negative_ptr=negative_ptr, negative=numpy_column(lists, "destination", "int64", path))

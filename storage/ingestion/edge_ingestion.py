@@ -89,13 +89,13 @@ class EdgeIngestion:
         if self.has_edge_time:
             raise DataError(f"{name}: expected edges with relations or with times, got both; leave out one")
         if self.add_reverse or self.drop_duplicates:
-            what, flag = (
+            action, flag = (
                 ("add reverse edges", "--reverse-edges add")
                 if self.add_reverse
                 else ("drop duplicates", "--drop-duplicates")
             )
             raise ConfigError(
-                f"{name}: expected edges as they are, told apart by their relations, got an option to {what}; leave out {flag}"
+                f"{name}: expected edges as they are, told apart by their relations, got an option to {action}; leave out {flag}"
             )
 
     def write(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> tuple[GraphStatistics, dict[str, Any]]:
@@ -282,11 +282,11 @@ class EdgeIngestion:
         indptr = np.zeros(num_owned + 1, np.int64)
         done = 1
         with spool:
-            for some in lists:
-                indptr[done : done + len(some.degree)] = some.degree
-                done += len(some.degree)
-                spool.append(some)
-                del some  # free its memory before waiting for the next
+            for piece in lists:
+                indptr[done : done + len(piece.degree)] = piece.degree
+                done += len(piece.degree)
+                spool.append(piece)
+                del piece  # free its memory before waiting for the next
             np.cumsum(indptr, out=indptr)
             columns = spool.columns()
             feature = columns.pop("feature", None)

@@ -63,7 +63,7 @@ class MessageEdges:
         self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
         self._num_sources, self._num_nodes = sizes
         self.reverse: Relation | None = None  # in a typed graph: the relation of the reverse edges, if it exists
-        self._found: list[Links] = []
+        self._held: list[Links] = []
         self._ends: tuple[int, ...] | None = None  # last times of training and of validation edges
         self.num_repeated = 0  # edges that are held-out links, too
         self._known = np.empty(0, np.int64)
@@ -85,7 +85,7 @@ class MessageEdges:
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         """Raises DataError for an edge that is a held-out link or, if edges have no relations, the reverse of a held-out link."""
-        self._found, self.num_repeated = [], 0
+        self._held, self.num_repeated = [], 0
         for chunk in self._source.edges(chunk_edges):
             if self._given is not None:
                 self._check(chunk)
@@ -95,7 +95,7 @@ class MessageEdges:
             held = code > 0
             if held.any():
                 out, chunk = _rows(chunk, held), _rows(chunk, ~held)
-                self._found.append(Links.of(out.src, out.dst, code[held], time=out.time, relation=self._relation(out)))
+                self._held.append(Links.of(out.src, out.dst, code[held], time=out.time, relation=self._relation(out)))
             yield chunk
 
     def _split_of(self, chunk: EdgeChunk) -> np.ndarray:
@@ -124,8 +124,8 @@ class MessageEdges:
         if self._given is not None:
             return self._given.canonical(symmetric=symmetric)
         none = np.empty(0, np.int64)
-        time, relation = (none if there else None for there in (self.info.has_edge_time, self.info.relations))
-        links = Links.join([Links.of(none, none, 0, time=time, relation=relation), *self._found])
+        time, relation = (none if exists else None for exists in (self.info.has_edge_time, self.info.relations))
+        links = Links.join([Links.of(none, none, 0, time=time, relation=relation), *self._held])
         links.check(self._num_nodes, self.info.name, self._num_sources)
         return links.canonical(symmetric=symmetric)
 
@@ -160,14 +160,14 @@ class MessageEdges:
         keys = np.unique(self._key(links.source[out], links.destination[out], None))
         repeating = []
         for each in others if len(keys) else ():
-            found = np.zeros(len(keys), bool)
+            is_repeated = np.zeros(len(keys), bool)
             for chunk in relations[each].edges(_CHUNK):
                 pair = (chunk.src, chunk.dst) if each[::2] == ends else (chunk.dst, chunk.src)
                 key = self._key(*pair, None)
                 place = np.searchsorted(keys, key)
-                found[place[keys.take(place, mode="clip") == key]] = True
-            if found.mean() >= _MOST_REPEATED:
-                repeating.append(f"{each} ({found.mean():.0%})")
+                is_repeated[place[keys.take(place, mode="clip") == key]] = True
+            if is_repeated.mean() >= _MOST_REPEATED:
+                repeating.append(f"{each} ({is_repeated.mean():.0%})")
         if repeating:
             raise ConfigError(
                 f"{name}: links.reverse: expected no other relation with half of the pairs that {relation} holds out, found {', '.join(repeating)}; pass "
@@ -199,9 +199,9 @@ class MessageEdges:
         return (source * len(self.info.relations) + relation) * count + destination
 
 
-def _rows(chunk: EdgeChunk, some: np.ndarray) -> EdgeChunk:
-    others = (None if one is None else one[some] for one in (chunk.weight, chunk.feature, chunk.time))
-    return EdgeChunk(chunk.src[some], chunk.dst[some], *others)
+def _rows(chunk: EdgeChunk, rows: np.ndarray) -> EdgeChunk:
+    others = (None if column is None else column[rows] for column in (chunk.weight, chunk.feature, chunk.time))
+    return EdgeChunk(chunk.src[rows], chunk.dst[rows], *others)
 
 
 def split_of_edges(
@@ -257,23 +257,23 @@ def without_held_out_edges(source: TypedSource, options: IngestOptions) -> Typed
     held-out pairs; DataError as `without_held_out`.
     """
     name, links, relations = source.name, options.links, dict(source.relations)
-    said = {"relation": links.relation, "reverse": None if links.reverse == NO_REVERSE else links.reverse}
-    named = {key: Relation.of(told) for key, told in said.items() if told is not None}
+    options_named = {"relation": links.relation, "reverse": None if links.reverse == NO_REVERSE else links.reverse}
+    named = {key: Relation.of(text) for key, text in options_named.items() if text is not None}
     given = [each for each, edges in relations.items() if isinstance(edges, LinkSource) and edges.links is not None]
     if not links.hold_out and not given:
         if links.relation or links.reverse:
             raise ConfigError(f"{name}: links: expected shares of edges to hold out, got none; set --links.valid")
         return source
     reverses = {reverse_of(each) for each in relations}
-    found = given or [each for each in relations if each not in reverses]
-    if "relation" in named and (named["relation"] in relations if not given else found == [named["relation"]]):
-        found = [named["relation"]]
-    if len(found) != 1 or found[0] != named.get("relation", found[0]):
+    candidates = given or [each for each in relations if each not in reverses]
+    if "relation" in named and (named["relation"] in relations if not given else candidates == [named["relation"]]):
+        candidates = [named["relation"]]
+    if len(candidates) != 1 or candidates[0] != named.get("relation", candidates[0]):
         raise ConfigError(
-            f"{name}: links: expected one relation whose edges are held out, of {', '.join(map(str, found))}, got "
+            f"{name}: links: expected one relation whose edges are held out, of {', '.join(map(str, candidates))}, got "
             f"{links.relation or 'none named'}; set --links.relation"
         )
-    (relation,) = found
+    (relation,) = candidates
     reverse = named.get("reverse", reverse_of(relation))
     ends, is_added = (relation.target, relation.source), options.undirected and relation.source != relation.target
     if (reverse.source, reverse.target) != ends or ("reverse" in named and (is_added or reverse not in relations)):

@@ -137,7 +137,7 @@ def _written(
         "seed": str(options.seed),
         **{key: " or ".join(sorted(values)) for key, values in done.items()},
         **({"reverse_edges_added": "true"} if options.undirected else {}),  # also for reverse relations
-        **_links_told(source, options),
+        **_links_provenance(source, options),
         **({"split": str(options.split)} if options.split else {}),
     }
     if is_typed:
@@ -165,15 +165,15 @@ def _write_links(
     return links.stored(str(held.reverse) if held.reverse in source.relations else "")
 
 
-def _links_told(source: TypedSource, options: IngestOptions) -> dict[str, str]:
+def _links_provenance(source: TypedSource, options: IngestOptions) -> dict[str, str]:
     """The provenance of the held-out links."""
     held = next((edges for edges in source.relations.values() if isinstance(edges, MessageEdges)), None)
     if held is None:
         return {}
     split, repeated = options.links, held.num_repeated
-    told = {"held_out": f"valid {split.valid:g}, test {split.test:g}, seed {split.seed}"}
+    facts = {"held_out": f"valid {split.valid:g}, test {split.test:g}, seed {split.seed}"}
     if split.by_time:
-        told = {"held_out": f"edges later than {', '.join(map(str, held.ends_in_time))}"}
+        facts = {"held_out": f"edges later than {', '.join(map(str, held.ends_in_time))}"}
     elif not split.hold_out:
-        told = {"held_out": "as published"}
-    return told | ({"edges_that_are_held_out_links": str(repeated)} if repeated else {})
+        facts = {"held_out": "as published"}
+    return facts | ({"edges_that_are_held_out_links": str(repeated)} if repeated else {})

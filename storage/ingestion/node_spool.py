@@ -161,8 +161,10 @@ class NodeSpool:
 
     def _label_kind(self) -> tuple[str | None, int | None]:
         """("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None). Raises DataError for other labels."""
-        name, given, label = self.info.name, self.options.num_classes, self._label
-        num_classes = given if given is not None else self.info.num_classes or len(self.info.class_names) or None
+        name, asked_classes, label = self.info.name, self.options.num_classes, self._label
+        num_classes = (
+            asked_classes if asked_classes is not None else self.info.num_classes or len(self.info.class_names) or None
+        )
         if label is None and self.info.has_label:
             raise DataError(f"{name}: expected labels, the source gave none")
         if (
@@ -187,9 +189,9 @@ class NodeSpool:
             return "answers", label.shape[1]
         if label is None or label.dtype != np.int64:
             kind = None if label is None else "value"
-            if given is not None:
+            if asked_classes is not None:
                 labels = "no labels" if kind is None else "real numbers"
-                raise ConfigError(f"{name}: num_classes {given}: expected classes as labels, found {labels}")
+                raise ConfigError(f"{name}: num_classes {asked_classes}: expected classes as labels, found {labels}")
             return kind, None
         low, high = int(label.min()), int(label.max())
         if num_classes is None:
@@ -294,9 +296,9 @@ class NodeSpool:
             1, self.options.memory_budget_bytes // 4 // ((4 if stored == self._spooled else 20) * self.info.feature_dim)
         )
         for start in range(0, len(rows), step):
-            some = self._feature[rows[start : start + step]]
+            block = self._feature[rows[start : start + step]]
             gathered[start : start + step] = (
-                some if stored == self._spooled else stored.encode(self._spooled.decode(some))
+                block if stored == self._spooled else stored.encode(self._spooled.decode(block))
             )
         write_batch(directory / "features.arrow", {"feature": array_from_numpy(gathered)})
         del gathered

@@ -146,9 +146,9 @@ def check_typed(source: TypedSource, options: IngestOptions) -> None:
             f"{name}: num_classes: expected one type with labels, found {', '.join(labelled) or 'none'}; leave --num-classes out"
         )
     if options.split and not any(is_split(nodes, options) for nodes in types.values()):
-        wanted = "times" if options.split.time_shares else "labels"
+        needed = "times" if options.split.time_shares else "labels"
         raise ConfigError(
-            f"{name}: split {options.split}: expected a type whose nodes have {wanted}, found none; leave --split out"
+            f"{name}: split {options.split}: expected a type whose nodes have {needed}, found none; leave --split out"
         )
     for each, edges in source.relations.items():
         if each.source != each.target and (edges.info.undirected_once or edges.info.symmetric):

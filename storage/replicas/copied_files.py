@@ -67,13 +67,13 @@ def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest
     filesystem, path = split_url(url)
     is_same = Path(manifest_path(path, manifest.snapshot)).exists()
     number = manifest.snapshot if is_same else None
-    there = parse_any_manifest(*read_manifest(filesystem, path, url, number, "graphmill ingest <source>"))
-    if there.origin is None or (is_same and there.content_hash != manifest.content_hash):
+    manifest_of_copy = parse_any_manifest(*read_manifest(filesystem, path, url, number, "graphmill ingest <source>"))
+    if manifest_of_copy.origin is None or (is_same and manifest_of_copy.content_hash != manifest.content_hash):
         raise ConfigError(
-            f"{url} on {socket.gethostname()}: expected nothing, or a copy of {manifest.origin}, found the graph {there.name}; "
+            f"{url} on {socket.gethostname()}: expected nothing, or a copy of {manifest.origin}, found the graph {manifest_of_copy.name}; "
             "choose another url"
         )
-    return there
+    return manifest_of_copy
 
 
 def _check_place(url: str, manifest: Manifest | GraphSetManifest) -> None:

@@ -63,9 +63,9 @@ class CopyCache:
         Raises ConfigError if they do not fit, FormatError if the store's files are damaged or the disk is full, DeadlineError if
         the store does not answer, or another process holds the folder for too long.
         """
-        wanted = {entry.path: entry.num_bytes for index in partitions for entry in copy.partition_files(index)}
+        needed = {entry.path: entry.num_bytes for index in partitions for entry in copy.partition_files(index)}
         with one_line_errors(self._here, "use this folder as a cache"):
-            in_use = self._claim(Path(copy.path), wanted)
+            in_use = self._claim(Path(copy.path), needed)
         try:
             copied = []
             for index in partitions:
@@ -80,7 +80,7 @@ class CopyCache:
     def _here(self) -> str:
         return f"{self.folder} on {socket.gethostname()}"
 
-    def _claim(self, own: Path, wanted: dict[str, int]) -> int:
+    def _claim(self, own: Path, needed: dict[str, int]) -> int:
         """Makes room for the graph's files. Returns the descriptor that holds its folder."""
         own.parent.mkdir(parents=True, exist_ok=True)
         with locked(own.parent / "lock", _LOCK_S):
@@ -94,8 +94,8 @@ class CopyCache:
                 fcntl.flock(in_use, fcntl.LOCK_SH)
                 os.utime(in_use)
                 claimed = _claimed(own)
-                if not wanted.items() <= claimed.items():
-                    claimed |= wanted
+                if not needed.items() <= claimed.items():
+                    claimed |= needed
                     self._make_room(own, sum(claimed.values()))
                     write_durably(own / _CLAIMED, json.dumps(claimed).encode())
             except BaseException:
@@ -115,9 +115,9 @@ class CopyCache:
             and _GRAPH.fullmatch(path.name)
             and (path / _CLAIMED).exists()  # other folders are not ours to remove
         }
-        said = f"{self._here}: expected room for {_gb(needed)} of a graph in a cache of {_gb(self.num_bytes)}, "
+        message = f"{self._here}: expected room for {_gb(needed)} of a graph in a cache of {_gb(self.num_bytes)}, "
         if needed > self.num_bytes:
-            raise ConfigError(f"{said}found it too small; raise --servers.disk_cache_bytes, or leave out its folder")
+            raise ConfigError(f"{message}found it too small; raise --servers.disk_cache_bytes, or leave out its folder")
         for path in sorted(sizes, key=_last_use):
             if sum(sizes.values()) + needed <= self.num_bytes:
                 return
@@ -125,7 +125,7 @@ class CopyCache:
                 del sizes[path]
         if sum(sizes.values()) + needed > self.num_bytes:
             raise ConfigError(
-                f"{said}found {_gb(sum(sizes.values()))} of graphs that other processes read; raise --servers.disk_cache_bytes, or wait for them"
+                f"{message}found {_gb(sum(sizes.values()))} of graphs that other processes read; raise --servers.disk_cache_bytes, or wait for them"
             )
 
 

@@ -101,10 +101,10 @@ def read_manifest(
                 return _text(filesystem, where), where
             except FileNotFoundError:
                 if snapshot is not None and not holds_first_format(filesystem, path):
-                    there = ", ".join(map(str, snapshot_numbers(filesystem, path)))
-                    if there:
+                    numbers_there = ", ".join(map(str, snapshot_numbers(filesystem, path)))
+                    if numbers_there:
                         raise FormatError(
-                            f"{url}: expected snapshot {snapshot}, found {there}; it may be pruned"
+                            f"{url}: expected snapshot {snapshot}, found {numbers_there}; it may be pruned"
                         ) from None
                     raise FormatError(
                         f"{url}: expected snapshot {snapshot}, found no graph; all hosts that use it must read it there: choose a shared folder "

@@ -115,7 +115,7 @@ def test_a_full_disk_is_one_line_that_names_the_host(copy, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(copied_files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         FormatError, match=rf"on {os.uname().nodename}: cannot write this file: No space left"
     ) as raised:
