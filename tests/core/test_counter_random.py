@@ -49,7 +49,7 @@ def test_permutation_of_large_sizes_inverts(size):
 
 def test_permutation_scatters():
     image = Permutation(100_000, 4).forward(np.arange(100_000))
-    # Neighbours land far from each other, and every tenth holds its share of the first tenth.
+    # Neighbours land far from each other, and every tenth of the image has its share of the first tenth.
     assert np.median(np.abs(np.diff(image))) > 10_000
     counts = np.bincount(image[:10_000] // 10_000, minlength=10)
     assert np.all(np.abs(counts - 1000) < 150)

@@ -1,4 +1,4 @@
-"""Every error of ours is one line of plain text, whatever went into it, here and after a journey by pickle."""
+"""Every error of ours is one line of plain text, for any values in it, also after pickling."""
 
 import pickle
 

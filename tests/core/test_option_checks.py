@@ -1,4 +1,4 @@
-"""Options of a wrong type are refused by name; right ones of another type are the same options."""
+"""Options of a wrong type are refused by name; equal values of another type make the same options."""
 
 import re
 from dataclasses import dataclass, field

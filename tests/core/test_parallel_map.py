@@ -1,4 +1,4 @@
-"""A map over threads: order, errors, how far it reads ahead, and no thread left behind."""
+"""A map over threads: order, errors, reading ahead, and no thread left at the end."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Graphs, samplers, loaders, batches and configurations say in few lines what they are."""
+"""Graphs, samplers, loaders, batches and configurations have a repr of a few lines."""
 
 import pytest
 

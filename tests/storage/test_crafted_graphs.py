@@ -1,4 +1,4 @@
-"""Graphs whose files were made to harm: each is refused in one line, at once, and no room is made for what they only say."""
+"""Graphs with malicious files: each is refused in one line, at once, and no memory is allocated for their claims."""
 
 import hashlib
 import os
@@ -141,13 +141,13 @@ def of_all(**facts: object) -> Change:
 
 
 def swollen(body: dict[str, Any]) -> None:
-    """Nodes that files would hold which are not there either."""
+    """Counts nodes of missing files."""
     body["node_types"][0].update(num_nodes=2**50, partition_offsets=[0, 2**49, 2**50])
     for entry in body["files"].values():
         entry["num_bytes"] = 2**55
 
 
-# Name → (graph, what is changed, what is said).
+# Name → (graph, change, part of the message).
 CRAFTED: dict[str, tuple[str, Change, str]] = {
     "edges": ("graph", of_edges(num_edges=2**61), "'num_edges': expected files topology.arrow of at least"),
     "nodes": (
@@ -203,7 +203,7 @@ def test_what_only_the_manifest_says_is_not_believed(name: str, stored: Path) ->
 
 
 def put(graph: Path, name: str, batch: pa.RecordBatch, **options: object) -> int:
-    """Writes a file of one batch, and its size and checksum into the manifest; bytes of the file."""
+    """Writes a file of one batch, and its size and checksum into the manifest. Returns the bytes of the file."""
     path = stored_file(graph, name)
     written = pa.ipc.IpcWriteOptions(**options)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema, options=written) as writer:

@@ -63,7 +63,7 @@ def arrays(partition: Partition) -> dict[str, np.ndarray]:
 
 
 def refusal(url: str | Path, *, verify: bool) -> str:
-    """The one line with which opening, or verifying, the whole graph is refused."""
+    """The message that refuses to open or verify the whole graph."""
 
     def read() -> None:
         graph = open_graph(str(url))
@@ -80,7 +80,7 @@ def refusal(url: str | Path, *, verify: bool) -> str:
 
 
 def reseal(url: Path, **facts) -> None:
-    """Gives the directory a manifest that fits its files again, and other facts: damage that no checksum sees."""
+    """Writes a manifest that fits the changed files, with other facts: damage that no checksum shows."""
     path = newest_manifest(url)
     manifest = parse_manifest(path.read_text(), str(path))
     contents = {entry.path: (url / entry.path).read_bytes() for entry in manifest.files.values()}
@@ -362,7 +362,7 @@ def with_first(value: int, place: int = 0) -> Callable[[np.ndarray], np.ndarray]
 def topology(
     indptr: Callable[[np.ndarray], np.ndarray] = lambda x: x, **columns: Callable[[np.ndarray], np.ndarray] | None
 ) -> Callable[[dict], dict]:
-    """The file with other offsets and edge columns (None: without it)."""
+    """Writes the file with other offsets and edge columns (None: without the column)."""
 
     def change(found: dict[str, pa.Array]) -> dict[str, pa.Array]:
         lists = found["neighbors"]
@@ -376,7 +376,7 @@ def topology(
     return change
 
 
-# name: (file, change of its columns, part of the message, whether only verification reads that far)
+# name: (file, change of its columns, part of the message, whether only verification finds it)
 DAMAGES = {
     "labels as int32": ("nodes", put("label", lambda v: v.astype(np.int32)), "'label': expected int64, found int32", False),
     "labels as floats": ("nodes", put("label", lambda v: v.astype(np.float64)), "'label': expected int64, found double", False),
@@ -483,7 +483,9 @@ def test_counts_that_do_not_add_up(stored: Path) -> None:
     reseal(stored, num_edges=161, statistics=None)
     assert "expected 161 edges in all topology.arrow, found 160" in refusal(stored, verify=True)
     reseal(stored, num_edges=160)
-    rewrite(stored, "out_topology", topology(lambda indptr: np.maximum(indptr, 1)))  # Arrow drops what lies before
+    rewrite(
+        stored, "out_topology", topology(lambda indptr: np.maximum(indptr, 1))
+    )  # Arrow drops values before the first offset
     assert "expected 160 edges in all out_topology.arrow, found 159" in refusal(stored, verify=True)
 
 
@@ -555,7 +557,7 @@ def test_verification_of_a_remote_graph_holds_one_partition_at_a_time() -> None:
     url = f"memory://tests/{uuid.uuid4().hex}/graph"
     ingest(big_source(16_000, 64), url, IngestOptions(num_partitions=8, partitioner="range"))
     graph = open_graph(url)
-    graph.verify()  # what the first use loads
+    graph.verify()  # loaded at first use
     sizes = [0] * 8
     for name, entry in graph.manifest.files.items():
         sizes[int(name[5:10])] += entry.num_bytes

@@ -1,4 +1,4 @@
-"""Statistics of many graphs against lists and float64, whatever the shards, and what a manifest's parser refuses."""
+"""Statistics of many graphs against lists and float64, for any shards, and what a manifest's parser refuses."""
 
 import itertools
 import json

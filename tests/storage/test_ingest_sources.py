@@ -1,4 +1,4 @@
-"""Every importer through ingestion and back, on a local disk, in memory and on S3; and what bad sources leave behind."""
+"""Every importer through ingestion and back, on a local disk, in memory and on S3; and that bad sources leave nothing behind."""
 
 import fsspec
 import numpy as np
@@ -96,7 +96,7 @@ def test_a_failed_overwrite_on_s3_keeps_the_old_graph(s3_url, monkeypatch):
 
     url = f"{s3_url}/kept/graph"
     manifest = ingest(_source(), url, IngestOptions(num_partitions=2))
-    filesystem = fsspec.core.url_to_fs(url)[0]  # the instance that ingestion gets too
+    filesystem = fsspec.core.url_to_fs(url)[0]  # the same instance as ingestion gets
     put_file = filesystem.put_file
 
     def fail_late(source, target):

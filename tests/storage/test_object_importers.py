@@ -48,7 +48,7 @@ def test_pyg_masks(data):
 
 @pytest.mark.parametrize("left", [["train"], ["train", "test"]])
 def test_masks_of_some_parts_alone(data, left):
-    """A mask that is not there names no node: training nodes alone are a split set."""
+    """A missing mask names no node: training nodes alone make a split set."""
     expected = [[code] if part in left else [0] for code, part in enumerate(MASKS, start=1)] + [[0]]
     columns = _node_columns()
     for part in MASKS.keys() - set(left):
@@ -95,7 +95,7 @@ def test_a_data_set_in_place_of_its_only_graph(data):
 
 @pytest.mark.parametrize("valid", ["val_idx", "valid_idx"])
 def test_pyg_rows_of_a_split(data, valid):
-    """Beside masks that say the same, or without; of data that say two things none is chosen."""
+    """With or without masks that agree; if they contradict each other, none is chosen."""
     masks = {name: data[name] for name in ("train_mask", "val_mask", "test_mask")}
     data.train_idx, data[valid], data.test_idx = torch.tensor([0]), [1], np.array([2])
     _check(pyg_graph(data))

@@ -1,4 +1,4 @@
-"""Feature rows read from a store as byte ranges: the bytes of the whole file, whatever the store does; little memory; one line where it stays away."""
+"""Feature rows read from a store as byte ranges: the right bytes, whatever the store does; little memory; one line if it does not answer."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ NODES, DIM = 900, 6
 
 
 class Store:
-    """Around an S3 server: slow, failing and away as a test wants."""
+    """A proxy before an S3 server: slow, failing or unreachable as a test needs."""
 
     def __init__(self, answer) -> None:
         self.answer, self.lock = answer, threading.Lock()
@@ -112,7 +112,7 @@ def features(form: str) -> tuple[np.ndarray, IngestOptions]:
 
 @pytest.mark.parametrize("form", ["float32", "float16", "int8", "bits", "indices"])
 def test_rows_are_those_of_the_whole_file(form, monkeypatch):
-    monkeypatch.setattr(ranged_rows, "_END_BYTES", 1 << 11)  # files of these have a middle that is not read at opening
+    monkeypatch.setattr(ranged_rows, "_END_BYTES", 1 << 11)  # their files have a middle that is not read at opening
     numbers, options = features(form)
     url = f"memory://{uuid.uuid4().hex}/graph"
     ingest(ArrayGraph("numbers", 3000, np.zeros(1, np.int64), np.zeros(1, np.int64), feature=numbers), url, options)
@@ -172,7 +172,7 @@ def test_readers_of_all_calls_are_bounded_and_come_back(graph, store, monkeypatc
     reads = [background.begin(lambda: rows.read(row), "read") for _ in range(3)]
     for read in reads:
         np.testing.assert_array_equal(read.result(60), graph.partition(0).feature[row])
-    assert 2 <= store.most_at_once <= 5  # three calls, of which each reads, and two readers beside them
+    assert 2 <= store.most_at_once <= 5  # three calls, each of which reads, and two more readers
     store.is_away = True
     with pytest.raises(DeadlineError):
         hasty.read(row)
@@ -221,7 +221,7 @@ def test_another_file_in_its_place_is_told(monkeypatch):
     path = f"{stored.path}/{stored.manifest.files['part-00000/features.arrow'].path}"
     content = filesystem.cat_file(path)
     filesystem.pipe_file(path, content)
-    rows.read(np.array([1]))  # it is looked at every half minute
+    rows.read(np.array([1]))  # the file is checked every half minute
     monkeypatch.setattr(rows, "_look_at", 0.0)
     with pytest.raises(FormatError, match="found one that was written since"):
         rows.read(np.array([1]))
@@ -258,14 +258,14 @@ def peak_of_reads() -> int:
             router.fetch(np.arange(first, 40_000, 400))
         router.fetch(np.arange(1000))  # side by side
 
-    read()  # what first requests load stays
+    read()  # modules that the first requests load stay
     tracemalloc.start()
     read()
     return tracemalloc.get_traced_memory()[1]
 
 
 def test_memory_stays_far_below_the_features():
-    """In a process of its own: what other tests left running is counted, too."""
+    """Runs in a separate process, since threads that other tests left running count, too."""
     program = "from tests.storage.test_ranged_rows import peak_of_reads; print(peak_of_reads())"
     command = [sys.executable, "-c", program]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
@@ -273,7 +273,7 @@ def test_memory_stays_far_below_the_features():
 
 
 def of_router(router) -> list[RangedRows]:
-    """Of its partitions."""
+    """The rows of its partitions."""
     return [owner._owner._partition.feature_on_store for owner in router._owners]
 
 

@@ -1,4 +1,4 @@
-"""Readers beside a writer, killed writers, and power cuts: every reader gets one complete snapshot.
+"""Readers during a write, killed writers, and power cuts: every reader gets one complete snapshot.
 
 The short form of each is part of every run; `--long` runs the counts that docs/performance.md reports.
 """
@@ -63,7 +63,7 @@ def _python(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def _read_while_writing(url: str, num_readers: int, opens: int, publications: int, pause_s: float) -> None:
-    """`pause_s`: between publications, so that they go on as long as the readers do."""
+    """`pause_s`: between publications, so that they last as long as the readers."""
     ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     began = open_graph(url)
     readers = [_python(READER, url, opens // num_readers) for _ in range(num_readers)]
@@ -108,7 +108,7 @@ def _writing(url: str, mark: int, longest_s: float, rng: random.Random) -> Itera
 
 
 def _last_told(writer: subprocess.Popen[str], mark: int) -> int:
-    """The last snapshot that a killed writer told of; `mark`: none."""
+    """The last snapshot that a killed writer reported; `mark` if none."""
     lines = writer.communicate(timeout=60)[0].split()
     return int(lines[-1]) if lines else mark
 
@@ -122,8 +122,8 @@ def _kill_writers(url: str, times: int, seed: int) -> None:
             pass
         told = _last_told(writer, mark)
         mark = check_mark(open_graph(url))
-        assert mark in (told, told + 1)  # the last one may have been published and not told
-        if killed % 10 == 9:  # nothing but what the manifests name, and others' files, is left
+        assert mark in (told, told + 1)  # the last snapshot may have been published and not reported
+        if killed % 10 == 9:  # only files that the manifests name, and foreign files, are left
             Path(url, "data", f"mine-{killed}").write_text("mine")
             held = prune(url, keep=1)
             assert held.orphans == ()
@@ -149,7 +149,7 @@ def test_writers_killed_two_hundred_times(tmp_path):
 
 
 class Disk:
-    """An ext4 filesystem in a file, whose power can be cut: what the kernel has not been asked to sync is then mostly not in the file."""
+    """An ext4 filesystem in a file with simulated power cuts: most data that was not synced is then missing in the file."""
 
     def __init__(self, folder: Path) -> None:
         self.image, self.mounted = folder / "disk.img", folder / "mounted"
@@ -188,7 +188,7 @@ def disk(tmp_path):
 
 
 def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, int]:
-    """Cuts at random moments; returns how often the newest snapshot on disk was the last that was told, and how often a later one."""
+    """Cuts at random moments. Returns how often the newest snapshot on disk was the last reported, and how often a later one."""
     rng, mark, same, later = random.Random(seed), 0, 0, 0
     url = str(disk.mounted / "graph")
     ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
@@ -222,7 +222,7 @@ def test_a_hundred_power_cuts(disk, tmp_path):
 
 @pytest.mark.long
 def test_without_syncing_a_power_cut_is_seen(disk, tmp_path, monkeypatch):
-    """The proof that the disk above loses what was not synced."""
+    """The simulated disk loses data that was not synced."""
     program = "import os\nos.fsync = lambda descriptor: None\n" + WRITER
     monkeypatch.setattr(sys.modules[__name__], "WRITER", program)
     with pytest.raises((AssertionError, OSError)) as lost:

@@ -42,7 +42,9 @@ def in_edges(graph: StoredGraph, node: int) -> list[tuple[int, int]]:
 def check(source: GraphSource, folder: Path) -> None:
     graph = stored(source, folder)
     assert (graph.manifest.has_edge_time, graph.manifest.has_node_time) == (True, False)
-    assert json.loads(graph.manifest.to_json())["requires"] == ["times"]  # readers that do not know times refuse it
+    assert json.loads(graph.manifest.to_json())["requires"] == [
+        "times"
+    ]  # readers that do not know times refuse the graph
     assert in_edges(graph, 2) == [(5, 1), (7, 0), (2**53 + 1, 0)]
 
 
@@ -114,7 +116,7 @@ def test_what_stands_for_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_equal_edges_are_equal_in_time(tmp_path: Path) -> None:
-    """An undirected graph's edges and their reverses share their times; of equal ones the weights are summed."""
+    """In an undirected graph edges and their reverses have the same times; weights of equal edges are summed."""
     source = ArrayGraph(
         "multi",
         2,

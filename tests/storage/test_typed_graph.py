@@ -1,4 +1,4 @@
-"""Typed graphs on disk: what is stored is what the lists in Python say, and what is damaged or does not fit is refused in one line."""
+"""Typed graphs on disk: stored data equal lists in Python, and damage or contradictions are refused in one line."""
 
 import tempfile
 import time
@@ -74,7 +74,7 @@ def cases(draw: st.DrawFn):
         num_partitions=draw(st.integers(1, max(each.num_nodes for each in nodes.values()))),
         partitioner=draw(st.sampled_from(["random", "range"])),
         seed=draw(st.integers(0, 3)),
-        # Reverses within one type are what the plain reference says: the test below compares with it.
+        # The test below compares reverses within one type with the plain reference.
         undirected=draw(st.booleans()) if all(each.source != each.target for each in relations) else None,
         drop_duplicates=draw(st.booleans()),
         drop_self_loops=draw(st.booleans()),
@@ -165,7 +165,7 @@ def test_partitions_do_not_show_through(tmp_path: Path) -> None:
 
 
 def test_a_part_is_a_graph_that_opens_elsewhere_again(written: Path) -> None:
-    """As the processes of a run do, by its pin."""
+    """By its pin, as the processes of a run open it."""
     graph = open_graph(str(written))
     for part in (graph.nodes("institution"), graph.relation(WRITES)):
         again = part.pin().open()
@@ -209,14 +209,14 @@ def test_a_copy_has_all_types_and_relations_of_its_partitions(written: Path, tmp
     pinned = copy.relation(WRITES).pin()
     assert copy_here(str(written), 1, url, [0, 1]) == sum(entry.num_bytes for entry in origin.partition_files(0))
     open_graph(url).verify()
-    for path in Path(url).rglob("*"):  # a host that comes without any of it
+    for path in Path(url).rglob("*"):  # a host without any of its files
         if path.is_file():
             path.unlink()
     assert pinned.open().manifest == copy.relation(WRITES).manifest
 
 
 def test_what_a_dead_writer_left_is_pruned(tmp_path: Path) -> None:
-    """Its files and scratch files, under the names of types and relations too."""
+    """Its files and scratch files, also below folders of types and relations."""
     url = tmp_path / "graph"
     for _ in range(2):
         ingest(small(), str(url), IngestOptions(overwrite=True))
@@ -262,7 +262,7 @@ def test_a_changed_file_of_any_part_is_seen_by_verification(name: str, stored: P
 
 @pytest.mark.parametrize("swapped", [(WRITES, CITES), (AT, WRITES)])
 def test_neighbors_of_another_type_are_refused(swapped: tuple[Relation, Relation], stored: Path) -> None:
-    """Lists of one relation in the place of another's: ids out of range, or rows that are not those of the type."""
+    """Lists of one relation in place of another: ids out of range, or a wrong number of rows."""
     files = [stored_file(stored, f"part-00000/{each}/topology.arrow") for each in swapped]
     contents = [file.read_bytes() for file in files]
     entries: dict[str, dict] = {}
@@ -436,7 +436,7 @@ def test_asking_for_what_is_not_there(written: Path) -> None:
 
 
 def test_edges_are_as_old_as_the_younger_of_their_ends(tmp_path: Path) -> None:
-    """Where only one of the two types has times, as old as that end; times of their own come first."""
+    """If only one of the two types has times, edges have the time of that end; edges that have times keep them."""
     rng = np.random.default_rng(1)
     year, born = rng.integers(1990, 2020, 40), rng.integers(1980, 2010, 17)
     source = small()

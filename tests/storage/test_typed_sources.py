@@ -81,7 +81,7 @@ def test_hetero_data(hetero_data, tmp_path: Path) -> None:
 
 
 def test_the_reverses_are_those_of_pyg(hetero_data, tmp_path: Path) -> None:
-    """ToUndirected: reverses within a relation of one type, whose equal edges are summed, and a relation rev_NAME for each other one."""
+    """As ToUndirected: reverses within a relation of one type, with equal edges summed, and a relation rev_NAME for each other relation."""
     transforms = pytest.importorskip("torch_geometric.transforms")
     of_pyg = ingested(typed_pyg_graph(transforms.ToUndirected()(hetero_data.clone())), tmp_path / "pyg")
     (tmp_path / "ours").mkdir()
@@ -112,7 +112,7 @@ def test_splits_by_rows_in_place_of_masks(hetero_data, tmp_path: Path) -> None:
 
 
 def heterograph(data):
-    """What the importer calls of a `dgl.DGLGraph`, over a `HeteroData`."""
+    """The methods of `dgl.DGLGraph` that the importer calls, over a `HeteroData`."""
     ends = {each: tuple(data[each].edge_index) for each in data.edge_types}
     paper = {"feat": data["paper"].x, "label": data["paper"].y}
     paper |= {f"{part}_mask": data["paper"][f"{part}_mask"] for part in ("train", "val", "test")}
@@ -215,7 +215,7 @@ def test_tables(tables: Path, tmp_path: Path) -> None:
     )
     for source in (tables, tables / "graph.yaml", str(tables)):
         assert ingested(typed_tables(source), tmp_path) == expected
-    # Features in a file of their own have its rows' order.
+    # Features in a separate file have the order of the table's rows.
     np.save(tables / "x.npy", np.array([[0.5, 1], [0.25, 2], [0, 3]], np.float32))
     (tables / "graph.yaml").write_text(YAML.replace("[x0, x1]", "x.npy"))
     assert ingested(typed_tables(tables), tmp_path) == expected
@@ -286,7 +286,7 @@ BAD_TABLES = {
 
 
 def test_string_ids_and_features_of_edges(tables: Path, tmp_path: Path) -> None:
-    """Text whose rows may begin like comments, and Parquet; a name that is a whole number among them."""
+    """Text with rows that may begin like comments, and Parquet; one name is a whole number."""
     (tables / "graph.yaml").write_text(
         """\
 nodes:

@@ -102,7 +102,7 @@ def test_buckets_come_out_sorted(
     chunk=st.integers(1, 30),
 )
 def test_reverses_with_sums_are_pygs_to_undirected(tmp_path_factory, edges, cut, max_records, chunk) -> None:
-    """Columns of equal edges add up, and a self-loop's count twice, as `torch_geometric.utils.to_undirected` has it by default."""
+    """Columns of equal edges are summed, and a self-loop counts twice, as in `torch_geometric.utils.to_undirected` by default."""
     torch = pytest.importorskip("torch")
     utils = pytest.importorskip("torch_geometric.utils")
     buckets = make_buckets(
@@ -241,7 +241,7 @@ def test_sorted_columns_are_seen_whole_and_then_gone(tmp_path: Path) -> None:
 
 
 def test_what_one_write_leaves_over_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal, or a disk that takes less than it was given."""
+    """After a signal, or on a disk that writes less than requested."""
     calls = []
 
     def a_few_bytes(fd: int, views: list[memoryview]) -> int:

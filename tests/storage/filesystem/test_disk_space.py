@@ -1,4 +1,4 @@
-"""A full disk is told with its host and size."""
+"""The message of a full disk names its host and size."""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""Scratch directories: removed with their block, or by the next process where their own was killed, and never while in use."""
+"""Scratch directories: removed after their block, or by the next process if their process was killed, and never while in use."""
 
 import os
 import signal

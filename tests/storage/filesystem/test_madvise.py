@@ -1,4 +1,4 @@
-"""Rows larger than half of the memory are read page by page: the system's own flags of the mapping tell."""
+"""Rows larger than half of the memory are read page by page, as the system's flags of the mapping show."""
 
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="needs /proc")
 
 
 def random_files() -> set[str]:
-    """Names of mapped files of which a part is read at random ("rr" among its flags)."""
+    """Names of mapped files with a part that is read at random (flag "rr")."""
     found, name = set(), ""
     for line in SMAPS.read_text().splitlines():
         head, *flags = line.split()

@@ -1,4 +1,4 @@
-"""Encodings of a stored graph: computed once, the same however it is partitioned, refused when damaged or of another graph."""
+"""Encodings of a stored graph: computed once, the same for any partitions, refused if damaged or of another graph."""
 
 import errno
 import hashlib
@@ -73,7 +73,7 @@ TYPES = {
 @pytest.mark.parametrize("options", [LAPLACIAN, RWSE], ids=lambda options: options.name)
 @pytest.mark.parametrize("name", TYPES)
 def test_a_typed_graph_has_the_rows_of_the_plain_graph_of_all_its_nodes_and_edges(name, options, tmp_path):
-    """Byte for byte; kept by prune and by ingestion again, and checked with the other files."""
+    """Byte for byte; kept by prune and by another ingestion, and verified with the other files."""
     sizes, relations = TYPES[name]
     rng, first = np.random.default_rng(0), dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
     ends = {
@@ -221,7 +221,7 @@ def test_damage_is_named(stored):
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_rows_of_other_shapes_are_refused(stored, swapped):
-    """Another partition's file under this one's name, or another encoding's: checksums that fit do not help."""
+    """The file of another partition or encoding under this name is refused, although its checksum fits."""
     graph, _ = encode(stored(7, "graph"), RWSE)
     graph, _ = encode(graph, EncodingOptions("rwse", 6))
     sizes = [partition.num_nodes for partition in graph.partitions()]

@@ -1,4 +1,4 @@
-"""Stored rows of features: each layout and type against plain Python in float64, int8 within its bound, the smallest layout that loses nothing."""
+"""Stored rows of features: each layout and type against plain Python in float64, int8 within its bound, and the smallest lossless layout."""
 
 import math
 
@@ -63,7 +63,7 @@ def test_int8_is_within_its_bound(numbers):
     found = rows.decode(rows.encode(numbers)).astype(np.float64)
     for got, want in zip(found, numbers.astype(np.float64), strict=True):
         largest = np.abs(want).max()
-        # float32's own rounding, of a scale that may be subnormal too
+        # the rounding of float32; the scale may be subnormal
         rounding = 127.5 * (2.0**-149 + 2.0**-23 * largest / 127)
         assert np.abs(got - want).max() <= largest / 254 + rounding
 

@@ -1,4 +1,4 @@
-"""Manifests: what is written is read back, and nothing else is."""
+"""Manifests: written manifests are read back, everything else is refused."""
 
 import json
 from collections.abc import Callable
@@ -119,7 +119,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def table(body: dict[str, Any], where: str) -> dict[str, Any]:
-    """The part of a manifest that `where` names: itself, the one type of nodes, that of edges, or the encoding."""
+    """The part of a manifest that `where` names: the manifest itself, the type of nodes, the type of edges, or the encoding."""
     inner = {"": body, "nodes": body["node_types"], "edges": body["edge_types"], "encoding": body["encodings"]}[where]
     return inner["rwse-5"] if where == "encoding" else inner[0] if where else inner
 
@@ -141,13 +141,13 @@ def dropping(key: str, where: str = "") -> Change:
 
 
 def adding_file(name: str, entry: object = None, where: str = "", path: str = "") -> Change:
-    """An entry for a file; by default a valid one of another file."""
+    """An entry for a file, by default a valid entry of another file."""
     valid = {"num_bytes": 1, "sha256": "0" * 64, "path": path or f"{FOLDER}/part-00000/nodes.arrow"}
     return lambda body: table(body, where)["files"].__setitem__(name, valid if entry is None else entry)
 
 
 def changing_file(**facts: object) -> Change:
-    """An entry of the manifest with other facts; None: without it."""
+    """Changes an entry of the manifest; None: removes it."""
 
     def change(body: dict[str, Any]) -> None:
         entry = body["files"][NODES] | facts

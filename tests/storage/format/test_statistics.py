@@ -1,4 +1,4 @@
-"""Statistics of ingested graphs against a slow reference over lists, whatever the partitions, and what a manifest's parser refuses."""
+"""Statistics of ingested graphs against a slow reference over lists, for any partitions, and what a manifest's parser refuses."""
 
 import hashlib
 import json
@@ -141,7 +141,7 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
     weights = [edge.weight for row in rows.values() for edge in row.in_edges if edge.weight is not None]
 
     def by_weight(training: set[int]) -> float | None:
-        """Of the weight of edges between training nodes, the share where labels agree."""
+        """The share of the weight of training edges with ends of one label."""
         both = [(edge, node) for node, row in rows.items() for edge in row.in_edges if node in training]
         both = [(edge, node) for edge, node in both if edge.other_end in training and edge.other_end != node]
         total = sum(edge.weight for edge, _ in both) if weights and min(weights) >= 0 else 0
@@ -231,7 +231,7 @@ def test_features_that_are_not_finite_are_counted_and_left_out() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_columns_are_measured_on_the_training_rows_of_each_set(dtype: str) -> None:
-    """Of all rows where a set has no training row, or there is no set; whatever the partitions and the chunks."""
+    """Over all rows if a set has no training row, or there is no set; for any partitions and chunks."""
     rng = np.random.default_rng(3)
     rows, split = rng.normal(2, 3, (50, 3)).round(2), rng.choice(4, (50, 3))
     rows[rng.random((50, 3)) < 0.3] = 0
@@ -294,7 +294,7 @@ def test_weights_that_differ_between_an_edge_and_its_reverse_are_seen_though_the
 
 
 def test_homophily_by_weight_is_where_weights_are_at_least_0() -> None:
-    """And where one is infinite, the least is not known."""
+    """The least weight; unknown if a weight is infinite."""
     graph = ListedGraph(
         4, [(0, 1), (2, 3), (0, 2), (1, 1)], weight=[3.0, 2.0, 15.0, 99.0], label=[0, 0, 1, 1], num_classes=2
     )
@@ -417,7 +417,7 @@ def test_histogram_bins_are_powers_of_two() -> None:
 
 
 def paths(value: object, prefix: tuple = ()) -> list[tuple]:
-    """Of every number, string and list in a JSON value."""
+    """Changes of every number, string and list in a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [prefix, *[path for key, item in inner for path in paths(item, (*prefix, key))]]
 

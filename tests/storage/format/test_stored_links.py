@@ -1,4 +1,4 @@
-"""Links that are held out: which they are, that no edge of the stored graph is one, and that files hold what was given."""
+"""Held-out links: their choice, that no edge of the stored graph is one, and that files hold the given links."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_a_held_out_pair_is_no_edge_in_any_direction(tmp_path: Path, undirected:
     held = {frozenset((u, v)) for _, _, u, v, _ in links}
     assert not held & edges
     assert held | edges == given
-    # Shares are about those asked for, and each split is a pure function of the pair.
+    # Shares are near the options, and each split is a pure function of the pair.
     assert 0.4 < len(held) / len(given) < 0.6
     for split, is_link, u, v, negatives in links:
         assert is_link == 1
@@ -75,7 +75,7 @@ def test_a_held_out_pair_is_no_edge_in_any_direction(tmp_path: Path, undirected:
     assert stored is not None
     assert stored.positives[SPLIT_VALID] == sum(link[0] == SPLIT_VALID for link in links)
     assert stored.positives[SPLIT_TEST] == sum(link[0] == SPLIT_TEST for link in links)
-    # All that ingestion measures is of the edges alone.
+    # Ingestion measures only the remaining edges.
     assert graph.manifest.measured.in_degree.total == graph.num_edges
 
 
@@ -87,7 +87,7 @@ def test_partitions_seeds_and_shares(tmp_path: Path) -> None:
         found[name] = (links_of(graph), graph.manifest.links)
     assert found["one"] == found["five"]
     assert found["one"][0] != found["seed"][0]
-    # More of them keeps those of the test split.
+    # A larger share keeps the links of the test split.
     one, more = (
         split_of_edges(np.arange(1000), np.arange(1000)[::-1] + 1000, s) for s in (HALF, replace(HALF, valid=0.4))
     )
@@ -112,7 +112,7 @@ def test_given_links_are_stored_as_they_are(tmp_path: Path) -> None:
     ingest(given_graph(EDGES, some_links()), str(tmp_path / "g"), IngestOptions(num_partitions=3, undirected=True))
     graph = open_graph(str(tmp_path / "g"))
     assert links_of(graph) == [
-        (SPLIT_VALID, 1, 6, 0, (1, 2, 3)),  # its negatives are ends beside node 6
+        (SPLIT_VALID, 1, 6, 0, (1, 2, 3)),  # its negatives belong to node 6
         (SPLIT_VALID, 1, 7, 9, (4, 5, 6)),
         (SPLIT_TEST, 0, 1, 9, ()),
         (SPLIT_TEST, 0, 2, 8, ()),

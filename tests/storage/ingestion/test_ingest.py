@@ -45,7 +45,7 @@ PARTITIONERS = ("random", "range", "ldg")
 
 
 class TinyBuckets(EdgeBuckets):
-    """As many buckets as the spill allows, each of which takes 3 edges before it is split, and chunks of 5; two threads each."""
+    """As many buckets as the spill allows, with 3 edges before a split, chunks of 5, and two threads each."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs | {"expected_edges": 8 * 2**20})
@@ -187,7 +187,7 @@ def test_a_scratch_folder_on_another_disk(overwrite: bool, tmp_path: Path) -> No
         assert os.listdir(scratch) == []
     assert stored_graph(open_graph(str(url))) == expected_graph(graph, IngestOptions())
     assert beside(url) == ["graph"]
-    assert not url.stat().st_mode & 0o055 ^ 0o055  # others may read it, as any new folder here
+    assert not url.stat().st_mode & 0o055 ^ 0o055  # readable by others, as any new folder here
 
 
 class Broken:
@@ -226,7 +226,7 @@ def test_a_source_that_breaks_half_way_leaves_nothing(
     if old_graph:
         ingest(old, url)
     graph = replace(random_listed_graph(40, 80), edges_per_chunk=10, nodes_per_chunk=10)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # another process may ingest beside this one
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # another process may ingest at the same time
     before = set(os.listdir(tempfile.gettempdir()))
     with pytest.raises(type(error)):
         ingest(Broken(graph, stream, error), url, IngestOptions(num_partitions=2, overwrite=old_graph))
@@ -268,7 +268,7 @@ def failing_at(nth: int, function: Callable, error: BaseException) -> Callable:
 
 
 def everything(filesystem: fsspec.AbstractFileSystem, path: str) -> dict[str, bytes]:
-    """Content of all files beside the graph at `path`, by what follows the folder they share."""
+    """Content of all files around the graph at `path`, by path below their common folder."""
     folder = path.rsplit("/", 1)[0]
     return {name.removeprefix(folder): filesystem.cat_file(name) for name in filesystem.find(folder)}
 
@@ -398,7 +398,7 @@ def test_a_killed_ingestion_leaves_no_graph_and_does_not_stop_the_next_one(tmp_p
         process.wait(timeout=30)
     with pytest.raises(FormatError, match=r"expected a graph .*, found none"):
         open_graph(str(url))
-    # What a kill leaves is one folder with a journal, which the next ingestion leaves alone, and `prune` removes in time.
+    # A kill leaves one folder with a journal: the next ingestion leaves it alone, and `prune` removes it later.
     (left,) = (url / "data").iterdir()
     assert (left / "journal.json").exists()
     assert beside(url) == ["graph"]

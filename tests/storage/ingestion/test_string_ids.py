@@ -36,7 +36,7 @@ def test_many_strings_and_a_table_that_grows(tmp_path) -> None:
 
 
 def test_equal_marks_are_told_apart_by_their_bytes(monkeypatch) -> None:
-    """In a table of few cells, with the first string's hash under another string's number."""
+    """In a small table, where a cell has the first string's hash and another string's number."""
     monkeypatch.setattr(string_ids, "_LEAST_CELLS", 4)
     ids = StringIds()
     ids.add(pa.array(["a", "b"], pa.large_string()))

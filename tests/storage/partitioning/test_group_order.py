@@ -35,7 +35,7 @@ def test_every_group_has_one_place(links, data):
 
 
 def line(num_groups: int, reach: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Groups along a line, each linked to those within `reach`, under shuffled numbers; and their places."""
+    """Groups along a line, each linked to the groups within `reach`, with shuffled numbers; and their places."""
     place = np.random.default_rng(seed).permutation(num_groups)
     distance = abs(place[:, None] - place)
     return np.where(distance <= reach, 10, 0), place

@@ -1,4 +1,4 @@
-"""Copies of partitions: whole files of the origin, each read once, and refused where they are not the origin's."""
+"""Copies of partitions: whole files of the origin, each read once; other files are refused."""
 
 import errno
 import os

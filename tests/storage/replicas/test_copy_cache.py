@@ -39,7 +39,7 @@ def size(graph: StoredGraph) -> int:
 
 
 def copied(cache: CopyCache, graph: StoredGraph) -> int:
-    """Bytes that come from the store when the graph is used once."""
+    """Bytes read from the store when the graph is used once."""
     with cache.holding(cache.copy_of(graph), range(2)) as copies:
         return sum(each.num_bytes for each in copies)
 
@@ -50,7 +50,7 @@ def on_disk(folder: Path) -> int:
 
 @pytest.fixture
 def reads(monkeypatch) -> list[str]:
-    """What is read of files of the store, as it is read."""
+    """Reads of the store's files."""
     reads, read = list[str](), MemoryFileSystem.cat_file
 
     def counted(self, path, start=None, end=None, **more):

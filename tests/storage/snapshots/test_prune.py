@@ -39,11 +39,11 @@ def url(request, tmp_path):
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing is cleaned up after it."""
+    """Stands for SIGKILL: nothing is cleaned up."""
 
 
 def die_while_writing(url: str, mark: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a killed writer leaves: files, scratch files and a journal, without a manifest."""
+    """The remains of a killed writer: files, scratch files and a journal, without a manifest."""
 
     def die() -> None:
         raise Killed
@@ -156,7 +156,9 @@ def test_claims_of_the_dead_go(tmp_path):
     for number in (2, 4):
         Path(url, "manifests", f"00000{number}.claim").touch()
     prune(url, keep=3)
-    assert [path.name for path in Path(url, "manifests").glob("*.claim")] == ["000004.claim"]  # perhaps being published
+    assert [path.name for path in Path(url, "manifests").glob("*.claim")] == [
+        "000004.claim"
+    ]  # it may be in publication
 
 
 def test_empty_folders_and_late_pieces_without_a_journal_go(tmp_path):
@@ -218,7 +220,7 @@ def test_a_writer_that_died_before_its_journal_leaves_a_folder_that_goes(tmp_pat
         folder.mkdir()
     (torn / ".journal.json.0123abcd").write_text('{"form')
     (other / ".journal.json.backup").write_text("mine")
-    assert prune(url, keep=1).orphans == ()  # they may be about to be written
+    assert prune(url, keep=1).orphans == ()  # they may be written soon
     pruned = prune(url, keep=1, now=time.time() + LATER_S)
     assert pruned.orphans == (f"data/{empty.name}", f"data/{torn.name}")
     assert (other / ".journal.json.backup").read_text() == "mine"
@@ -244,7 +246,7 @@ def test_a_lease_counts_with_a_margin_for_clocks():
 
 
 def test_whatever_happens_in_whatever_order(tmp_path):
-    """Any order of publishing, encoding, dying and pruning leaves every kept snapshot whole, and others' files untouched."""
+    """Any order of publishing, encoding, dying and pruning leaves every kept snapshot complete, and foreign files untouched."""
 
     class Machine(RuleBasedStateMachine):
         count = 0

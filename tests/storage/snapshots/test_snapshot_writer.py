@@ -95,7 +95,7 @@ def test_of_two_writers_the_second_gets_one_line_and_destroys_nothing(url, optio
     filesystem, path = split_url(url)
     assert check_mark(open_graph(url)) == 2
     folders = {each.rstrip("/").rsplit("/", 1)[-1] for each in filesystem.ls(f"{path}/data", detail=False)}
-    assert len(folders) == len(snapshot_numbers(filesystem, path))  # the loser took its files away, and only those
+    assert len(folders) == len(snapshot_numbers(filesystem, path))  # the loser removed its files, and no others
 
 
 def test_many_writers_at_once_make_one_snapshot_each_or_none(url):
@@ -129,7 +129,7 @@ def test_two_encodings_that_are_stored_at_once_are_both_kept(url):
 
 
 def test_two_encodings_that_are_stored_at_the_same_time_are_both_whole(url, monkeypatch):
-    """The second is published while the first is about to be, which then takes the number after it."""
+    """The second is published just before the first, which then takes the next number."""
     ingest(marked_graph(1), url, NEW)
     first, second = open_graph(url), open_graph(url)
     rebase = SnapshotWriter.rebase
@@ -244,7 +244,7 @@ def test_a_writer_that_fails_takes_nothing_from_another_at_the_same_new_place(ur
 
 
 def test_a_writer_that_began_first_and_fails_takes_nothing_from_another(tmp_path):
-    """It made the folders, and would remove those that are empty."""
+    """It made the folders, and would remove empty folders."""
     url, began, failed = str(tmp_path / "graph"), threading.Event(), threading.Event()
 
     def first() -> None:
@@ -327,7 +327,7 @@ def test_a_graph_of_the_first_format_is_neither_read_nor_replaced(tmp_path):
 
 
 class _Heedless(MemoryFileSystem):
-    """A store that takes no heed of the condition."""
+    """A store that ignores the condition."""
 
     protocol = "heedless"
     store: ClassVar[dict] = {}
@@ -338,7 +338,7 @@ class _Heedless(MemoryFileSystem):
 
 
 class _LooksThenWrites(MemoryFileSystem):
-    """A store that looks, and then writes."""
+    """A store that checks first, and then writes."""
 
     protocol = "looks"
     store: ClassVar[dict] = {}
@@ -362,7 +362,7 @@ def test_a_store_without_exclusive_creation_is_refused(store, monkeypatch):
 
 
 def test_a_put_that_was_sent_twice_is_no_conflict(tmp_path, monkeypatch):
-    """The first request reached the store and its answer did not reach us."""
+    """The first request reached the store, but its answer was lost."""
     url, create = f"memory://{tmp_path.name}/graph", MemoryFileSystem.pipe_file
 
     def twice(self, path, value, mode="overwrite", **kwargs):
@@ -407,14 +407,14 @@ def test_a_writer_whose_lease_is_over_publishes_nothing(tmp_path):
     url = str(tmp_path / "graph")
     manifest = ingest(marked_graph(1), str(tmp_path / "other"), NEW)
     with write_snapshot(url) as writer:
-        next(Path(url, "data").iterdir()).joinpath(JOURNAL).unlink()  # as a prune would, had the lease been over
+        next(Path(url, "data").iterdir()).joinpath(JOURNAL).unlink()  # as a prune would after the lease
         with pytest.raises(ConflictError, match="lease"):
             writer.commit(manifest)
     assert not Path(url).exists()
 
 
 def test_a_lease_that_was_over_stays_over(tmp_path):
-    """As after a process that was stopped: its thread wakes up, and must not make the lease anew."""
+    """As in a process that was stopped: its thread wakes up, and must not renew the lease."""
     url = str(tmp_path / "graph")
     manifest = ingest(marked_graph(1), str(tmp_path / "other"), NEW)
     for over in ("by the clock", "by its journal"):
@@ -462,7 +462,7 @@ def test_a_full_disk_is_one_line(tmp_path):
 
 
 def fill(url: str) -> None:
-    """In a process of its own: it may be ended by a signal."""
+    """Runs in a separate process, since a signal may end it."""
     try:
         ingest(SyntheticGraph(SyntheticOptions(num_nodes=50_000, mean_degree=2, feature_dim=64)), url, NEW)
     except FormatError as error:
