@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from graphmill.storage.filesystem.mapped_files import read_at_random
 from graphmill.storage.filesystem.urls import is_local
 from graphmill.storage.format.arrow_files import check_split_codes, numpy_column, read_batch, struct_column
 from graphmill.storage.format.dtypes import FeatureDtype
-from graphmill.storage.format.encodings import EncodedGraph, StoredEncodings
+from graphmill.storage.format.encodings import StoredEncodings, StoredFiles
 from graphmill.storage.format.feature_rows import FeatureRows
 from graphmill.storage.format.manifest import LABEL_DTYPES, partition_dir
 from graphmill.storage.format.source import SPLIT_TEST
@@ -99,19 +99,12 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return array
 
 
-class PartitionedGraph(EncodedGraph, Protocol):
-    """The parts of `graphmill.storage.graph.StoredGraph` that a `PartitionReader` uses."""
-
-    @property
-    def by_range(self) -> bool: ...
-
-
 class PartitionReader:
     """Reads and checks the files of one partition."""
 
-    def __init__(self, graph: PartitionedGraph, index: int, verify: bool) -> None:
+    def __init__(self, graph: StoredFiles, index: int, verify: bool) -> None:
         self.graph, self.manifest, self.index, self.verify = graph, graph.manifest, index, verify
-        self.start, self.stop = (int(offset) for offset in graph.offsets[index : index + 2])
+        self.start, self.stop = graph.manifest.partition_offsets[index : index + 2]
 
     def read(self) -> Partition:
         nodes = self.node_fields()  # first: this compares the manifest's counts with the files

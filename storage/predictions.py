@@ -72,7 +72,7 @@ class PredictionFolder:
 
     def check_place(self) -> None:
         """Raises ConfigError if the folder holds anything but predictions, or cannot be used."""
-        if isinstance(self._open()[0], MemoryFileSystem):
+        if isinstance(split_url(self.url)[0], MemoryFileSystem):
             raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
         check_output(self.url, "predictions", _strangers, advice="choose another folder")
 
@@ -96,7 +96,7 @@ class PredictionFolder:
 
     def part_names(self) -> set[str]:
         """Names of the parts in the folder, without empty files."""
-        filesystem, path = self._open()
+        filesystem, path = split_url(self.url)
         with one_line_errors(self.url, "list this folder"):
             return {name for name, size in list_sizes(filesystem, path).items() if size and name.startswith("part-")}
 
@@ -113,7 +113,7 @@ class PredictionFolder:
         self, name: str, columns: Sequence[str] | None = None, of: tuple[int, int] | None = None
     ) -> pa.Table:
         """A piece's rows; `of`: only rows of the part with the ids [of[0], of[1]). Raises FormatError for a damaged file."""
-        filesystem, path = self._open()
+        filesystem, path = split_url(self.url)
         where = f"{path}/{PIECES}/{name}"
         with one_line_errors(where, "read this file; remove it and run again"), filesystem.open(where, "rb") as stream:
             file = pq.ParquetFile(stream)  # raises ValueError for damage
@@ -133,7 +133,7 @@ class PredictionFolder:
 
     def table(self) -> pa.Table:
         """All predictions of a complete folder, ids ascending. Raises FormatError if rows are missing."""
-        filesystem, path = self._open()
+        filesystem, path = split_url(self.url)
         with one_line_errors(self.url, "read these predictions"):
             table = pq.read_table(path, filesystem=filesystem)
         num_rows = (self._read_json(SUMMARY) or {}).get("rows", table.num_rows)
@@ -145,7 +145,7 @@ class PredictionFolder:
 
     def remove_pieces(self) -> None:
         """Removes the pieces of complete predictions; files with other names stay."""
-        filesystem, path = self._open()
+        filesystem, path = split_url(self.url)
         with one_line_errors(f"{path}/{PIECES}", f"remove these files; the predictions are whole at {self.url}"):
             filesystem.invalidate_cache()
             remove_ours(f"{self.url.rstrip('/')}/{PIECES}", _PIECE)
@@ -153,17 +153,14 @@ class PredictionFolder:
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self._put(name, (json.dumps(dict(value), indent=1) + "\n").encode())
 
-    def _open(self) -> tuple[fsspec.AbstractFileSystem, str]:
-        return split_url(self.url)
-
     def _list(self, folder: str) -> list[str]:
-        filesystem, path = self._open()
+        filesystem, path = split_url(self.url)
         path = f"{path}/{folder}".rstrip("/")
         with one_line_errors(path, "list this folder"):
             return list_names(filesystem, path)
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
-        filesystem, path = self._open()
+        filesystem, path = split_url(self.url)
         where = f"{path}/{name}"
         with one_line_errors(where, "read this file"):
             if not filesystem.exists(where):
@@ -179,7 +176,7 @@ class PredictionFolder:
         self._put(name, sink.getvalue().to_pybytes())
 
     def _put(self, name: str, content: bytes) -> None:
-        filesystem, path = self._open()
+        filesystem, path = split_url(self.url)
         where = f"{path}/{name}"
         with one_line_errors(where, "write this file"):
             put_file(filesystem, where, content)

@@ -20,7 +20,7 @@ def locked(path: Path, within_s: float) -> Iterator[None]:
         while not try_alone(descriptor):
             if time.monotonic() > until:
                 raise DeadlineError(f"{path}: another process holds this lock for more than {within_s:,.0f} s")
-            time.sleep(_LOOK_S)  # flock offers no wait with an end
+            time.sleep(_LOOK_S)  # flock has no timeout
         try:
             yield
         finally:

@@ -10,27 +10,24 @@ from pathlib import Path
 import numpy as np
 
 from graphmill.core.errors import ConfigError
-from graphmill.storage.filesystem import temporary_folder as owned_folder
 from graphmill.storage.filesystem.filesystem_errors import one_line
+from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
 
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path | None, name: str) -> Iterator[Path]:
-    """A new directory in `parent` (None: the system's), removed after the block. Raises ConfigError if it cannot be made."""
-    where = str(parent) if parent else tempfile.gettempdir()
+    """A new directory in `parent` (None: the system's), removed after the block; first removes directories that killed processes left for this name. Raises
+    ConfigError if it cannot be made."""
+    where, prefix = str(parent) if parent else tempfile.gettempdir(), f".{name}.ingest-"
+    remove_orphans(Path(where), prefix)
     try:
-        made = tempfile.TemporaryDirectory(prefix=f".{name}.ingest-", dir=where, ignore_cleanup_errors=True)
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
     except OSError as error:
         raise ConfigError(
             f"{where}: cannot make a temporary directory there ({one_line(error)}); choose another --scratch"
         ) from error
-    with made as folder, owned_folder.owned(Path(folder)):
+    with made as folder, owned(Path(folder)):
         yield Path(folder)
-
-
-def remove_orphans(parent: Path | None, name: str) -> None:
-    """Removes scratch directories for `name` in `parent` that killed processes left."""
-    owned_folder.remove_orphans(parent or Path(tempfile.gettempdir()), f".{name}.ingest-")
 
 
 def scratch_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:

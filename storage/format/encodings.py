@@ -21,15 +21,11 @@ ALGORITHM_VERSION = 1  # of every stored encoding: raise it if the same options 
 COLUMN = "encoding"
 
 
-class DescribedGraph(Protocol):
-    """A graph, plain or typed, or a part of a typed one."""
+class StoredFiles(Protocol):
+    """The manifest and the files of a graph, or of a part of one (`graphmill.storage.graph.GraphSnapshot`)."""
 
     @property
     def manifest(self) -> Manifest: ...
-
-
-class EncodedGraph(DescribedGraph, Protocol):
-    """The parts of `StoredGraph` that readers of encodings use."""
 
     @property
     def filesystem(self) -> fsspec.AbstractFileSystem: ...
@@ -38,24 +34,24 @@ class EncodedGraph(DescribedGraph, Protocol):
     def path(self) -> str: ...
 
     @property
-    def offsets(self) -> np.ndarray: ...
+    def by_range(self) -> bool: ...
 
 
-def find_encoding(graph: DescribedGraph, name: str) -> EncodingEntry | None:
+def find_encoding(graph: StoredFiles, name: str) -> EncodingEntry | None:
     """The stored encoding of this name, or None if there is none of this version. Raises ConfigError if it is no name of an encoding."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
-def stored_encodings(graph: DescribedGraph) -> dict[str, EncodingEntry]:
+def stored_encodings(graph: StoredFiles) -> dict[str, EncodingEntry]:
     """The stored encodings of this version, by name, ascending."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 
 
 def read_encoding(
-    graph: EncodedGraph, name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
+    graph: StoredFiles, name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
 ) -> np.ndarray:
     """float32 [num_owned, dim]: the rows of a partition's nodes, a read-only view of the mapped file.
 
@@ -63,7 +59,7 @@ def read_encoding(
     """
     (file,) = entry.files_of(partition)
     path = f"{graph.path}/{file.path}"
-    start, stop = graph.offsets[partition : partition + 2]
+    start, stop = graph.manifest.partition_offsets[partition : partition + 2]
     batch = read_batch(graph.filesystem, path, file, verify=verify, num_rows=stop - start)
     return numpy_column(batch, COLUMN, "float32", path, encoding_dim(name))
 
@@ -74,7 +70,7 @@ class StoredEncodings(Mapping[str, np.ndarray]):
     Raises KeyError for an encoding that the graph's snapshot lacks, FormatError for a damaged file. Thread-safe.
     """
 
-    def __init__(self, graph: EncodedGraph, partition: int, *, verify: bool = False) -> None:
+    def __init__(self, graph: StoredFiles, partition: int, *, verify: bool = False) -> None:
         self._graph, self._partition, self._verify = graph, partition, verify
         self._mapped: dict[str, np.ndarray] = {}
 

@@ -125,7 +125,7 @@ class Manifest:
     id_kind: str = "int64"  # or "string": ids.arrow has the source's ids, and a permanent id is a row in the source
     symmetric: bool = False  # every edge has its reverse: lists of in-edges serve as lists of out-edges
     has_out_edges: bool = False  # lists of out-edges are stored, too
-    label_kind: str | None = None  # "class", "answers" (several yes or no a node), "value", "values" or None
+    label_kind: str | None = None  # "class", "answers" (several yes or no), "value", "values" or None
     num_classes: int | None = None  # or the number of answers or values
     class_names: tuple[str, ...] = ()  # in the order of the classes, answers or values; empty: numbers name them
     num_split_sets: int = 0
@@ -540,19 +540,16 @@ def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLi
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
     """Names of the files of a partition."""
-    names = ["topology", "nodes"] if manifest.has_topology else ["nodes"]
-    if manifest.id_kind == "string":
-        names.append("ids")
-    if manifest.has_out_edges:
-        names.append("out_topology")
-    if manifest.feature_dim:
-        names.append("features")
-    if manifest.edge_feature_dim:
-        names.append("edges")
-    if manifest.links is not None:
-        names.append("links")
-    folder = partition_dir(partition)
-    return [f"{folder}/{name}.arrow" for name in names]
+    is_stored = {
+        "topology": manifest.has_topology,
+        "nodes": True,
+        "ids": manifest.id_kind == "string",
+        "out_topology": manifest.has_out_edges,
+        "features": manifest.feature_dim > 0,
+        "edges": manifest.edge_feature_dim > 0,
+        "links": manifest.links is not None,
+    }
+    return [f"{partition_dir(partition)}/{name}.arrow" for name, stored in is_stored.items() if stored]
 
 
 # The tables of nodes and of edges: the fields of `Manifest` with the methods that read them.

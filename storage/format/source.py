@@ -138,7 +138,7 @@ class NodeSource(Protocol):
 
 
 class EdgeSource(Protocol):
-    """Edges of one relation as such a stream."""
+    """Edges of one relation as a stream that can be read any number of times, each time the same."""
 
     @property
     def info(self) -> SourceInfo: ...

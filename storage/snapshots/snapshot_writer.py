@@ -21,7 +21,7 @@ from graphmill.core.errors import ConfigError, ConflictError, FormatError, Graph
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
 from graphmill.storage.filesystem.fsync import link_exclusively, remove_if_empty, sync_file, synced_entry
-from graphmill.storage.filesystem.ingest_scratch import remove_orphans, scratch_directory
+from graphmill.storage.filesystem.ingest_scratch import scratch_directory
 from graphmill.storage.filesystem.outputs import check_output, names_there
 from graphmill.storage.filesystem.urls import is_local, split_url
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest
@@ -142,7 +142,6 @@ def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
     if parent:
         with one_line_errors(str(parent), "make this directory (--scratch)", ConfigError):
             parent.mkdir(parents=True, exist_ok=True)
-    remove_orphans(parent, name)
     with scratch_directory(parent, name) as temporary:
         yield temporary
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from graphmill.core.errors import FormatError
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema, parse_graph_set_manifest
-from graphmill.storage.format.statistics import CountStatistics, GraphSetStatistics, TargetStatistics
+from graphmill.storage.format.statistics import GraphSetStatistics, TargetStatistics
 from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
+from tests.storage.format.test_statistics import spread
 
 INFO = GraphSetInfo(
     "toy", RowSchema(1, "uint8"), RowSchema(1, "uint8"), target_names=("a", "b"), split_names=("train", "valid")
@@ -55,13 +56,6 @@ def written(sizes: list[tuple[int, int]], target: np.ndarray, split: list[int], 
         manifest = write_graphs(f"{folder}/graphs", INFO, batches)
         assert open_graphs(f"{folder}/graphs").manifest == manifest
     return manifest
-
-
-def spread(values: list[int]) -> CountStatistics:
-    bins = [value.bit_length() for value in values]
-    return CountStatistics(
-        len(values), sum(values), min(values), max(values), tuple(bins.count(k) for k in range(max(bins) + 1))
-    )
 
 
 def of_target(values: np.ndarray) -> TargetStatistics:

@@ -11,7 +11,8 @@ import pytest
 
 import graphmill.storage.filesystem.temporary_folder
 from graphmill.core.errors import ConfigError
-from graphmill.storage.filesystem.ingest_scratch import remove_orphans, scratch_directory
+from graphmill.storage.filesystem.ingest_scratch import scratch_directory
+from graphmill.storage.filesystem.temporary_folder import remove_orphans
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -19,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 def test_a_directory_in_use_stays_and_goes_with_its_block(tmp_path: Path) -> None:
     with scratch_directory(tmp_path, "graph") as folder:
         (folder / "work").touch()
-        remove_orphans(tmp_path, "graph")
+        remove_orphans(tmp_path, ".graph.ingest-")
         assert (folder / "work").exists()
     assert os.listdir(tmp_path) == []
 
@@ -41,11 +42,11 @@ def orphan(tmp_path: Path) -> Path:
 
 
 def test_an_orphan_is_removed_by_its_own_name_alone(orphan: Path, tmp_path: Path) -> None:
-    remove_orphans(tmp_path, "other")
-    remove_orphans(tmp_path, "grap.")
+    remove_orphans(tmp_path, ".other.ingest-")
+    remove_orphans(tmp_path, ".grap..ingest-")
     assert orphan.exists()
-    remove_orphans(tmp_path, "graph")
-    assert not orphan.exists()
+    with scratch_directory(tmp_path, "graph"):
+        assert not orphan.exists()
 
 
 def test_what_may_not_be_an_orphan_stays(orphan: Path, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_what_may_not_be_an_orphan_stays(orphan: Path, tmp_path: Path) -> None:
     (tmp_path / ".graph.ingest-00000000").mkdir()  # its owner may be about to lock it
     (tmp_path / ".graph.ingest-notours").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    remove_orphans(tmp_path, "graph")
+    remove_orphans(tmp_path, ".graph.ingest-")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -73,7 +74,7 @@ def test_folders_of_other_users_and_links_stay(orphan: Path, tmp_path: Path) -> 
         others[-1].mkdir()
         (others[-1] / "owner").touch()
         os.chown(others[-1] / "owner", 12345, 12345)
-    remove_orphans(tmp_path, "graph")
+    remove_orphans(tmp_path, ".graph.ingest-")
     assert not orphan.exists()
     assert all(other.exists() for other in others)
 
@@ -84,7 +85,7 @@ def test_a_filesystem_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(graphmill.storage.filesystem.temporary_folder.fcntl, "flock", refuse)
     with scratch_directory(tmp_path, "graph") as folder:
-        remove_orphans(tmp_path, "graph")
+        remove_orphans(tmp_path, ".graph.ingest-")
         assert folder.exists()
     assert os.listdir(tmp_path) == []
 

@@ -122,7 +122,7 @@ def spread(values: list[int]) -> CountStatistics:
 
 
 def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptions) -> GraphStatistics:
-    """By lists, counters and float64."""
+    """The statistics from lists, counters and float64."""
     edges = [(edge.other_end, node) for node, row in rows.items() for edge in row.in_edges]
     out = Counter(u for u, _ in edges)
     in_edges = {node: row.in_edges for node, row in rows.items()}
@@ -417,7 +417,7 @@ def test_histogram_bins_are_powers_of_two() -> None:
 
 
 def paths(value: object, prefix: tuple = ()) -> list[tuple]:
-    """Changes of every number, string and list in a JSON value."""
+    """The paths of all values in a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [prefix, *[path for key, item in inner for path in paths(item, (*prefix, key))]]
 

@@ -278,37 +278,17 @@ UPLOADED_FILES = 6  # three per partition; the manifest is created from its text
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), KeyboardInterrupt()])
 @pytest.mark.parametrize("old_graph", [False, True])
-@pytest.mark.parametrize("nth", [0, 3, UPLOADED_FILES - 1])
+@pytest.mark.parametrize("nth", [0, 3, UPLOADED_FILES - 1, None])
 def test_a_broken_upload_leaves_the_old_graph_or_nothing(
-    nth: int, old_graph: bool, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    nth: int | None, old_graph: bool, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`nth`: the uploaded file; None: the manifest."""
     url = memory_url()
     filesystem, path = fsspec.core.url_to_fs(url)
+    store, pipe_file = type(filesystem), type(filesystem).pipe_file
     if old_graph:
         ingest(random_listed_graph(40, 60, seed=1), url, IngestOptions(num_partitions=3))
     before = everything(filesystem, path) if old_graph else {}
-    with monkeypatch.context() as patch:
-        patch.setattr(type(filesystem), "put_file", failing_at(nth, type(filesystem).put_file, error))
-        with pytest.raises(FormatError if isinstance(error, OSError) else type(error)) as failed:
-            ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2, overwrite=old_graph))
-    if isinstance(error, OSError):
-        assert "cannot write this file: connection reset" in str(failed.value)
-        assert "\n" not in str(failed.value)
-    assert (everything(filesystem, path) if old_graph else {}) == before
-    assert filesystem.exists(path) == old_graph
-
-
-@pytest.mark.parametrize("error", [OSError("connection reset"), KeyboardInterrupt()])
-@pytest.mark.parametrize("old_graph", [False, True])
-def test_a_manifest_that_cannot_be_written_leaves_the_old_graph_or_nothing(
-    old_graph: bool, error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = memory_url()
-    filesystem, path = fsspec.core.url_to_fs(url)
-    if old_graph:
-        ingest(random_listed_graph(40, 60, seed=1), url, IngestOptions(num_partitions=3))
-    before = everything(filesystem, path) if old_graph else {}
-    pipe_file = type(filesystem).pipe_file
 
     def fail_for_the_manifest(self, target: str, *args, **kwargs) -> None:
         if "/manifests/" in target:
@@ -316,9 +296,15 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_graph_or_nothing(
         pipe_file(self, target, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(filesystem), "pipe_file", fail_for_the_manifest)
-        with pytest.raises(FormatError if isinstance(error, OSError) else type(error)):
+        if nth is None:
+            patch.setattr(store, "pipe_file", fail_for_the_manifest)
+        else:
+            patch.setattr(store, "put_file", failing_at(nth, store.put_file, error))
+        with pytest.raises(FormatError if isinstance(error, OSError) else type(error)) as failed:
             ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2, overwrite=old_graph))
+    if isinstance(error, OSError):
+        assert "cannot write this file: connection reset" in str(failed.value)
+        assert "\n" not in str(failed.value)
     assert (everything(filesystem, path) if old_graph else {}) == before
     assert filesystem.exists(path) == old_graph
 
@@ -561,6 +547,7 @@ def test_a_feature_too_large_for_float16_is_refused(tmp_path: Path) -> None:
 
 REFUSED_OPTIONS = {
     "no partition": ({"num_partitions": 0}, "num_partitions: expected 1 to 10000, got 0; set num_partitions"),
+    "too many partitions": ({"num_partitions": 100_001}, "expected 1 to 10000, got 100001"),
     "more partitions than nodes": ({"num_partitions": 21}, "at most one partition per node (20), got 21"),
     "unknown partitioner": ({"partitioner": "spectral"}, "got 'spectral'; set partitioner"),
     "no class": ({"num_classes": 0}, "num_classes: expected at least 1, got 0; set num_classes"),
@@ -576,11 +563,6 @@ def test_an_option_that_cannot_work_is_refused_in_one_line(name: str, tmp_path: 
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert os.listdir(tmp_path) == []
-
-
-def _a_graph(folder: Path) -> str:
-    ingest(SMALL, str(folder / "graph"))
-    return str(folder / "graph")
 
 
 def _a_file(folder: Path) -> str:
@@ -599,7 +581,6 @@ def _below_a_file(folder: Path) -> str:
 
 
 REFUSED_PLACES = {
-    "a graph": (_a_graph, False, "expected nothing there, found a graph; pass --overwrite to publish a new"),
     "a file": (_a_file, True, "expected a graph or nothing there, found a file"),
     "other files": (
         _other_files,

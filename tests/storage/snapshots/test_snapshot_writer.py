@@ -467,8 +467,3 @@ def fill(url: str) -> None:
         ingest(SyntheticGraph(SyntheticOptions(num_nodes=50_000, mean_degree=2, feature_dim=64)), url, NEW)
     except FormatError as error:
         print(error)
-
-
-def test_too_many_partitions_are_refused_before_anything_is_made(tmp_path):
-    with pytest.raises(ConfigError, match=r"expected 1 to 10000, got 100001"):
-        IngestOptions(num_partitions=100_001)
