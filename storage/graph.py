@@ -83,8 +83,9 @@ class SourceIds:
             parts.append(ids.take(pa.array(row[known])))
             done += len(known)
         if len(place) and place.min() < 0:
+            kind = "graph" if isinstance(self.stored, StoredGraphs) else "node"
             unknown = int(original_id[np.argmin(place)])
-            raise FormatError(f"{self.stored.url}: expected the permanent id of a node, got {unknown}")
+            raise FormatError(f"{self.stored.url}: expected the permanent id of a {kind}, got {unknown}")
         return pa.concat_arrays(parts).take(pa.array(place))
 
     @cached_property
@@ -104,7 +105,7 @@ class GraphSnapshot:
     manifest: Manifest
     filesystem: fsspec.AbstractFileSystem
     path: str
-    by_range: bool = False  # features stay on the store: a partition has `feature_on_store` in place of `feature`
+    by_range: bool = False  # features stay on the store: a partition has `feature_on_store` instead of `feature`
 
     @property
     def num_partitions(self) -> int:
@@ -119,13 +120,13 @@ class GraphSnapshot:
         return tuple(self.manifest.edge_types)
 
     def nodes(self, node_type: str) -> "StoredGraph":
-        """The nodes of a type, as a graph without edges. Raises ConfigError if the graph has no such type."""
+        """The graph of a type's nodes; in a typed graph it has no edges. Raises ConfigError if there is no such type."""
         if node_type not in self.node_types:
             raise ConfigError(f"{self.url}: expected a type, one of {', '.join(self.node_types)}, got {node_type!r}")
         return self.part(node_type)
 
     def relation(self, relation: Relation) -> "StoredGraph":
-        """A relation, as a graph over its target type. Raises ConfigError if the graph has no such relation."""
+        """The graph of a relation, over its target type. Raises ConfigError if there is no such relation."""
         return self.part(str(relation))
 
     def part(self, name: str) -> "StoredGraph":

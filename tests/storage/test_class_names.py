@@ -1,16 +1,17 @@
-"""Names of classes: stored in the manifest of a graph, of a typed graph and of a set, read back, and refused where they do not fit."""
+"""Names of classes, and ids of graphs in their source: stored in the manifest of a graph, of a typed graph and of a set, read back, and refused where they do not fit."""
 
 import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from graphmill.core.errors import DataError, FormatError
 from graphmill.storage.format.graph_set_manifest import parse_graph_set_manifest
 from graphmill.storage.format.manifest import parse_manifest
 from graphmill.storage.format.source import Relation, TypedSource
-from graphmill.storage.graph import open_graph
+from graphmill.storage.graph import open_graph, source_ids
 from graphmill.storage.graph_sets.graph_set import open_graphs, shard_batch
 from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo, write_graphs
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
@@ -77,6 +78,25 @@ def test_a_type_of_nodes_has_names(tmp_path):
 def test_a_set_has_names(facts, tmp_path):
     assert open_graphs(_write_set(tmp_path / "set", class_names=NAMES, **facts)).class_names == NAMES
     assert "class_names" not in open_graphs(_write_set(tmp_path / "none", **facts)).manifest.to_json()
+
+
+@pytest.mark.parametrize("ids", [pa.array(["c", "a", "b"], pa.large_string()), pa.array([30, 10, 20]), None])
+def test_graphs_of_a_set_are_found_by_their_ids_in_the_source(ids, tmp_path):
+    ones = np.ones(1, np.int64)
+    one = PackedGraphs(ones, 0 * ones, np.empty((2, 0), np.int32), None, None, None)
+    shards = [
+        shard_batch(one, "uint16", original_id=row * ones, ids=None if ids is None else ids[place : place + 1])
+        for place, row in enumerate((0, 4, 7))
+    ]
+    kind = None if ids is None else "string" if pa.types.is_large_string(ids.type) else "number"
+    write_graphs(str(tmp_path / "set"), GraphSetInfo("three", id_kind=kind), shards)
+    found = source_ids(open_graphs(str(tmp_path / "set")))
+    if ids is None:
+        assert found is None
+        return
+    assert found.of(np.array([7, 0, 7])).to_pylist() == ids.take(pa.array([2, 0, 2])).to_pylist()
+    with pytest.raises(FormatError, match="expected the permanent id of a graph, got 5"):
+        found.of(np.array([0, 5]))
 
 
 @pytest.mark.parametrize(
