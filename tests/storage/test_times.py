@@ -42,9 +42,8 @@ def in_edges(graph: StoredGraph, node: int) -> list[tuple[int, int]]:
 def check(source: GraphSource, folder: Path) -> None:
     graph = stored(source, folder)
     assert (graph.manifest.has_edge_time, graph.manifest.has_node_time) == (True, False)
-    assert json.loads(graph.manifest.to_json())["requires"] == [
-        "times"
-    ]  # readers that do not know times refuse the graph
+    # Readers that do not know times refuse the graph.
+    assert json.loads(graph.manifest.to_json())["requires"] == ["times"]
     assert in_edges(graph, 2) == [(5, 1), (7, 0), (2**53 + 1, 0)]
 
 

@@ -94,8 +94,8 @@ def test_a_typed_graph_has_the_rows_of_the_plain_graph_of_all_its_nodes_and_edge
         ingest(graph, url, IngestOptions(num_partitions=partitions))
         encoded, _ = encode(open_graph(url), options)
         assert encode(open_graph(url), options) == (encoded, False)
-        types = [encoded.nodes(each) for each in sizes] if isinstance(encoded, TypedGraph) else [encoded]
-        found.append(np.concatenate([rows_by_id(each, options.name) for each in types]).tobytes())
+        rows = [rows_by_id(encoded.nodes(each), options.name) for each in encoded.node_types]
+        found.append(np.concatenate(rows).tobytes())
     assert found[0] == found[1] == found[2]
     assert set(encoded.nodes("paper").manifest.encodings) == {options.name}
     assert not encoded.relation(next(iter(ends))).manifest.encodings
