@@ -32,9 +32,8 @@ class Partition:
     start: int
     stop: int
     indptr: np.ndarray  # int64 [n + 1]
-    indices: (
-        np.ndarray
-    )  # int32/int64 [m], source ids; each list ascends in original id or, if edges have times, in (time, original id)
+    # int32/int64 [m], source ids; each list ascends in original id or, if edges have times, in (time, original id)
+    indices: np.ndarray
     original_id: np.ndarray  # int64 [n], ascending
     # The same for out-edges: lists of destinations. The arrays above if the graph is symmetric, None if not stored.
     out_indptr: np.ndarray | None = None

@@ -30,9 +30,8 @@ from graphmill.storage.filesystem.outputs import check_output, names_there, remo
 from graphmill.storage.filesystem.urls import split_url
 
 SETTINGS, SUMMARY, PIECES, DATA, SOURCE = "_settings.json", "_summary.json", "_pieces", "_data", "_source.json"
-_PIECE = re.compile(
-    r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}"
-)  # whole, or what a killed write leaves
+# Complete pieces, and files that a killed write leaves.
+_PIECE = re.compile(r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)

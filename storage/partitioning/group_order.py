@@ -44,9 +44,8 @@ def even_ranges(size: np.ndarray, num_ranges: int) -> np.ndarray:
     after = np.clip(np.searchsorted(ends, even), 1, len(size))
     bounds = after - (even - ends[after - 1] <= ends[after] - even)
     number = np.arange(num_ranges + 1)
-    bounds = (
-        np.maximum.accumulate(np.maximum(bounds, number) - number) + number
-    )  # each at least one more than the previous
+    # Each is at least one more than the previous.
+    bounds = np.maximum.accumulate(np.maximum(bounds, number) - number) + number
     return np.minimum(bounds, len(size) - num_ranges + number)
 
 

@@ -43,9 +43,7 @@ _DEADLINE_S, _TRY_S = 120.0, 60.0  # for a chunk, which takes 34 s at 1 Mb/s
 class CopiedPartition:
     """A partition with all its files on this host."""
 
-    verified: frozenset[
-        str
-    ]  # all its files, by their paths below the graph's: they hold the bytes that the manifest names
+    verified: frozenset[str]  # paths of all its files, below the graph's: their bytes fit the manifest
     num_bytes: int  # read from the origin by this call
 
 

@@ -483,9 +483,8 @@ def test_counts_that_do_not_add_up(stored: Path) -> None:
     reseal(stored, num_edges=161, statistics=None)
     assert "expected 161 edges in all topology.arrow, found 160" in refusal(stored, verify=True)
     reseal(stored, num_edges=160)
-    rewrite(
-        stored, "out_topology", topology(lambda indptr: np.maximum(indptr, 1))
-    )  # Arrow drops values before the first offset
+    # Arrow drops values before the first offset.
+    rewrite(stored, "out_topology", topology(lambda indptr: np.maximum(indptr, 1)))
     assert "expected 160 edges in all out_topology.arrow, found 159" in refusal(stored, verify=True)
 
 
