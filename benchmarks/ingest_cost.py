@@ -1,4 +1,4 @@
-"""Estimates what an ingestion will need: disk, bytes written and read, memory; a pure function of counts.
+"""Estimates the disk, the written bytes and the memory of an ingestion, as a pure function of counts.
 
 An external sort writes its records once, reads them once and writes the result. Features, and the lists of partitions larger than half the
 budget, also pass through scratch files.
@@ -20,11 +20,11 @@ class IngestCost:
     spilled: int
     """Records of edges in buckets on scratch."""
     spooled: int
-    """What passes through scratch once more: features twice, and sorted lists that exceed memory."""
+    """Further bytes on scratch: features twice, and sorted lists that exceed memory."""
     graph: int
     """The stored graph."""
     peak_disk: int
-    """The most that lies on disk at once, scratch and graph together."""
+    """The most bytes on disk at once, scratch and graph together."""
     memory: int
     """Resident memory of the process, without pages of mapped files."""
 
@@ -34,14 +34,14 @@ class IngestCost:
 
 
 def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
-    """The cost of ingesting a source of which no more than `info` is known; an unknown number of edges counts as 16 per node."""
+    """The cost of ingesting a source by its `info`; an unknown number of edges counts as 16 per node."""
     num_nodes, num_partitions = info.num_nodes, options.num_partitions
     add_reverse = info.undirected_once if options.undirected is None else options.undirected
     num_edges = (info.num_edges or 16 * num_nodes) * (2 if add_reverse else 1)
     with_out_edges = options.out_edges and not (add_reverse or info.symmetric)
     index_bytes = 4 if num_nodes < 2**31 else 8
     extra_bytes = 8 * options.edge_ids + 4 * info.has_edge_weight + 8 * (info.has_edge_time or info.has_node_time)
-    feature_bytes = 4 * info.edge_feature_dim  # beside the in-edges alone
+    feature_bytes = 4 * info.edge_feature_dim  # with the in-edges only
     lists = 2 if with_out_edges else 1
     list_bytes = num_edges * (lists * (index_bytes + extra_bytes) + feature_bytes)
     spilled = num_edges * (lists * (2 * index_bytes + extra_bytes) + feature_bytes)
