@@ -237,7 +237,7 @@ class EdgeIngestion:
 
     def _write_lists(self, name: str, buckets: EdgeBuckets, measure: EdgeMeasure | None) -> None:
         with self._sorted_lists(buckets, measure) as sorted_lists:
-            for partition, (_, lists) in enumerate(sorted_lists):
+            for partition, lists in sorted_lists:
                 directory = self.writer.files / partition_dir(partition) / self.folder
                 directory.mkdir(parents=True, exist_ok=True)
                 num_owned, most = self.targets.num_owned(partition), buckets.num_spilled(partition)
