@@ -57,7 +57,7 @@ class IngestOptions:
     """random and range: equal shares without a look at edges; ldg: streaming greedy, fewer cut edges; metis: fewest cut edges, holds the graph in memory."""
     groups: Count | None = None
     """Number of locality groups that ldg and metis find: partitions are ranges of groups, and training roots may be drawn by groups. None: 16 for each
-    partition, at least 64; in a small graph and in a typed graph the partitions are the groups."""
+    partition, at least 64; a small graph has one for each partition; a typed graph and a graph of one partition have none."""
     seed: int = 0
     """Seed of the partitioner; a synthetic graph has another seed."""
     undirected: bool | None = None
