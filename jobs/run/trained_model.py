@@ -66,7 +66,7 @@ class TrainedModel(nn.Module):
         node_id         int64 [n], permanent ids: they decide GECO's order of nodes and the rows of trained embeddings; none: 0, 1, …
         encodings       rows [n, k] by the names of stored encodings; none: computed from the edges
 
-    For a typed graph all arguments are dictionaries, as in PyG: of nodes by type, of edges by (source type, name, target type).
+    For a typed graph all are dictionaries, as in PyG: of nodes by type, of edges by (source type, name, target type) or "source--name--target".
 
     A call returns a row for each node, or for each graph: logits of classes and labels; numbers in the targets' own units, float64. For a run on links it
     returns the states that the decoder compares or, with `pairs` int64 [2, m] of rows, the scores of these pairs (with `relation` int64 [m] in a
@@ -155,19 +155,24 @@ class TrainedModel(nn.Module):
     def export(self, x: Any, edge_index: Any = None, **columns: Any) -> "ExportedProgram":
         """`torch.export` of a call with such tensors: the program takes the same arguments, of the same sizes.
 
-        That is as many nodes, edges and graphs, and no graph larger than the largest here. If the run reads stored encodings, the program also takes
-        `encodings`, as `model.batch(x, edge_index).encodings` has them.
+        It takes as many nodes, edges and graphs, and no graph larger than the largest here.
+        Dictionaries by relation have the names "source--name--target" as keys in the program's arguments, since saved programs have no tuples as keys.
+        The program of a run that reads stored encodings also takes `encodings`, as `model.batch(x, edge_index).encodings` has them.
+        Raises ConfigError for a run with trained embeddings.
         """
         x, edge_index, columns = self._tensors(x, edge_index, columns)
-        if isinstance(x, Mapping) or (self.run is not None and self._table_width):
+        if self._table_width:
             raise ConfigError(
-                'export: expected a run on plain graphs without embeddings={"width": …}, got another; export another run'
+                'export: expected a run without embeddings={"width": …}, got one with it; export another run'
             )
         batch = self.batch(x, edge_index, **columns)  # checks the values here: a trace reads none
         fixed = copy.deepcopy(self)
         if isinstance(batch, PackedBatch):
             nodes, edges = batch.node_ptr.diff(), batch.edge_ptr.diff()
             fixed._sizes = batch.num_graphs, int(nodes.max()), int(edges.max())
+        elif isinstance(batch, TypedBatch):
+            edge_index = _by_name(edge_index)
+            columns |= {name: _by_name(columns[name]) for name in ("edge_attr", "edge_weight") if columns.get(name)}
         else:
             fixed._sizes = 1, batch.num_nodes, batch.num_edges
             if batch.encoding is not None:
@@ -372,15 +377,17 @@ class TrainedModel(nn.Module):
                 f"x: expected a stored graph or a batch, which have the encoding {self._encoding.name}, got tensors"
             )
         dims, relations = dict(self.inputs.node_dims), list(map(Relation._make, self.inputs.relations))
+        edge_index = _by_relation(edge_index)
         lacking = sorted(dims.keys() - x.keys()) or sorted(map(str, set(relations) - edge_index.keys()))
         if lacking:
             raise ConfigError(
                 f"x, edge_index: expected every type and relation of the run's graph, got none of {lacking[0]}"
             )
-        by_part = {name: columns.get(name) or {} for name in ("node_id", "edge_attr", "edge_weight")}
+        node_id = columns.get("node_id") or {}
+        edge_attr, edge_weight = (_by_relation(columns.get(name) or {}) for name in ("edge_attr", "edge_weight"))
         nodes = {
             name: TypedNodes(
-                node_id=by_part["node_id"].get(name, torch.arange(len(rows), device=rows.device)),
+                node_id=node_id.get(name, torch.arange(len(rows), device=rows.device)),
                 hop=torch.zeros(len(rows), dtype=torch.int16, device=rows.device),
                 x=rows.float() if rows.dim() == 2 and rows.shape[1] else None,
             )
@@ -390,7 +397,7 @@ class TrainedModel(nn.Module):
         for relation in relations:
             source, destination = edge_index[relation].long()
             order = torch.argsort(destination * max(len(nodes[relation.source]), 1) + source, stable=True)
-            attr, weight = (by_part[name].get(relation) for name in ("edge_attr", "edge_weight"))
+            attr, weight = edge_attr.get(relation), edge_weight.get(relation)
             edges[relation] = TypedEdges(
                 indptr=_starts(destination[order], len(nodes[relation.target])),
                 indices=source[order].int(),
@@ -400,6 +407,14 @@ class TrainedModel(nn.Module):
         root_type = str(self.trained.config.node_type)
         roots = torch.arange(len(nodes[root_type]), device=x[root_type].device)
         return TypedBatch(0, 0, 1, root_type, roots, nodes, edges)
+
+
+def _by_relation(tensors: Mapping[Any, Tensor]) -> dict[Relation, Tensor]:
+    return {Relation.of(relation): tensor for relation, tensor in tensors.items()}
+
+
+def _by_name(tensors: Mapping[Any, Tensor]) -> dict[str, Tensor]:
+    return {str(relation): tensor for relation, tensor in _by_relation(tensors).items()}
 
 
 def _starts(sorted_E: Tensor, count: int) -> Tensor:

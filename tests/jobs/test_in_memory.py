@@ -153,15 +153,44 @@ def test_a_set_of_graphs_and_a_class_whose_options_are_said() -> None:
     assert gm.predict(run).num_rows == 40
 
 
+def typed_data() -> HeteroData:
+    made = HeteroData()
+    made["a"].x = torch.rand(30, 2)
+    made["b"].x, made["b"].y = torch.rand(NODES, 2) + Y[:, None], Y
+    made["b"].train_mask, made["b"].val_mask, made["b"].test_mask = (code == PART for code in range(3))
+    made["a", "of", "b"].edge_index = torch.stack([torch.arange(NODES) % 30, torch.arange(NODES)])
+    return made
+
+
 def test_types_and_a_module_of_mappings() -> None:
-    hetero = HeteroData()
-    hetero["a"].x = torch.rand(30, 2)
-    hetero["b"].x, hetero["b"].y = torch.rand(NODES, 2) + Y[:, None], Y
-    hetero["b"].train_mask, hetero["b"].val_mask, hetero["b"].test_mask = (code == PART for code in range(3))
-    hetero["a", "of", "b"].edge_index = torch.stack([torch.arange(NODES) % 30, torch.arange(NODES)])
     sampler = {"name": "neighbor", "fanouts": [5]}
-    run = gm.train(hetero, model=OfTypes(), sampler=sampler, fit={"epochs": 2}, workers=1)
+    run = gm.train(typed_data(), model=OfTypes(), sampler=sampler, fit={"epochs": 2}, workers=1)
     assert gm.predict(run).num_rows == NODES
+
+
+@pytest.mark.parametrize("model", ["rsage", "gat", Net, OfTypes], ids=lambda model: getattr(model, "__name__", model))
+def test_a_saved_program_of_a_typed_graph_computes_the_same(model, tmp_path: Path) -> None:
+    """The relational layers before `gat` read weights and features of edges; a module over `x` and `edge_index` reads the states of these layers."""
+    hetero, relation, words = typed_data(), ("a", "of", "b"), []
+    own = OfTypes() if model is OfTypes else Net(128, 2) if model is Net else model
+    if isinstance(model, str):
+        hetero[relation].edge_weight, hetero[relation].edge_attr = torch.rand(NODES) + 0.5, torch.rand(NODES, 2)
+        words = ["--data.edge_features", "yes"]
+    run = gm.train(hetero, *words, model=own, fit={"epochs": 1}, workers=1)
+    trained = run.model()
+    program = trained.export(hetero)
+    torch.export.save(program, tmp_path / "model.pt2")
+    source, destination = hetero[relation].edge_index
+    edge_index = torch.stack([source.flip(0), destination.roll(7)])
+    x = {name: rows.flip(0) for name, rows in hetero.x_dict.items()}
+    columns = {name: {relation: hetero[relation][name].flip(0)} for name in ("edge_weight", "edge_attr") if words}
+    named = {name: {"a--of--b": values[relation]} for name, values in columns.items()}
+    expected = trained(x, {relation: edge_index}, **columns)
+    assert torch.equal(trained(x, {"a--of--b": edge_index}, **named), expected)
+    for exported in (program, torch.export.load(tmp_path / "model.pt2")):
+        rows = exported.module()(x, {"a--of--b": edge_index}, **named)
+        torch.testing.assert_close(rows, expected, rtol=0, atol=1e-6)
+    assert not torch.allclose(expected, trained(hetero))
 
 
 def test_the_task_is_that_of_the_labels_where_only_options_of_it_are_said() -> None:
