@@ -1,4 +1,4 @@
-"""Networks as plain `nn.Module`s, and their options. The public names load when they are first used. Imports: torch; of ours the checks of options alone (`graphmill.core.option_checks`)."""
+"""Networks as plain `nn.Module`s, and their options. A public name loads at its first use. Imports: torch, and of Graphmill `core` alone."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Formulas for a training step over workers: bytes sent by a worker, and memory of a worker.
 
-They are GECO's. GCN, GraphSAGE and GAT are counted as a GECO of local layers alone, which they are; layers of a typed graph as GraphSAGE's over features as
+The formulas are GECO's. GCN, GraphSAGE and GAT count as a GECO of local layers alone; layers of a typed graph count as GraphSAGE's over features as
 wide as the widest type's. N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
 """
 
@@ -16,7 +16,7 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.relational.options import RelationalConfig
 
 ParallelConfig = GECOConfig | MessagePassingConfig | RelationalConfig
-"""Of the models that are trained with their graph spread over workers."""
+"""Configs of the models that can train with their graph spread over workers."""
 
 
 def as_geco(config: ParallelConfig) -> GECOConfig:
@@ -48,9 +48,9 @@ def sent_bytes(
 ) -> dict[str, int]:
     """Bytes that a worker sends to its peers in one forward and backward pass, by kind, the sum of gradients included.
 
-    L is the number of global layers. sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W²; halo: the channels that all
-    layers propagate (L · h · D of the paper's) a row, there and back, where of a symmetric graph the rows that are sent are the same both ways, but for GAT. With `recompute` the way there is
-    gone twice. sums: of batch norms, likewise.
+    sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W², for L global layers.
+    halo: the channels that all layers propagate (the paper's: L · h · D) for each row, forward and back; on a symmetric graph the same
+    rows are sent both ways, but for GAT. sums: of batch norms. With `recompute` the forward exchanges happen twice.
     """
     config = as_geco(config)
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]
@@ -72,8 +72,8 @@ def sent_bytes(
 
 
 def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) -> int:
-    """Batch norm's mean and variance over all rows: sums of the blocks of rows here, and back the gradient of each, summed by a ring. The
-    paper's layer has two norms, a local one has one."""
+    """Bytes of batch norm's mean and variance over all rows: sums of the blocks of rows here, and back the gradient of each, summed by a ring.
+    The paper's layer has two norms, a local layer one."""
     if config.local.norm != "batch":
         return 0
     num_norms = config.num_layers * (2 if config.local.is_paper else 1)
@@ -83,7 +83,7 @@ def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) 
 
 
 def _halo_channels(config: GECOConfig) -> tuple[int, int]:
-    """Channels of a row that one forward pass sends: for sums ÂX, and for attention over edges."""
+    """Channels of a row that one forward pass sends: (for sums ÂX, for attention over edges)."""
     local, width = config.local, config.width
     lcb = config.hops * width
     layer = {"lcb": lcb, "appnp": local.steps * width}.get(local.block, width)
@@ -111,12 +111,12 @@ def training_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_w
     passing = 3 * (k + 1) + 3
     count = config.num_layers + (config.local.top_layers if config.local.join == "top" else 0)
     if _is_local(config):
-        # The layer's input, those of its norm and ReLU, the mask of dropout; of GAT also W h and the sums before and after the division.
+        # Inputs of the layer, its norm and its ReLU, and the mask of dropout; for GAT also W h and the sums before and after the division.
         kept, passing = 4 + (3 if config.local.block == "gat" else 0), 4
     layers = count + kept if config.recompute else count * kept
     at_once = 1 if config.recompute else config.num_layers
     attention = 2 * _attention_bytes(config, num_nodes, num_edges, num_workers) * at_once  # as many again at the peak
-    # Of the parameters: weights, gradients, two moments, best weights, the exchange.
+    # Six copies of the parameters: weights, gradients, two moments, best weights, the exchange.
     return attention + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
 
 
@@ -126,7 +126,7 @@ def _is_local(config: GECOConfig) -> bool:
 
 
 def _attention_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
-    """Of a layer of GAT: logits, their LeakyReLU and the weights of each head for every edge, and of several workers the halo's rows."""
+    """Bytes of a GAT layer: logits, their LeakyReLU and the weights of each head for every edge, and with several workers the halo's rows."""
     if config.local.block != "gat":
         return 0
     halo = 4 * config.width * num_nodes * (num_workers > 1)
@@ -134,11 +134,11 @@ def _attention_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_wor
 
 
 def inference_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
-    """The same for a forward pass without gradients, which keeps nothing of a layer that is done."""
+    """`training_bytes` for a forward pass without gradients, which keeps nothing of a finished layer."""
     config = as_geco(config)
     # [X, ÂX, …]; gates and V as rows, as they are sent and received, and as sequences; the layer's input and output, and the layers' sum.
     passing = (config.hops + 1) + (3 + (num_workers > 1)) * (config.order + 1) + 6
-    if _is_local(config):  # the layer's input and output, the convolution's result, its residual; of GAT also W h
+    if _is_local(config):  # the layer's input and output, the convolution's result, its residual; for GAT also W h
         passing = 6
     attention = _attention_bytes(config, num_nodes, num_edges, num_workers)
     return attention + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * passing, 2)
@@ -147,12 +147,12 @@ def inference_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_
 def _shard_bytes(
     config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int, row_numbers: int, copies: int
 ) -> int:
-    """`row_numbers`: float32 numbers of each row of the shard, beside its input; `copies`: of the parameters."""
+    """`row_numbers`: float32 numbers for each row of the shard, in addition to its input; `copies` of the parameters."""
     d, k = config.width, config.order
     rows = -(-num_nodes // num_workers)
     numbers = row_numbers + 4 * (config.in_dim + config.encoding_dim)
-    # Whatever the number of workers: the order and its inverse while it is sorted, ids, the filters' features and their gradient, and
-    # rows of a halo that may be everyone's.
+    # For all N nodes on every worker: the order and its inverse during the sort, ids, the filters' features and their gradient, and
+    # rows of a halo that may be the whole graph.
     replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)
     parameters = copies * 4 * num_parameters(config)
     if _is_local(config):
@@ -164,6 +164,6 @@ def _shard_bytes(
 
 @cache
 def num_parameters(config: GECOConfig) -> int:
-    """Of `GECO(config)`, built without memory."""
+    """Number of parameters of `GECO(config)`, built without memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in GECO(config).parameters())

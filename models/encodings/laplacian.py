@@ -5,10 +5,9 @@
 A is the symmetrised adjacency (an edge in either direction counts once, self-loops as given). With the clipping, an isolated
 node has eigenvalue 1, not 0.
 
-Eigenvectors are an arbitrary choice: each has an arbitrary sign, and those of a repeated eigenvalue (a disconnected graph's
-zeros, twin atoms of a molecule) span a space with no preferred basis. The sign here is such that the largest entry is
-positive (the first one among near-equals); the basis of a repeated eigenvalue is the solver's, and may change with padding,
-device and precision. Models should see random signs in training.
+The sign of an eigenvector is arbitrary, and so is the basis of a repeated eigenvalue (a disconnected graph's zeros, twin atoms of a
+molecule). Here the largest entry is positive (the first of near-equal ones). The solver chooses the basis, which may change with
+padding, device and precision. Models should see random signs in training.
 
 Legend: B graphs, n nodes, N places of the padded view, k eigenvectors.
 """

@@ -3,8 +3,8 @@
     M = D⁻¹A,  D the out-degrees, the row of a node without out-edges zero;  P_ij = [I, M, M², …]_ij
 
 P_ij belongs to the walk that starts in i and ends in j: for attention, query i's view of key j (arXiv:2305.17589, section 3.1;
-GRIT's code stored the transpose until December 2024: transpose the result for it). Parallel edges count once, or where edges have
-weights add up, and A is of these; self-loops count as given. Padding has zeros in every channel, the identity's included.
+GRIT's code stored the transpose until December 2024: transpose the result for it). Parallel edges count once. With edge weights, A holds
+the weights, and parallel edges add up. Self-loops count as given. Padding has zeros in every channel, the identity's included.
 
 Powers are dense batched products by doubling, [M¹ … Mᵃ] Mᵃ = [Mᵃ⁺¹ … M²ᵃ]: ⌈log₂ K⌉ calls, O(K n³) work, always in the
 asked precision, since a walk's zeros carry the shortest-path distance and bf16 autocast would blur the rest.
@@ -82,7 +82,7 @@ def random_walk_diagonal(
 ) -> Tensor:
     """[n, steps]: the return probabilities [M, M², …, M^steps]_ii, steps ≥ 1 (RWSE; arXiv:2110.07875).
 
-    `reverse` appends those of walks over reversed edges, [n, 2·steps]: other numbers where edges have directions.
+    `reverse` appends the return probabilities over reversed edges, [n, 2·steps], which differ in directed graphs.
     The diagonal of M^(h+t) is Σ_j (M^h)_ij (Mᵗ)_ji, so half the powers suffice.
     """
     half, ways = (steps + 1) // 2, []
@@ -110,7 +110,7 @@ def _powers(matrix_BNN: Tensor, count: int) -> list[Tensor]:
 
 
 def spe(p: Tensor, num_scales: int) -> Tensor:
-    """[…, C] → […, C·(1 + 2S)], the codes of one channel beside each other: tells apart probabilities that a linear map sees as the same. Differentiable.
+    """[…, C] → […, C·(1 + 2S)], the codes of a channel next to each other. Separates probabilities that are too close for a linear map. Differentiable.
 
         p → [p, sin(2⁰πp), cos(2⁰πp), …, sin(2^(S-1)πp), cos(2^(S-1)πp)]      per channel
 

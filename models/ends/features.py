@@ -10,15 +10,15 @@ from graphmill.models.options.features import Features
 from graphmill.models.primitives.dropout import Dropout, MaskRows
 from graphmill.models.primitives.segments import is_readable
 
-# PyTorch says so once a process; what is used of it is tested here.
+# PyTorch warns once a process; our tests cover the operations in use.
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 
 
 class FeatureEncoder(nn.Module):
     """Σ_f Emb_f(column f), or a Linear; rows [n, F] → [n, width]. Raises ValueError on ids outside the vocabulary (CPU).
 
-    Tables of several columns begin as OGB's AtomEncoder and BondEncoder, Xavier uniform each, and that of a single column as GraphGym's
-    TypeDict encoder, N(0, 1): what the released GRIT and GraphGPS train with. TokenGT and PPGT have initial values of their own.
+    Initial values as in the released GRIT and GraphGPS: each of several tables Xavier uniform (OGB's AtomEncoder and BondEncoder), a single
+    table N(0, 1) (GraphGym's TypeDict encoder). TokenGT and PPGT set their own.
     """
 
     def __init__(self, features: Features, width: int) -> None:
@@ -54,8 +54,8 @@ class FeatureEncoder(nn.Module):
 class NodeInput(nn.Module):
     """Numeric node features as a model's first layer takes them: rows scaled (a row of zeros stays), then dropout; categories pass.
 
-    Where few numbers are not 0 (bags of words) and linear maps alone read them, what comes out is a CSR matrix, whose products cost a
-    tenth. It holds the same numbers, with the same dropout; sums over a row may round differently.
+    Sparse rows (bags of words) that only linear maps read come out as a CSR matrix, whose products cost a tenth. Numbers and dropout are
+    the same; sums over a row may round differently.
     """
 
     def __init__(self, dropout: float, scale_rows: bool, *, linear: bool) -> None:
@@ -85,11 +85,11 @@ class NodeInput(nn.Module):
         return torch.sparse_csr_tensor(start_n, column_Z, value_Z, x_nF.shape, check_invariants=False)
 
 
-_LEAST_COLUMNS, _MOST_DENSE = 64, 1 / 16  # of rows whose CSR form is worth being made
+_LEAST_COLUMNS, _MOST_DENSE = 64, 1 / 16  # narrower or denser rows are not worth the conversion to CSR
 
 
 def pays_as_csr(x_nF: Tensor) -> bool:
-    """Whether products with these rows cost less in CSR form; on CPUs with MKL, in single or double precision. Of many rows some thousand are looked at."""
+    """Whether products with these rows cost less in CSR form, on CPUs with MKL in single or double precision. Looks at about a thousand rows."""
     some_mF = x_nF[:: max(1, len(x_nF) // 1024)]
     return (
         is_readable(x_nF)
@@ -105,7 +105,7 @@ def pays_as_csr(x_nF: Tensor) -> bool:
 def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
     """Returns the rows as int64. Raises ValueError on an id outside its column's vocabulary.
 
-    On a GPU naming the id would mean waiting for the device, so the device itself checks: it ends the process with an assertion.
+    Naming the id on a GPU would wait for the device, so the device itself checks: it ends the process with an assertion.
     """
     rows_nF = rows_nF.long()
     if not rows_nF.numel():

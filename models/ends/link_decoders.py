@@ -5,7 +5,7 @@
     transe    b − ‖z_u + r − z_v‖₂            Bordes et al., NeurIPS 2013; b, which is learnt, makes it a logit
     mlp       MLP(z_u ∘ r ∘ z_v)              `LinkPredictor` of OGB's examples: Linear, ReLU, dropout, …, Linear; r in knowledge graphs alone
 
-r is the vector of the link's relation: learnt, and one for all links where they have no relations.
+r is the learnt vector of the link's relation; links without relations share one vector.
 
 Legend: B links, N nodes, D width, R relations (0: links have none), … any axes; `relation` int64, one for each u, or None.
 """
@@ -33,7 +33,7 @@ class Relations(nn.Module):
     """A vector for each relation, [R, D], or one for all, [D]."""
 
     def __init__(self, num_relations: int, width: int, mean: float) -> None:
-        """Vectors begin as `mean`; those of several differ by N(0, 1 / 4)."""
+        """A single vector starts at `mean`; vectors of relations start at N(mean, 1 / 4)."""
         super().__init__()
         first = torch.full((num_relations, width) if num_relations else (width,), mean)
         self.vectors = nn.Parameter(first + 0.5 * torch.randn(first.shape) if num_relations else first)
@@ -75,7 +75,7 @@ class TransE(nn.Module):
 
 
 class ProductMLP(nn.Module):
-    """MLP(z_u ∘ z_v), of several relations MLP(z_u ∘ r ∘ z_v)."""
+    """MLP(z_u ∘ z_v), or with relations MLP(z_u ∘ r ∘ z_v)."""
 
     def __init__(self, width: int, num_layers: int, dropout: float, num_relations: int = 0) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """GECO over many graphs in a batch, alone or in attention's place in the GPS hybrid (arXiv 2406.12059; models/geco/network.py).
 
-Every graph has its own circular convolution, exactly of its own length N_b and with the filter of that length, so a graph's
+Every graph is convolved at exactly its own length N_b, with the filter of that length, so a graph's
 result does not depend on its batch-mates. In the padded batch the filter of graph b is laid out on both sides of zero,
 g_b[τ] = f_b[τ mod N_b] for |τ| < N, and one transform of length L ≥ 2N - 1 convolves it with the zero-padded signal:
 
@@ -8,8 +8,8 @@ g_b[τ] = f_b[τ mod N_b] for |τ| < N, and one transform of length L ≥ 2N - 1
 
 Nothing wraps around L. A single graph needs no padding and is transformed at its own length N.
 
-The order π of a graph's nodes is a pure function of the seed and of permanent ids, where the batch has them; else of the
-place in the graph and the graph's size, one random order for each size. The model is not permutation-equivariant.
+The order π of a graph's nodes is a pure function of the seed and the permanent ids. In a batch without ids it follows from the
+place in the graph and the graph's size: one random order for each size. The model is not permutation-equivariant.
 
 Hybrid (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) in models/gps/layer.py's layer. Pure
 (`layer.local="none"`): the paper's own layer, X' = LN(GECO(X, A) + X), X'' = LN(FFN(X') + X').
@@ -53,7 +53,7 @@ class Convolutions:
         places = padding.num_places
         # Transforms of other lengths than 2^a·3^b·5^c are several times slower.
         self.length = next_fast_len(max(2 * places - 1, 1), real=True)
-        # The filters' rows: one set for each size that there can be, while these are fewer than the nodes; else one per graph.
+        # Rows of the filters: one set for each possible size while these are fewer rows than nodes; else one set per graph.
         if places * (places + 1) // 2 <= graphs.num_nodes:
             sizes = torch.arange(1, places + 1, device=device)
             count = places * (places + 1) // 2
@@ -68,7 +68,7 @@ class Convolutions:
         lag_L = torch.where(lag_L < places, lag_L, lag_L - self.length)
         row_BL = start_B.unsqueeze(1) + lag_L % size_B.clamp_min(1).unsqueeze(1)
         num_rows = self.position_T.numel()
-        # An empty last graph would start behind the last row; what it reads does not matter, since it has no signal.
+        # An empty last graph would start behind the last row. It has no signal, so it may read any row.
         self.rows = Grouping(row_BL.flatten().clamp_max(num_rows - 1), num_rows) if num_rows else None
 
     def filters(self, filters: ImplicitFilter) -> Tensor:
@@ -106,7 +106,7 @@ class Convolutions:
         return y_nD if order is None else order.restore(y_nD)
 
     def convolve_one(self, filter_DL: Tensor, signal_DN: Tensor) -> Tensor:
-        """One filter of `filters` with signals [D, N] (single) or [B, D, N], which must be zero behind a graph's end.
+        """Convolves one filter of `filters` with signals [D, N] (single) or [B, D, N], which must be zero behind a graph's end.
 
         Behind a graph's end the result is finite but meaningless; the gates are zero there and remove it.
         """
@@ -131,7 +131,7 @@ class Convolutions:
 
 
 def graph_order(graphs: Graphs, seed: int, *, epoch: int = 0, layer: int = 0) -> Order:
-    """π of every graph, as one permutation of the packed rows: sorts each graph's nodes by a hash of (seed, epoch, layer, id); without ids, of the place and the graph's size."""
+    """π of every graph, as one permutation of the packed rows: each graph's nodes sorted by a hash of (seed, epoch, layer, id), or of place and graph size without ids."""
     key_n = graphs.node_id
     if key_n is None:
         key_n = graphs.padding.place_n + (graphs.size_B[graphs.graph_of_node] << 32)
@@ -159,7 +159,7 @@ class GECOOperator(nn.Module):
 
     @staticmethod
     def _in_order(short: ShortConvolution, x_nD: Tensor, graphs: Graphs, order: Order | None) -> Tensor:
-        """The short convolution over every graph's nodes in the order π; rows come back in their own."""
+        """The short convolution over every graph's nodes in the order π; returns rows in their own order."""
         if not x_nD.shape[0]:
             return x_nD
         rows_nD = x_nD if order is None else order.sort(x_nD)

@@ -12,18 +12,17 @@ One layer (equations of the paper; post-norm):
 LCB does not depend on the order, so only P_i and V are permuted, never the graph. GECO as a whole is not
 permutation-equivariant: π is part of the model, here a pure function of seed and node id.
 
-Where the paper is silent: Â is the mean D⁻¹A, σ is GELU, linear maps outside W₁ and W₂ have biases, an encoder
+The paper leaves open the following; here Â is the mean D⁻¹A, σ is GELU, linear maps outside W₁ and W₂ have biases, an encoder
 Linear (with activation) maps the features to the width and a Linear maps to the outputs.
 
-A product of gates passes on nothing that is linear in its input, and the residual passes on X alone. Where that is too little, three
-departures add a trained local block L (models/operators/local_blocks.py):
+A product of gates passes on nothing that is linear in its input, and the residual passes on X alone. Three departures therefore
+offer a trained local block L (models/operators/local_blocks.py):
 
     serial   C = [X, Conv(X)], with the LCB's ÂX or a convolution for Conv(X);  GECO(X, A) = GCB(C) + C W      `local.residual`: linear
     gate     X' = L(X) + g ⊙ Drop(GCB([X, L(X)]))             in place of the layer; g near zero at first
     top      X' = L(X), `num_layers` times, then `local.top_layers` of the paper's layers
 
-With gate and top there is no encoder Linear, the first L reads the features; and where these are not of the model's width, the first GCB
-reads L(X) alone.
+Gate and top have no encoder Linear: the first L reads the features. If these are not of the model's width, the first GCB reads L(X) alone.
 
 Shapes: N nodes, E edges, D width, K order.
 """
@@ -61,13 +60,13 @@ class GlobalBlock(nn.Module):
         self.skip_KD = nn.Parameter(torch.ones(order, width)) if skip else None
 
     def forward(self, h_NC: Tensor, order: Order | None, layout: NodeLayout | None = None) -> Tensor:
-        """Returns [N, D] in the rows' own order; `order` is π and None means the rows as given. O(D N log N).
+        """Returns [N, D] in the rows' own order; `order` is π (None: the rows as given). O(D N log N).
 
         `layout`: how rows are spread over processes; None: all rows are here.
         """
         if layout is not None:
             return layout.convolve(h_NC, self.projection, self.filter, self.skip_KD, order)
-        # With all rows here, the rows of H are permuted rather than those of P: 2 D numbers a node in place of (K + 1) D.
+        # All rows are here, so H is permuted instead of P: 2 D numbers a node instead of (K + 1) D.
         if order is not None:
             h_NC = order.sort(h_NC)
         filter_KDI, feature_IN = self.filter.factors(h_NC.shape[0])
@@ -114,7 +113,7 @@ class GECOLayer(nn.Module):
         super().__init__()
         width = config.width
         self.pre_norm = config.norm == "pre"
-        # On top of local layers it is the paper's layer, whatever those are.
+        # On top of local layers this is the paper's layer, whatever the local block.
         local = config.local if config.local.is_paper else LocalOptions()
         self.local: nn.Module = LocalBlock(config.propagation, config.hops)
         local_dim = (config.hops + 1) * width
@@ -159,7 +158,7 @@ class GECOLayer(nn.Module):
 
 
 class GatedLayer(nn.Module):
-    """L(X) + g ⊙ Drop(GCB([X, L(X)])), [N, F] → [N, D]; of features of another width than D, GCB reads L(X) alone."""
+    """L(X) + g ⊙ Drop(GCB([X, L(X)])), [N, F] → [N, D]; if F is not D, GCB reads L(X) alone."""
 
     def __init__(self, config: GECOConfig, in_dim: int) -> None:
         super().__init__()
@@ -180,7 +179,7 @@ class GatedLayer(nn.Module):
         layout: NodeLayout | None = None,
         rows: MaskRows | None = None,
     ) -> Tensor:
-        """Called as a GECOLayer is."""
+        """Called like a GECOLayer."""
         heard, mixed = (None, None) if rows is None else (rows.of(0), rows.of(1))
         local_ND = self.local(x_NF, adjacency, heard)
         h_NC = torch.cat([x_NF, local_ND], dim=1) if self.reads_input else local_ND
@@ -188,7 +187,7 @@ class GatedLayer(nn.Module):
 
 
 class OnlyLocal(nn.Module):
-    """L(X), called as a GECOLayer is."""
+    """L(X), called like a GECOLayer."""
 
     def __init__(self, config: GECOConfig, in_dim: int) -> None:
         super().__init__()
@@ -226,7 +225,7 @@ class GECO(nn.Module):
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         self.config = config
-        # A first layer of its own width puts the features beside what it makes of them, and the LCB propagates them.
+        # A first layer that does more than linear maps with the features: it concatenates them (equal widths), or propagates them (LCB).
         reads_rows = not config.local.is_paper and (config.local.block == "lcb" or config.in_dim == config.width)
         linear = not config.encoding_dim and not reads_rows
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=linear)
@@ -251,11 +250,11 @@ class GECO(nn.Module):
     ) -> Tensor:
         """Returns [N, out_dim] for features [N, in_dim] and the adjacency of the same rows.
 
-        `node_id_N` int64 [N] are the permanent ids that fix the order (default: the row numbers), so that any batch
+        `node_id_N` int64 [N] are the permanent ids that fix the order (default: the row numbers), so any batch
         visits its nodes in the same relative order. `epoch` matters to the dynamic permutation and, with a `layout`, to dropout. Works for N = 0
-        and N = 1. Where `layout` spreads the graph over processes, all rows are those of this process, but
-        `node_id_N` are the ids of all nodes, and dropout's masks follow from the seed, the epoch and the rows' numbers, so that
-        any number of processes draws the same. Raises ValueError when shapes disagree with each other or with the config.
+        and N = 1. With a `layout` the rows are those of this process, but `node_id_N` has the ids of all nodes; dropout's masks follow from
+        the seed, the epoch and the row numbers: the same for any number of processes. Raises ValueError when shapes disagree with each other
+        or with the config.
         """
         num_nodes = adjacency.num_nodes if layout is None else layout.num_nodes
         self._check(x_ND, adjacency, num_nodes, node_id_N, encoding_NE)
@@ -315,7 +314,7 @@ class GECO(nn.Module):
 
 
 class NodeGECO(nn.Module):
-    """GECO over `graphmill.models.primitives.graphs.Graphs`, or over a graph that is spread over workers, called as the other models are."""
+    """GECO over `graphmill.models.primitives.graphs.Graphs`, or over a graph that is spread over workers; called like the other models."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()

@@ -28,42 +28,42 @@ class GECOConfig:
     propagation: Normalisation = "mean"
     """Â of the LCB: D_in⁻¹A, A, D_in^-½ A D_out^-½, or, with self-loops added, (D_in + I)^-½ (A + I) (D_in + I)^-½."""
     permutation: Permutation = "static"
-    """One order for good | a fresh one per epoch and layer | the rows as given."""
+    """static: one order for good; dynamic: a fresh one per epoch and layer; none: the rows as given."""
     seed: int = 0
-    """Of the order."""
+    """Seed of the node order."""
     dropout: Share = 0.1
     """After the GCB and inside and after the FFN."""
     input_dropout: Share = 0.0
     """On the features."""
     activation: Literal["gelu", "relu"] = "gelu"
-    """Of the FFN."""
+    """Activation of the FFN."""
     encoding_dim: Size = 0
     """Positional encodings concatenated to the features (the paper: small graphs only)."""
     skip: bool = False
-    """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each node's own gates multiply each other, which a mean over thousands of nodes drowns."""
+    """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. With it a node's own gates multiply each other; without it a mean over thousands of nodes drowns them."""
     filter: FilterConfig = field(default_factory=FilterConfig)
     block: Literal["geco", "hyena"] = "geco"
-    """hyena: what the paper compares with, Hyena's operator over the nodes in their order, without edges (models/geco/hyena.py)."""
+    """hyena: the paper's baseline, Hyena's operator over the nodes in their order, without edges (models/geco/hyena.py)."""
     # Departures from the paper, all off.
     local: LocalOptions = field(default_factory=LocalOptions)
     scale_rows: bool = False
     """Each node's features divided by the sum of their absolute values, as for bags of words."""
     norm: Literal["post", "pre"] = "post"
-    """"pre": X + f(LN(X)), and one LN before the head."""
+    """pre: X + f(LN(X)), and one LN before the head."""
     hops: Count = 1
-    """more: LCB = [X, ÂX, …, Â^hops X]."""
+    """Hops of the LCB: [X, ÂX, …, Â^hops X]."""
     output_projection: bool = False
-    """a Linear after the GCB, as Hyena has."""
+    """A Linear after the GCB, as in Hyena."""
     jump: Literal["last", "sum"] = "last"
-    """"sum": the head reads the sum of all layers' outputs (jumping knowledge)."""
+    """sum: the head reads the sum of all layers' outputs (jumping knowledge)."""
     recompute: bool = False
-    """Keeps of a layer its input alone and computes the rest once more in the backward pass. Changes no number."""
+    """Keep only the input of each layer, and compute the rest again in the backward pass. Changes no number."""
     filter_learning_rate: Positive | None = None
-    """Of the implicit filters in `graphmill.models.geco.network.param_groups`; none: the common rate."""
+    """Learning rate of the implicit filters; none: the common rate."""
 
     @property
     def reads_weights(self) -> bool:
-        """Whether weights of edges change what it computes."""
+        """Whether weights of edges change the output."""
         return self.block != "hyena"
 
     def __post_init__(self) -> None:
@@ -107,11 +107,11 @@ class GECOGraphsConfig(HybridConfig):
     propagation: Normalisation = "mean"
     """Â of the local block; never with added self loops."""
     short_convolution: Size = 0
-    """k: in place of the local block, as in the paper's ablation (Conv-k), a causal convolution of each channel with k taps over the nodes in their order; 0: the local block."""
+    """k taps of a causal convolution over the nodes in their order, in place of the local block (the paper's ablation Conv-k); 0: the local block."""
     permutation: Permutation = "static"
-    """One order | one per epoch and layer | as given."""
+    """static: one order; dynamic: one per epoch and layer; none: as given."""
     seed: int = 0
-    """Of the order."""
+    """Seed of the node order."""
     skip: bool = False
     """Hyena's F_i ⊛ V + s ⊙ V; not in GECO's equations."""
     filter: FilterConfig = field(default_factory=FilterConfig)

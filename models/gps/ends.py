@@ -1,6 +1,6 @@
 """The modules before and after the layers of a GPS-like model: node, edge and position encoders, and the head.
 
-A position encoding is beside the node's features (GraphGPS): the features are embedded to D − P channels, the encoding to P.
+A position encoding takes P of a node's D channels, the embedded features D − P (GraphGPS).
 
     laplacian         Σ_k MLP([v_ik, λ_k]) over the k smallest modes (GraphGPS's LapPE; k modes of n < k nodes are left out)
     laplacian_linear  a Linear of the eigenvectors (for a large graph, whose eigenvectors are stored, without eigenvalues)
@@ -8,8 +8,8 @@ A position encoding is beside the node's features (GraphGPS): the features are e
     stable_expressive a function of the eigenspaces, whatever basis the solver chose (models/ends/stable_expressive.py)
     random_walk       BatchNorm and Linear of the return probabilities (RWSE)
 
-The first two take random signs in training, and the basis of a repeated eigenvalue is the solver's: on a graph with one, they
-may change in the last digits, or more, with the padding or the device (models/encodings/laplacian.py).
+The first two take random signs in training. On a graph with a repeated eigenvalue they may change with the padding or the device, in the
+last digits or more, since the solver chooses the basis (models/encodings/laplacian.py).
 
 Shapes: n nodes of B graphs, E edges, D width, P channels of the encoding, k modes or steps.
 """

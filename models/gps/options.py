@@ -1,4 +1,4 @@
-"""Options of the GPS hybrid layer and of its position encodings (arXiv:2205.12454), and what models of such layers have in common; the modules are in `graphmill.models.gps.layer` and `graphmill.models.gps.ends`."""
+"""Options of the GPS hybrid layer (arXiv:2205.12454), of its position encodings, and of models of such layers; the modules are in `graphmill.models.gps.layer` and `graphmill.models.gps.ends`."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -13,13 +13,13 @@ class GPSOptions:
     """Options of one hybrid layer; raises ValueError on values that cannot work."""
 
     local: Local = "gated_gcn"
-    """The message passing beside the attention; none: attention alone."""
+    """The message passing next to the attention; none: attention alone."""
     mlp: Literal["plain", "residual"] = "plain"
     """plain: the paper's formula; residual: GraphGPS's code, which adds the MLP's input and normalises once more."""
     norm: Literal["batch", "layer", "none"] = "batch"
     """After each of the two blocks, and after a residual MLP."""
     activation: Literal["relu", "gelu"] = "relu"
-    """Of the MLP."""
+    """Activation of the MLP."""
     dropout: Share = 0.0
     """After both blocks, twice in the MLP, and on GatedGCN's edge states."""
     mlp_ratio: Count = 2
@@ -34,19 +34,19 @@ EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacia
 
 @dataclass(frozen=True)
 class PositionOptions:
-    """Which position encoding, and how wide; raises ValueError on values that cannot work."""
+    """Kind and width of the position encoding; raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("stored",)
     kind: EncodingKind = "none"
-    """Where a node's place in the graph is read from; none: no positions."""
+    """Source of a node's position in the graph; none: no positions."""
     dim: Count = 16
-    """P."""
+    """P, channels of the encoding."""
     steps: Count | None = None
     """Eigenvectors, or steps of the walk; None: as many as dim."""
     stored: str | None = None
-    """Take `graphs.encodings[stored]` rather than compute (needs steps columns, or more)."""
+    """Take `graphs.encodings[stored]` instead of computing it (needs steps columns, or more)."""
     normalisation: Literal["sym", "none"] = "sym"
-    """Of the Laplacian: I - D^-½ A D^-½, or, as GraphGPS's configurations have it, D - A."""
+    """The Laplacian. sym: I - D^-½ A D^-½; none: D - A, as in GraphGPS's configurations."""
     reverse: bool = False
     """random_walk: return probabilities over reversed edges too, for directed graphs."""
 
@@ -67,7 +67,7 @@ class PositionOptions:
 
     @property
     def channels(self) -> int:
-        """P of the node states that the encoding takes."""
+        """Channels of the node states that the encoding takes."""
         return 0 if self.kind in ("none", "stable_laplacian") else self.dim
 
     @property
@@ -77,7 +77,7 @@ class PositionOptions:
 
 @dataclass(frozen=True)
 class HybridConfig:
-    """What Primphormer and GECO over many graphs have in common: encoders, hybrid layers, local blocks, a head. Raises ValueError on values that cannot work."""
+    """Options that Primphormer and GECO over many graphs share: encoders, hybrid layers, local blocks, a head. Raises ValueError on values that cannot work."""
 
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
@@ -89,7 +89,7 @@ class HybridConfig:
     num_layers: Count = 4
     """Layers."""
     layer: GPSOptions = field(default_factory=GPSOptions)
-    """The hybrid layer. GECO's with local none is its own, and of these reads only dropout and activation."""
+    """The hybrid layer. With local none GECO has its own layer, which reads only dropout and activation."""
     position: PositionOptions = field(default_factory=PositionOptions)
     pool: Pool = "mean"
     """How the states of a graph's nodes become one."""
@@ -108,7 +108,7 @@ class HybridConfig:
 
     @property
     def reads_edges(self) -> bool:
-        """Whether the model has states of edges: GatedGCN always, a trained local block of features that there are."""
+        """Whether the model has states of edges: GatedGCN always has, a trained local block if edges have features."""
         if self.local.is_paper:
             return self.layer.local == "gated_gcn"
         return self.local.block in READS_EDGES and not self.edge.empty

@@ -52,7 +52,7 @@ class Pairs(NamedTuple):
 class PairNorm(nn.Module):
     """Batch normalisation over the real pairs of a batch, from moments to one scale and shift per channel.
 
-    Parameters and buffers are named as nn.BatchNorm1d's. As with BatchNorm, statistics are those of one forward pass's pairs.
+    Parameters and buffers are named as nn.BatchNorm1d's. As in BatchNorm, statistics cover the pairs of one forward pass.
     """
 
     def __init__(self, width: int, *, momentum: float = 0.1) -> None:
@@ -90,7 +90,7 @@ class ConditionalAttention(nn.Module):
     """Attention and edge update of one GRIT layer; see the module's docstring.
 
     Initialised Xavier-normal with the tensors in the reference's shapes, which fix the fans. `dropout` acts on ê before W_Oe,
-    `attention_dropout` on α. `pair_memory` is how many bytes a call may keep for its backward pass beside y.
+    `attention_dropout` on α. `pair_memory`: bytes that a call may keep for its backward pass in addition to y.
     """
 
     kept_weights: list[Tensor] | None = None  # where each call adds its α [B, H, N, N]; None: they are not kept
@@ -211,7 +211,7 @@ class BiasAttention(nn.Module):
         update_edges: bool = True,
         allowed_BNN: Tensor | None = None,
     ) -> tuple[Tensor, Pairs | None]:
-        """Called as a ConditionalAttention is."""
+        """Called like a ConditionalAttention."""
         q, k, v = (
             padding.pad(part(x_nD)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
@@ -234,7 +234,7 @@ class _Options(NamedTuple):
     attention_dropout: float
     update_edges: bool
     moments: bool
-    keep: bool  # what the backward pass needs of each block, rather than computing it again
+    keep: bool  # whether the backward pass keeps each block's tensors instead of computing them again
     seed: int
     dtype: torch.dtype  # of products and buffers; y and the moments keep y's own
     kept_weights: list[Tensor] | None
@@ -246,7 +246,7 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class _Kept(NamedTuple):
-    """What the backward pass needs of a block: 2 ∂ρ/∂w, 2 ∂ρ/∂u and ê, [P, D] each; s, α and dropout's factors, [H, G, R, N] each."""
+    """A block's tensors for the backward pass: 2 ∂ρ/∂w, 2 ∂ρ/∂u and ê, [P, D] each; s, α and dropout's factors, [H, G, R, N] each."""
 
     to_w: Tensor
     to_u: Tensor
@@ -298,7 +298,7 @@ class _Block:
         return self.y[graphs, rows].flatten(0, 2).to(self.options.dtype)
 
     def compute(self, graphs: slice, rows: slice) -> _Kept:
-        """The block, in tensors of its own where they are to be kept, else in buffers."""
+        """The block: in new tensors if they are kept, else in buffers."""
         y_GRND = self.y[graphs, rows]
         y_PD = self.pairs(graphs, rows)
 
@@ -341,7 +341,7 @@ class _Block:
         return s, alpha, factors.permute(2, 0, 1, 3)
 
     def edge_factors(self, hat: Tensor, graphs: slice, rows: slice) -> Tensor | None:
-        """Dropout's of ê [P, D], numbered by graph, query, key, channel; None without dropout."""
+        """Dropout's factors of ê [P, D], numbered by graph, query, key, channel; None without dropout."""
         if not self.options.dropout:
             return None
         start = self._first_query(graphs, rows) * self.y[0, 0].numel()
@@ -434,7 +434,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
     dtype = options.dtype
     d_y = torch.empty_like(y)
     d_q = torch.zeros_like(block.q)
-    # Sums over the blocks, as those below: not in bfloat16, which would round them at each.
+    # These are sums over blocks, as `sums` below: bfloat16 would round them at each block.
     d_k, d_v_HBNC = (torch.zeros_like(t, dtype=y.dtype) for t in (block.k, block.v_HBNC))
     d_value = torch.zeros_like(block.q) if d_value is None else d_value.to(dtype)
     d_row = torch.zeros_like(block.q) if d_row is None else d_row.to(dtype)
@@ -463,7 +463,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
         g, r, places, width = y[graphs, rows].shape
         alpha_kept = alpha if factors is None else alpha * factors
 
-        # d_y's block first takes what reaches y by the residual, then what reaches it through W_E.
+        # d_y's block first takes y's gradient through the residual, then through W_E.
         d_block = d_y[graphs, rows]
         d_hat = block.buffer("d_hat", hat)
         edge_factors = block.edge_factors(hat, graphs, rows) if options.update_edges else None
@@ -531,7 +531,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
 
 
 def _gradient_of_update(block: _Block, out, d_out, slope, offset, graphs: slice, rows: slice, d_fresh: Tensor) -> None:
-    """Writes to d_fresh the whole gradient of the block's y', [G, R, N, D]: its own and through the moments."""
+    """Writes to d_fresh the whole gradient of the block's y', [G, R, N, D]: the direct one and the one through the moments."""
     if slope is None:
         d_fresh.copy_(d_out[graphs, rows])
     else:
@@ -552,9 +552,9 @@ def _to_heads(x_GRD: Tensor, heads: int) -> Tensor:
 
 
 def _sum_edges(alpha_HGRN: Tensor, hat_PD: Tensor, shape: torch.Size) -> Tensor:
-    """Σ_j α_ij ê_ij [G, R, D], per head: all heads against all channels, of which a head's own are kept.
+    """Σ_j α_ij ê_ij [G, R, D], per head: computes all heads against all channels and keeps each head's own.
 
-    H times the work of the sum, and yet faster than a product with a broadcast α, since it is one matrix product.
+    H times the work of the sum, yet faster than a product with a broadcast α, since it is one matrix product.
     """
     g, r, places, width = shape
     heads = alpha_HGRN.shape[0]

@@ -6,7 +6,7 @@
                         x ← BN(x + scaler(W_O x̂));  x ← BN(x + FFN(x)),  FFN = D → 2D → D with ReLU
                         scaler(h) = h ⊙ θ₁ + log(1 + deg) · h ⊙ θ₂
 
-Source: arXiv:2305.17589 (ICML 2023). The defaults are the paper's; where the published code differs it is an option: the score's clamp
+Source: arXiv:2305.17589 (ICML 2023). The defaults are the paper's. The published code's differences are options: the score's clamp
 at ±5 (`score_clamp`), the scaler before W_O (`degree_scaler`), walks towards the query instead of from it (`transposed_rrwp`, as in all
 published numbers), an edge's features at the query that it enters instead of the one that it leaves (`edge_query`; the same on undirected
 graphs), GraphGym's head (`head="graphgym"`, whose hidden layers are scaled to length 1); `graphmill.models.grit.published.as_released` sets the five. The paper's ablations are
@@ -29,7 +29,7 @@ from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs, Padding
 
-_DEGREES = 64  # that have an embedding of their own; larger ones have the last
+_DEGREES = 64  # degrees with their own embedding; larger ones share the last
 
 
 class GRIT(nn.Module):

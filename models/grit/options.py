@@ -36,13 +36,13 @@ class GRITConfig:
     pool: Pool = "sum"
     """How the states of a graph's nodes become one."""
     head: Literal["halving", "mlp", "graphgym"] = "halving"
-    """"san_graph" of the code | Linears of the full width | the same as GraphGym has it, always with ReLU."""
+    """halving: the code's "san_graph"; mlp: Linears of the full width; graphgym: GraphGym's MLP, always with ReLU."""
     head_layers: Count = 3
     """Linear layers of the head."""
     activation: Literal["relu", "gelu"] = "relu"
-    """Of the FFN and the head; attention's is ReLU."""
+    """Activation of the FFN and the head; attention's is ReLU."""
     degree_scaler: Literal["after", "before", "none", "encoding"] = "after"
-    """Of W_O (paper) | "before" it (code) | "none" (ablation) | in its place an embedding of each degree, as Graphormer's (ablation)."""
+    """Degree scaler after W_O (paper), before it (code), none (ablation), or in its place an embedding of each degree, as in Graphormer (ablation)."""
     score_clamp: Positive | None = None
     """The code bounds scores to ±5."""
     transposed_rrwp: bool = False
@@ -50,21 +50,21 @@ class GRITConfig:
     edge_query: EdgeQuery = "source"
     """The end of an edge that sees its features: e_ij of i → j (paper) or of j → i (code)."""
     encoding: Literal["rrwp", "rwse", "shortest_path"] = "rrwp"
-    """P_ij (paper) | P_ii alone, for nodes | an embedding of the length of the shortest path, below rrwp_steps, for pairs (ablations)."""
+    """rrwp: P_ij (paper); rwse: P_ii alone, for nodes; shortest_path: an embedding of the path's length, below rrwp_steps, for pairs (ablations)."""
     attention: Literal["conditional", "graphormer"] = "conditional"
-    """The paper's | dot products with a bias of the pair's state (ablation)."""
+    """conditional: the paper's; graphormer: dot products with a bias of the pair's state (ablation)."""
     sparse: bool = False
     """Attention to neighbors and oneself alone (ablation)."""
     update_pairs: bool = True
     """no: every layer reads the stem's pair states (ablation)."""
     momentum: float = 0.1
-    """Of the batch normalisations."""
+    """Momentum of the batch normalisations."""
     pair_memory: Size = PAIR_MEMORY
-    """Bytes each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower."""
+    """Bytes that each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower."""
 
     @property
     def reads_weights(self) -> bool:
-        """Whether weights of edges change what it computes."""
+        """Whether weights of edges change the output."""
         return self.encoding != "shortest_path"
 
     def __post_init__(self) -> None:

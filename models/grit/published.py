@@ -1,7 +1,7 @@
-"""The released GRIT's state dict in our names: where its architecture matches, its checkpoints load.
+"""The released GRIT's state dict in our names: its checkpoints load if their architecture matches.
 
 The released code is a GraphGym model. The tables in this file have the names of its layers, stem and `san_graph` head as read in its source.
-The names of encoders are sure too; those of the `default` and `inductive_node` heads are from memory of GraphGym. Theirs → ours:
+The names of encoders are certain too; the names of the `default` and `inductive_node` heads are from memory of GraphGym. Theirs → ours:
 
     encoder.node_encoder.encoder.weight [types, d]       node_encoder.embedding.weight (TypeDictNode)
     encoder.node_encoder.encoder.{weight,bias} [d, F]    node_encoder.linear (LinearNode)
@@ -13,8 +13,8 @@ The names of encoders are sure too; those of the `default` and `inductive_node` 
 
 Ignored: rrwp_rel_encoder.padding, a constant. Any other name that is not in the table is an error: nothing is dropped silently.
 
-The shapes tell everything but the kinds of pooling, task and activation (GELU on PCQM4Mv2), which `convert` takes; Aw's shape tells the
-attention heads. The config that results has the code's five departures from the paper (`as_released`); a checkpoint trained
+The shapes tell everything (Aw's the attention heads) but the kinds of pooling, task and activation (GELU on PCQM4Mv2), which `convert` takes.
+The config that results has the code's five departures from the paper (`as_released`); a checkpoint trained
 after commit ee10422 of the released code (2024-12-08) has walks from the query: pass `transposed_rrwp=False`.
 """
 
@@ -108,7 +108,7 @@ def _name_encoder(part: str, columns: dict[int, Tensor], weights: dict[str, Tens
 
 
 def _name_head(head: dict[tuple[str, str], list[Tensor]], weights: dict[str, Tensor]) -> dict[str, Any]:
-    """Names the head's linear maps, in the order of the state dict; returns the config's fields that they tell."""
+    """Names the head's linear maps, in the order of the state dict; returns the config's fields that follow from them."""
     if len(head) != 2:
         raise ValueError(
             "expected one head, of FC_layers or layer_post_mp, with weights and biases, found none or another"

@@ -32,7 +32,7 @@ class MessagePassing(nn.Module):
     def forward(self, graphs: Graphs | ShardedGraph, *, epoch: int = 0) -> Tensor:
         """Returns [r, out_dim], the predictions of the roots (of all n nodes without roots). Raises ValueError for other features.
 
-        Where the graph is spread over workers, dropout's masks follow from the seed, the epoch and the rows' numbers, as GECO's.
+        On a graph that is spread over workers, dropout's masks follow from the seed, the epoch and the row numbers, as in GECO.
         """
         if graphs.x is None or graphs.x.shape[1] != self.config.in_dim:
             got = "none" if graphs.x is None else graphs.x.shape[1]

@@ -9,7 +9,7 @@ from graphmill.models.options.local import LocalOptions, check_heads
 
 @dataclass(frozen=True)
 class MessagePassingConfig:
-    """What GraphSAGE, GCN and GAT have in common. Raises ValueError on values that cannot work."""
+    """Options that GraphSAGE, GCN and GAT share. Raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim", "seed")
     sharding: ClassVar = "rows"
@@ -24,7 +24,7 @@ class MessagePassingConfig:
     num_layers: Count = 3
     """Layers, of one hop each."""
     residual: Literal["none", "identity", "linear"] = "linear"
-    """What is added to each convolution: nothing, the layer's input (where it has the width), or a linear map of it."""
+    """Added to each convolution: nothing, the layer's input (if it has the width), or a linear map of it."""
     norm: Literal["none", "layer", "batch"] = "batch"
     """After each convolution."""
     dropout: Share = 0.5
@@ -34,11 +34,11 @@ class MessagePassingConfig:
     scale_rows: bool = False
     """Each node's features divided by the sum of their absolute values, as for bags of words."""
     seed: int = 0
-    """Of dropout's masks where the graph is spread over workers."""
+    """Seed of dropout's masks on a graph that is spread over workers."""
 
     @property
     def local(self) -> LocalOptions:
-        """Of each layer."""
+        """Options of each layer."""
         heads = getattr(self, "num_heads", 1)
         return LocalOptions(
             self.convolution, "top", self.residual, self.norm, self.dropout, num_heads=heads, top_layers=0

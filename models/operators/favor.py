@@ -69,14 +69,14 @@ def half_square(x_BHTD: Tensor) -> Tensor:
 
 
 class KeySummary(NamedTuple):
-    """What attention needs of the keys and values. These are sums over tokens, so sums over parts of the tokens can be added."""
+    """Sums over tokens, which are all that attention needs of keys and values; sums over parts of the tokens can be added."""
 
     values_BHRE: Tensor  # φ(K)ᵀ V
     weight_BHR: Tensor  # φ(K)ᵀ 1
 
 
 def key_peak(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None, released: bool = False) -> Tensor:
-    """[B, H, 1, 1]: the largest exponent of the real keys, -∞ where there are none. Takes no gradient.
+    """[B, H, 1, 1]: the largest exponent of the real keys, -∞ without any. Takes no gradient.
 
     `released`: the largest W k', of padding too.
     """
@@ -112,7 +112,7 @@ def summarise_keys(
 def read_summary(
     q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float, released: bool = False
 ) -> Tensor:
-    """[B, H, T, E] in q's dtype; 0 where there were no keys."""
+    """[B, H, T, E] in q's dtype; 0 for a graph without keys."""
     exponent = exponents(q_BHTD, projection_RD)
     shift_BHT1 = exponent.detach().amax(-1, keepdim=True)
     if released:
@@ -139,8 +139,8 @@ def favor_attention(
     """Softmax attention, estimated: [B, H, T, E]. `mask_BT` is True where a key is real; queries are never masked. `keys`: how keys are
     spread over processes; None: all are here.
 
-    Above CHUNK_TOKENS tokens, features live for one chunk at a time and are computed again in the backward pass: beside
-    the inputs and the output, memory is O(CHUNK_TOKENS · R), time still O(T · R · (D + E)).
+    Above CHUNK_TOKENS tokens, features live for one chunk at a time and are computed again in the backward pass: memory in addition to
+    the inputs and the output is O(CHUNK_TOKENS · R), time still O(T · R · (D + E)).
     """
     peak = key_peak(k_BHTD, projection_RD, mask_BT, released)
     peak = peak if keys is None else keys.max(peak)
@@ -174,7 +174,7 @@ class KeyLayout(Protocol):
 def sum_keys(
     k_BHTD: Tensor, v_BHTE: Tensor, projection_RD: Tensor, shift_BH11: Tensor, mask_BT: Tensor | None, epsilon: float
 ) -> KeySummary:
-    """`summarise_keys`, by chunks where there are many keys."""
+    """`summarise_keys`, by chunks if there are many keys."""
     if k_BHTD.shape[2] <= CHUNK_TOKENS:
         return summarise_keys(k_BHTD, v_BHTE, projection_RD, shift_BH11, mask_BT, epsilon)
     sums: KeySummary | None = None
@@ -188,7 +188,7 @@ def sum_keys(
 def map_queries(
     q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float, released: bool = False
 ) -> Tensor:
-    """`read_summary`, by chunks where there are many queries."""
+    """`read_summary`, by chunks if there are many queries."""
     if q_BHTD.shape[2] <= CHUNK_TOKENS:
         return read_summary(q_BHTD, projection_RD, summary, epsilon, released)
     parts = [_recomputed(read_summary, q, projection_RD, summary, epsilon, released) for q, _ in _chunks(q_BHTD, None)]

@@ -10,7 +10,7 @@ The operator is the circular convolution of length N, exact up to rounding. It i
 - Between forward and backward only H, the convolutions F_i ⊛ V and Z's spectrum are kept (C + K·D + I·L/N numbers a node); gates,
   filters and every other spectrum are computed again.
 - Channels go through in chunks, so complex intermediates exist for a chunk only and stay in the cache where they fit.
-- Where N has large prime factors, a transform of length N is several times slower. Then signals are padded with zeros to a fast length
+- A transform is several times slower if its length N has large prime factors. For such N, signals are padded with zeros to a fast length
   L ≥ 2N - 1 and the filter's features are repeated periodically over the lags -(N-1) … N-1, so that the first N places hold the
   circular convolution of length N: the same operator, no approximation (`graphmill.models.primitives.transform_length`).
 
@@ -28,9 +28,9 @@ from torch.autograd.function import once_differentiable
 
 from graphmill.models.primitives.transform_length import fold_lags, repeat_lags, transform_length
 
-# Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work. Where an eighth of
-# what is kept for the gradient is more than the most, a chunk may take that. Every product of a chunk reads the features' spectrum anew, so with
-# few channels in a chunk the processor waits for memory.
+# Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work. If an eighth of
+# the tensors kept for the gradient is more than the most, a chunk may take that. Every product of a chunk reads the features' spectrum anew, so
+# with few channels in a chunk the processor waits for memory.
 _CHUNK_CPU = (16 << 20, 256 << 20)
 _CHUNK_CUDA = (256 << 20, 2 << 30)
 _CHANNELS = 16  # of a chunk, where they fit; a width above 64 has chunks of a quarter of it
@@ -113,7 +113,7 @@ class _GatedConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor | None, ...]:
         h_NC, weight_EC, bias_E, filter_KDI, skip_KD, conjugate_IM, *kept = ctx.saved_tensors
-        # Without a second pass over this graph, what follows may free each as it goes.
+        # There is no second pass over this graph, so each tensor may be freed after its use.
         ctx.maybe_clear_saved_tensors()
         order, width, _ = filter_KDI.shape
         num, length = h_NC.shape[0], ctx.length
@@ -173,7 +173,7 @@ def _project(h_NC: Tensor, weight_EC: Tensor, groups: int) -> Tensor:
 
 
 def _channel_bytes(length: int) -> int:
-    """Of one channel's intermediates: backward holds about eight real arrays at once, spectra counted as one each."""
+    """Bytes of one channel's intermediates: backward holds about eight real arrays at once, spectra counted as one each."""
     return 8 * 4 * length
 
 
@@ -190,9 +190,9 @@ def convolve_gates_(
     length: int,
     kept: list[Tensor] | None = None,
 ) -> Tensor:
-    """The chain for some channels, gates and values in place: returns [c, N], where the last gates were.
+    """The chain for c channels, gates and values in place: returns [c, N], in the memory of the last gates.
 
-    `spectrum_IM`: of the filters' features, repeated over the lags of a transform of this length. The convolutions are added to `kept`.
+    `spectrum_IM`: spectrum of the filters' features, repeated over the lags of a transform of this length. Appends the convolutions to `kept`.
     """
     order, num = filter_KcI.shape[0], p_GcN.shape[2]
     v_cN = p_GcN[order]
@@ -208,7 +208,7 @@ def convolve_gates_(
 
 
 def _filter_spectrum(filter_cI: Tensor, spectrum_IM: Tensor, skip_c: Tensor | None, length: int) -> Tensor:
-    """[c, M]: the filters' spectra over L, so that the inverse transform needs no scale of its own."""
+    """[c, M]: the filters' spectra divided by L, so that the inverse transform needs no scale."""
     real_c2M = (filter_cI / length) @ torch.view_as_real(spectrum_IM).flatten(1)
     filter_cM = torch.view_as_complex(real_c2M.view(filter_cI.shape[0], -1, 2))
     if skip_c is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant

@@ -16,12 +16,12 @@ With features e_ij of the edges (`edge_dim`), and a linear map U of them in each
     GAT        W h_j + U e_ij in place of W h_j in the sum, and + t·U e_ij in the LeakyReLU; of a node's attention to itself U e = 0
     GatedGCN   σ_ij = sigmoid(D h_i + E h_j + U e_ij)
 
-Â of the others hears no single edge.
+The other blocks propagate by Â alone, which reads no features of edges.
 
 An edge of weight w counts as w parallel edges, in every block: each sum over j → i has a factor w_ij, and d̂ is 1 + the sum of the in-edges' weights.
 
-The baselines (models/message_passing/network.py) are these layers alone; beside a global block they join it by a gate, L(H) + g ⊙ Global(L(H)), or
-stand in front of it. Sums run over sorted lists, without atomics.
+The baselines (models/message_passing/network.py) are these layers alone. A global block is joined by a gate, L(H) + g ⊙ Global(L(H)), or
+follows them. Sums run over sorted lists, without atomics.
 
 Shapes: n nodes, E edges, F input channels, P features of an edge, D width, K heads of C = D / K channels.
 """
@@ -41,7 +41,7 @@ from graphmill.models.primitives.segments import Grouping
 
 
 class EdgeLists(Propagation, Protocol):
-    """Also lists the edges, for blocks that weigh each of them."""
+    """A propagation that also lists the edges, for blocks that weigh each of them."""
 
     @property
     def by_source(self) -> Grouping: ...
@@ -115,7 +115,7 @@ class EdgeMap(nn.Module):
         self.linear = nn.Linear(edge_dim, width, bias=False)
 
     def forward(self, adjacency: EdgeLists) -> Tensor:
-        """Raises ValueError where the edges have no such features."""
+        """Raises ValueError if the edges have no such features."""
         e_EP = adjacency.edge_feature
         if e_EP is None or e_EP.shape[1] != self.linear.in_features:
             got = "none" if e_EP is None else e_EP.shape[1]
@@ -313,7 +313,7 @@ def make_convolution(
 
 
 def make_norm(name: str, width: int) -> nn.Module:
-    """Over rows [n, width]: "batch", "layer" or "none"."""
+    """A norm of rows [n, width]: "batch", "layer" or "none"."""
     if name == "batch":
         return RowBatchNorm(width)
     return LayerNorm(width) if name == "layer" else nn.Identity()
@@ -360,7 +360,7 @@ class LayerScale(nn.Module):
 
 
 class LocalLayers(nn.Module):
-    """Local layers of a model whose stem makes node states [n, D], with a gate g each where they are joined by one. None with join "serial"."""
+    """Local layers of a model whose stem makes node states [n, D], each with a gate g if `join` is "gate"; no layers if it is "serial"."""
 
     def __init__(self, options: LocalOptions, width: int, num_layers: int, edge_dim: int = 0) -> None:
         super().__init__()
@@ -370,7 +370,7 @@ class LocalLayers(nn.Module):
         self.gates = nn.ModuleList(LayerScale(width, options.gate_start) for _ in range(gates))
 
     def in_front(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
-        """All local layers one after another where the global ones are on top; else x."""
+        """x after all local layers if the global ones are on top of them; else x."""
         for layer in () if self.gates else self.layers:
             x_nD = layer(x_nD, adjacency)
         return x_nD

@@ -1,6 +1,6 @@
-"""How the nodes of a graph are spread over processes, as far as a model needs it: row-wise layers work on the rows of this process, a global
-convolution on all N nodes. A model without a layout has all rows of one graph here; `graphmill.models.parallel.sequences` is the layout of several
-workers, `graphmill.models.geco.graphs` that of many graphs.
+"""NodeLayout: how the nodes of a graph are spread over processes. Row-wise layers work on the rows of this process, a global convolution on all
+N nodes. Without a layout all rows of one graph are here; `graphmill.models.parallel.sequences` has the layout of several workers,
+`graphmill.models.geco.graphs` the layout of many graphs.
 
 Shapes: n rows here, N nodes; K filters of D channels.
 """

@@ -15,7 +15,7 @@ EdgeQuery = Literal["source", "target"]
 
 @dataclass(frozen=True)
 class Features:
-    """What the rows hold: categories (one vocabulary size per column), or `dim` numbers, or nothing (both empty).
+    """Contents of a row: categories (one vocabulary size per column), or `dim` numbers, or nothing (both empty).
 
     `atoms()` and `bonds()` are OGB's molecule features (ogb.utils.features, 1.3.6).
     """
@@ -47,7 +47,7 @@ def bonds() -> Features:
 
 
 def check_numeric(options: Any, *names: str) -> None:
-    """Options that act on numeric node features need some."""
+    """Raises ValueError if one of these options is set, which act on numeric node features, and the model reads none."""
     for name in names:
         if getattr(options, name) and not options.node.dim:
             off = "no" if getattr(options, name) is True else "0"

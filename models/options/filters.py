@@ -1,4 +1,4 @@
-"""Options of the implicit filter (`graphmill.models.operators.filters`), of GECO and of Hyena."""
+"""Options of the implicit filter of GECO and Hyena (`graphmill.models.operators.filters`)."""
 
 import math
 from dataclasses import dataclass

@@ -11,10 +11,10 @@ class LinkDecoderOptions:
     """How two nodes' states become the score of the link from one to the other."""
 
     kind: Literal["mlp", "dot", "distmult", "transe"] = "mlp"
-    """A perceptron over the product of the states, as OGB's examples have it; the dot product, which learns slowly at first; DistMult's
-    (arXiv:1412.6575), with a weight for each channel; a distance after a translation, as TransE (NeurIPS 2013), which alone tells a link from its reverse."""
+    """mlp: a perceptron over the product of the states, as in OGB's examples; dot: the dot product, which learns slowly at first; distmult
+    (arXiv:1412.6575): a weight for each channel; transe (NeurIPS 2013): a distance after a translation, the only one that tells a link from its reverse."""
     width: Count = 128
-    """Of the states."""
+    """Width of the states."""
     num_layers: Count = 2
     """mlp: linear maps."""
     dropout: Share = 0.0

@@ -1,4 +1,4 @@
-"""Options of a trained local block beside a model's global one; the modules are in `graphmill.models.operators.local_blocks`."""
+"""Options of the trained local block of a model with a global one; the modules are in `graphmill.models.operators.local_blocks`."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,33 +7,33 @@ from graphmill.core.option_checks import Count, Share, Size, check_fields
 
 Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn", "appnp"]
 
-READS_EDGES: tuple[Block, ...] = ("gcn", "sage", "gat", "gated-gcn")  # what reads features of edges
+READS_EDGES: tuple[Block, ...] = ("gcn", "sage", "gat", "gated-gcn")  # blocks that read features of edges
 
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """How neighbors are heard, and how that joins the global block; the defaults are the papers' layers. Raises ValueError on values that cannot work."""
+    """The local block, and how it joins the global block; the defaults are the papers' layers. Raises ValueError on values that cannot work."""
 
     block: Block = "lcb"
-    """What a node takes from its neighbors. lcb: GECO's [X, ÂX], without parameters; the others are convolutions."""
+    """How a node reads its neighbors. lcb: GECO's [X, ÂX], without parameters; the others are convolutions."""
     join: Literal["serial", "gate", "top"] = "serial"
     """serial: the paper's layers. gate: every layer is L(H) + g ⊙ Global(L(H)). top: local layers first, global ones on top."""
     residual: Literal["none", "identity", "linear"] = "none"
-    """What is added to the local block: nothing, its input, or a linear map of it. With serial, linear is a path past the global block's gates."""
+    """Added to the local block: nothing, its input, or a linear map of it. With serial, linear is a path past the global block's gates."""
     norm: Literal["none", "layer", "batch"] = "layer"
     """After the local block; with serial, after both parts of the layer."""
     dropout: Share = 0.0
     """After each local block."""
     num_heads: Count = 4
-    """Of gat."""
+    """gat: attention heads."""
     steps: Count = 10
-    """Of appnp: how many times a layer propagates."""
+    """appnp: how many times a layer propagates."""
     restart: Share = 0.1
-    """Of appnp: the share of its own transformed state that a node keeps at each step."""
+    """appnp: share of its first state that a node keeps at each step."""
     gate_start: float = 0.01
-    """Of g, a learned factor per channel."""
+    """gate: initial value of g, a learned factor per channel."""
     top_layers: Size = 1
-    """Global layers on top of num_layers local ones; 0: none, what the local ones reach alone."""
+    """top: global layers on top of num_layers local ones; 0: local layers alone."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -48,7 +48,7 @@ class LocalOptions:
 
 
 def check_heads(options: Any) -> None:
-    """Every head has equally many of the channels; `num_heads` is positive."""
+    """Raises ValueError unless every head has equally many channels; `num_heads` is positive."""
     if options.width % options.num_heads:
         raise ValueError(
             f"width must be a multiple of num_heads, got {options.width} and {options.num_heads}; set num_heads"
@@ -65,7 +65,7 @@ def check_local(config: Any) -> None:
 
 
 def check_joins(config: Any) -> None:
-    """The same for a model whose paper has no local block of this kind."""
+    """`check_local` for a model whose paper has no local block of this kind."""
     check_local(config)
     if config.local.is_paper and config.local != LocalOptions():
         raise ValueError(
@@ -74,6 +74,6 @@ def check_joins(config: Any) -> None:
 
 
 def check_global(config: Any, why: str) -> None:
-    """Of a model that makes no sense without a global layer. Raises ValueError."""
+    """Raises ValueError if a model that needs a global layer has none; `why` says for what."""
     if config.local.join == "top" and not config.local.top_layers:
         raise ValueError(f"{why}, got local.top_layers 0; set it to at least 1")

@@ -1,7 +1,7 @@
 """Communication of workers that share a graph: differentiable all-to-alls and sums, counted in bytes.
 
-The gradients are those of the sum of all workers' losses: each worker calls backward on its own part of the loss, which
-gives its part of each parameter's gradient, and the parts are added up. All workers must make the same calls in
+Gradients belong to the sum of all workers' losses: each worker calls backward on its own part of the loss, and the
+workers' parts of each parameter's gradient are added up. All workers must make the same calls in
 the same order; every wait ends at the process group's timeout.
 """
 
@@ -18,8 +18,8 @@ from torch import Tensor
 class Peers:
     """The workers of one process group, seen from one of them. Alone (`Peers()`), nothing is sent and no group is needed.
 
-    `device` is where the tensors that it sends must be: nccl sends from this process's GPU, gloo from host memory.
-    `sent_bytes` counts what this worker sent to others, by kind of traffic; a sum over all is counted as a ring's
+    `device`: place of the tensors that it sends; nccl sends from this process's GPU, gloo from host memory.
+    `sent_bytes` counts the bytes that this worker sent to others, by kind of traffic; a sum over all counts as a ring's
     2 (W - 1) / W times its size.
     """
 
@@ -30,7 +30,7 @@ class Peers:
 
     @classmethod
     def of_group(cls, group: Any = None) -> "Peers":
-        """All workers of a process group (None: the default one); alone where no group has been set up."""
+        """All workers of a process group (None: the default one); this process alone if no group has been set up."""
         if not dist.is_initialized():
             return cls()
         on_gpu = dist.get_backend(group) == "nccl"
@@ -42,7 +42,7 @@ class Peers:
     ) -> "Arriving":
         """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns at once, without a gradient.
 
-        `out` [Σ receive, …]: where several workers' rows arrive; alone, x is what arrives.
+        `out` [Σ receive, …]: gets the rows that arrive; a single worker gets x itself.
         """
         if self.size == 1:
             return Arriving(x, None)
@@ -58,20 +58,20 @@ class Peers:
         return x if self.size == 1 else _AllToAll.apply(x, self, tuple(send), tuple(receive), kind)
 
     def sum(self, x: Tensor, kind: str = "sums") -> Tensor:
-        """The sum over workers, on each; of half precision too it is taken in float32. Differentiable."""
+        """The sum over workers, on each worker; half precision is added up in float32. Differentiable."""
         return x if self.size == 1 else _Sum.apply(x, self, kind)
 
     def sum_blocks(self, x: Tensor, blocks: Sequence[int], kind: str = "sums") -> Tensor:
-        """The sum over all workers' rows [1, …], on each, where worker w holds the sums of blocks[w] blocks of rows.
+        """The sum [1, …] over all workers' rows, on each worker; worker w holds the sums of blocks[w] blocks of rows.
 
-        It is added up in the order of the blocks, so that how they are dealt to workers changes no bit. Half precision is added up in
+        Blocks are added up in their order, so their distribution over workers changes no bit. Half precision is added up in
         float32. Differentiable.
         """
         return _SumBlocks.apply(x, self, tuple(blocks), kind)
 
     @torch.no_grad()
     def max(self, x: Tensor, kind: str = "sums") -> Tensor:
-        """The largest over workers, on each; takes no gradient."""
+        """The elementwise maximum over workers, on each worker; takes no gradient."""
         if self.size == 1:
             return x
         x = x.clone()
@@ -81,7 +81,7 @@ class Peers:
 
     @torch.no_grad()
     def gather(self, x: Tensor, sizes: Sequence[int], kind: str = "plan") -> Tensor:
-        """All workers' rows in worker order, where worker w holds sizes[w] of them; takes no gradient."""
+        """All workers' rows in worker order; worker w holds sizes[w] of them. Takes no gradient."""
         send = [sizes[self.rank]] * self.size
         return self.start_all_to_all(x.repeat(self.size, *[1] * (x.dim() - 1)), send, sizes, kind).wait()
 
@@ -90,13 +90,13 @@ class Peers:
 
 
 class Arriving:
-    """Rows that are being received."""
+    """Rows on their way to this worker."""
 
     def __init__(self, out: Tensor, work: Any) -> None:
         self._out, self._work = out, work
 
     def wait(self) -> Tensor:
-        """The rows; raises RuntimeError at the group's timeout, or where a peer is gone."""
+        """The rows; raises RuntimeError at the group's timeout, or if a peer is gone."""
         if self._work is not None:
             self._work.wait()
             self._work = None
@@ -104,7 +104,7 @@ class Arriving:
 
 
 class _AllToAll(torch.autograd.Function):
-    """The gradient of rows sent is sent back."""
+    """The gradient of sent rows is sent back."""
 
     @staticmethod
     def forward(ctx, x: Tensor, peers: Peers, send: tuple[int, ...], receive: tuple[int, ...], kind: str) -> Tensor:
@@ -148,7 +148,7 @@ class _SumBlocks(torch.autograd.Function):
 def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> None:
     """Adds up all workers' parts of the gradients, in one collective call per dtype and a small one; on each worker, in place.
 
-    A parameter without a gradient on some workers has no part there; without one on all, it keeps none.
+    A parameter may lack a gradient on some workers; one that lacks it on all workers keeps none.
     """
     if peers.size == 1:
         return

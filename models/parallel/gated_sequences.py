@@ -2,10 +2,10 @@
 
     V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K
 
-Between forward and backward only P and V are kept, which would have to be sent again; filters, spectra and convolutions are computed
-again, a chunk of channels at a time. `graphmill.models.operators.gated_convolution` is the same chain where the projection before it is at hand too.
+The backward pass keeps only P and V, which would have to be sent again; it computes filters, spectra and convolutions anew, a chunk of
+channels at a time. `graphmill.models.operators.gated_convolution` is the same chain together with the projection before it.
 
-Half precision is that of what travels: convolutions, gates and sums are computed in float32.
+P and V may travel in half precision; convolutions, gates and sums are computed in float32.
 
 Shapes: N nodes in the order π, G = K + 1 groups of C channels, I features of the filters' FFN.
 """
@@ -40,7 +40,7 @@ class _GatedSequences(torch.autograd.Function):
         filters: ImplicitFilter,
     ) -> Tensor:
         ctx.filters = filters
-        ctx.save_for_backward(p_GCN, weight_KCI, skip_KC)  # not the features: they are the same again from their FFN
+        ctx.save_for_backward(p_GCN, weight_KCI, skip_KC)  # not the features, which their FFN computes again
         v_CN = p_GCN.new_empty(p_GCN.shape[1:])
         for chunk in _chunks(p_GCN):
             filter_KcN = weight_KCI[:, chunk] @ feature_IN
@@ -83,7 +83,7 @@ def _chain(p_GcN: Tensor, filter_KcN: Tensor, skip_Kc: Tensor | None) -> Tensor:
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:
-    # A chunk may take half of what is kept anyway, so that it shrinks with the number of workers too.
+    # At most half of the kept bytes, so that chunks also shrink with the number of workers.
     groups, width, num_positions = p_GCN.shape
     room = min(CHUNK_BYTES, p_GCN.nbytes // 2)
     size = max(1, room // max(1, channel_bytes(groups, num_positions, p_GCN.element_size())))
@@ -91,5 +91,5 @@ def _chunks(p_GCN: Tensor) -> list[slice]:
 
 
 def channel_bytes(groups: int, num_positions: int, element_size: int = 4) -> int:
-    """What one channel's backward pass holds: about eight arrays per convolution, five of them spectra and what comes out of them."""
+    """Bytes that one channel's backward pass holds: about eight arrays per convolution, five of them spectra or their inverse transforms."""
     return groups * (3 * num_positions + 5 * transform_length(num_positions)) * element_size

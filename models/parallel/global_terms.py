@@ -1,14 +1,14 @@
-"""Global terms that are sums over all nodes, with the nodes over workers: each worker adds up its own, and the workers' sums are added.
+"""Global terms that are sums over all nodes, with the nodes spread over workers: each worker adds up its own rows, then the workers' sums are added.
 
 Primphormer's attention reads the graph through means and sums over nodes (`Graphs.by_graph`): `ShardedNodes` takes the place of a
-`Graphs` of one graph, and `graphmill.models.primphormer.attention.PrimalAttention` runs on it as it is. Per layer, X̄ is a sum of D numbers
-and J's energy one of a single number. Performer's attention needs of all keys only φ(K)ᵀ V and φ(K)ᵀ 1: one sum of both, after
-the largest of a number per head, the exponents' common shift.
+`Graphs` of one graph, and `graphmill.models.primphormer.attention.PrimalAttention` runs on it unchanged. Per layer, X̄ is a sum of D numbers
+and J's energy a sum of single numbers. Performer's attention needs only two sums over all keys, φ(K)ᵀ V and φ(K)ᵀ 1, sent as one, after
+a maximum per head: the exponents' common shift.
 
-Sums are taken block by block of rows (`graphmill.models.parallel.shards.NUM_BLOCKS`), and the blocks' sums added in their order: where shards are
-whole blocks, any number of workers gets the same bits of the same rows.
+Sums are taken block by block of rows (`graphmill.models.parallel.shards.NUM_BLOCKS`), and the blocks' sums added in their order: if shards are
+whole blocks, any number of workers gets the same bits.
 
-A quantity that every worker computes in full, like J, belongs into one worker's loss, or as a W-th into each.
+A quantity that every worker computes in full, like J, enters one worker's loss, or divided by W each worker's.
 
 Shapes: n rows here, N nodes, D channels, b blocks here; B, H, T, R, E as in `graphmill.models.operators.favor`.
 """
@@ -26,7 +26,7 @@ from graphmill.models.parallel.shards import Shards
 
 
 class ShardedNodes:
-    """One graph whose nodes are spread over workers, as an attention over graphs sees it; its own grouping by graph."""
+    """One graph whose nodes are spread over workers, for an attention over graphs; also the grouping of its nodes by graph."""
 
     def __init__(self, shards: Shards, peers: Peers, device: torch.device | str = "cpu") -> None:
         self._shards, self._peers, self._device = shards, peers, device
@@ -69,9 +69,9 @@ class ShardedKeys:
 
     peers: Peers
     runs: Sequence[Sequence[int]]
-    """The tokens here are runs, one after another, each of so many tokens of every block here: of b blocks, [run][block]."""
+    """[run][block]: the tokens here are runs, one after another; each has so many tokens of every one of the b blocks here."""
     blocks: Sequence[int]
-    """By worker: b."""
+    """b of each worker."""
 
     def max(self, x: Tensor) -> Tensor:
         return self.peers.max(x)

@@ -1,8 +1,8 @@
-"""One graph whose nodes are spread over workers, in the place of a `graphmill.models.primitives.graphs.Graphs`: what a model reads of it, and for the rows here.
+"""A worker's rows of one graph that is spread over workers, in place of a `graphmill.models.primitives.graphs.Graphs`.
 
-A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on it as it is, and predicts
-the roots here. Everything else is a node's own, or an edge's: features, encodings, ids. Calls that reach other workers are collective; a model makes
-them in the same order on each.
+A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on it unchanged, and predicts
+the roots here. Features, encodings and ids belong to single nodes or edges. Calls that reach other workers are collective: a model makes
+them in the same order on every worker.
 
 Shapes: n rows here, N nodes, E edges into the rows here, F features.
 """
@@ -52,7 +52,7 @@ class ShardedGraph:
 
     @cached_property
     def layout(self) -> ShardedLayout:
-        """By which GECO's convolutions reach all nodes."""
+        """The layout by which GECO's convolutions reach all nodes."""
         return ShardedLayout(self.shards, self.peers)
 
     @cached_property

@@ -1,10 +1,10 @@
-"""ÂX where each worker has a range of the rows: who needs which rows is planned once, then every product is one exchange of rows.
+"""ÂX with a range of the rows on each worker: the exchange of rows is planned once, then every product is one exchange.
 
 The sources of a worker's in-edges are its own rows and rows of its peers (the halo). In a product it gets the halo's rows and sums over
 each list of sources in the list's order, as one process does: the same additions, for any number of workers. Rows go a block of columns
 at a time, so that a halo as large as the graph takes bounded memory, and the next block is on its way while one is summed. The gradient
-goes the other way: sums for the halo's sources are sent back to their owners. Where A = Aᵀ, it is the same product again. Rows of half
-precision travel as they are; what is added up is added up in float32.
+goes the other way: sums for the halo's sources are sent back to their owners. If A = Aᵀ, it is the same product again. Rows of half
+precision travel as they are; sums are float32.
 
 Shapes: n rows here, H halo rows, X = n + H rows that sources are among, S rows to send, D channels, E edges into the rows here, W workers.
 """
@@ -23,14 +23,14 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.propagation import Propagate, SourceLists, check_propagation, power_or_zero, sum_rows
 from graphmill.models.primitives.segments import Grouping
 
-# Of a block of columns of the rows that sources are among; a narrower one than the least would read each list for little.
+# Size of a block of columns of the X rows, and its least width: a narrower block would read each list for few numbers.
 BLOCK_BYTES = 32 << 20
 LEAST_COLUMNS = 32
 
 
 @dataclass(frozen=True)
 class HaloPlan:
-    """Which rows a worker sends to each peer, and how many it gets from each."""
+    """The rows that a worker sends to each peer, and how many it gets from each."""
 
     send_row_S: Tensor  # int64 [S]: own rows, peer by peer; a row may go to several
     send: tuple[int, ...]  # by peer, 0 for oneself
@@ -53,7 +53,7 @@ def plan_halo(halo_H: Tensor, shards: Shards, peers: Peers) -> HaloPlan:
 
 
 class Halo:
-    """The rows that the sources of this worker's in-edges are among: its own, then those of its peers, ascending in global id.
+    """The X rows among which the sources of this worker's in-edges are: its own, then its peers' rows, ascending in global id.
 
     Building it, `extend` and `reduce` are collective.
     """
@@ -70,7 +70,7 @@ class Halo:
         self.plan = plan_halo(halo_H, shards, peers)
         self.num_rows = self.num_nodes + len(halo_H)
         most = torch.tensor([self.num_rows], device=peers.device)
-        self.most_rows = int(peers.max(most, "plan"))  # of any worker: all take the same blocks of columns
+        self.most_rows = int(peers.max(most, "plan"))  # X of any worker: all take the same blocks of columns
         # int32 halves the index traffic; it holds while row starts fit too.
         dtype = torch.int32 if max(source_id.numel(), self.num_rows) < 2**31 else torch.int64
         row_N = torch.empty(shards.total, dtype=dtype, device=source_id.device)
@@ -83,18 +83,18 @@ class Halo:
         return _Extend.apply(x_nD, self, False)
 
     def reduce(self, x_XD: Tensor) -> Tensor:
-        """[X, …] → [n, …]: what all workers have for a row, added up at its owner; the gradient of `extend`."""
+        """[X, …] → [n, …]: all workers' values of a row, added up at its owner; the gradient of `extend`."""
         return _Extend.apply(x_XD, self, True)
 
     def start(self, x_nD: Tensor) -> Arriving:
-        """Sends peers the rows that they need; own rows and the halo's arrive, [X, …]."""
+        """Sends peers the rows that they need; own rows and the halo's arrive as [X, …]."""
         plan, x_XD = self.plan, x_nD.new_empty(self.num_rows, *x_nD.shape[1:])
         x_XD[: self.num_nodes] = x_nD
         sent, halo_HD = x_nD.index_select(0, plan.send_row_S), x_XD[self.num_nodes :]
         return Arriving(x_XD, self.peers.start_all_to_all(sent, plan.send, plan.receive, "halo", halo_HD))
 
     def add_back(self, x_HD: Tensor, into_nD: Tensor) -> None:
-        """Sends the halo's rows to their owners, and adds those that arrive to `into_nD`."""
+        """Sends the halo's rows to their owners, and adds the rows that arrive to `into_nD`."""
         plan = self.plan
         arriving = self.peers.start_all_to_all(x_HD, plan.receive, plan.send, "halo")
         # One peer at a time: its rows are distinct, so that the order of additions is fixed on every device.
@@ -149,11 +149,11 @@ class HaloGrouping:
 
 
 class ShardedAdjacency:
-    """The in-edges of this worker's rows; `propagate` as `graphmill.models.primitives.propagation.Adjacency` has it, for the whole graph.
+    """The in-edges of this worker's rows; `propagate` is that of `graphmill.models.primitives.propagation.Adjacency`, over the whole graph.
 
     `indptr` [n + 1] and `source_id` [E] are the CSC arrays of the worker's range, sources as global ids. Building it and every
-    call of `propagate` are collective. `symmetric=True` promises that the whole A = Aᵀ, weights included. `edge_feature` [E, F] are rows for blocks that
-    read them.
+    call of `propagate` are collective. `symmetric=True` promises that the whole A = Aᵀ, weights included. Blocks that read features of edges
+    find them in `edge_feature` [E, F].
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ShardedAdjacency:
         symmetric: bool = False,
         edge_feature: Tensor | None = None,
     ) -> None:
-        """Raises ValueError where the arrays are not those of the worker's range."""
+        """Raises ValueError if the arrays do not fit the worker's range."""
         _check(indptr, source_id, shards, peers)
         self.peers, self._symmetric, self.edge_feature = peers, symmetric, edge_feature
         self.all_rows = ShardedNodes(shards, peers, indptr.device)

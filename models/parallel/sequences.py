@@ -1,8 +1,8 @@
 """GECO's global convolution over workers: rows become channels by one all-to-all before it, and rows again by one after it.
 
 A convolution is per channel, so between the two a worker has all N nodes of its share of the channels and works alone. The order
-π crosses shards, so it is applied where all nodes are at hand. Filters are made where they are used: each worker runs their FFN over
-all positions, and its last linear map for its own channels.
+π crosses shards, so it is applied there, to all nodes. Each worker computes its own filters: it runs their FFN over
+all positions, and the FFN's last linear map for its own channels.
 
 Shapes: n rows here, N nodes, G = K + 1 groups of D channels each, C of them here, K filters, I inner width of the filters.
 """
@@ -20,8 +20,8 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.node_order import Order
 from graphmill.models.primitives.transform_length import repeat_lags, transform_length
 
-PART_BYTES = 32 << 20  # of a part's channels, gates and values, where nothing is kept
-PART_CHANNELS = 16  # its least: matrix products of 78 columns took longer than those of 96
+PART_BYTES = 32 << 20  # of a part's channels, gates and values, if nothing is kept
+PART_CHANNELS = 16  # least channels of a part: matrix products of 78 columns took longer than of 96
 
 
 class ShardedLayout:
@@ -61,8 +61,8 @@ class ShardedLayout:
         skip_KD: Tensor | None,
         order: Order | None,
     ) -> Tensor:
-        """Without a gradient nothing has to be kept: a part of every worker's channels after the other, by the operations of one process
-        (`graphmill.models.operators.gated_convolution`).
+        """`convolve` without a gradient, which keeps nothing: one part of every worker's channels after the other, by the operations of one
+        process (`graphmill.models.operators.gated_convolution`).
         """
         groups, width, length = filters.num_filters + 1, filters.width, transform_length(self.num_nodes)
         filter_KDI, feature_IN = filters.factors(self.num_nodes)
@@ -111,7 +111,7 @@ class ShardedLayout:
         return self._arrived(sent, counts, num_groups, order)
 
     def _arrived(self, sent: Tensor, counts: Sequence[int], num_groups: int, order: Order | None) -> Tensor:
-        """[G, C, N] from what is `sent` to each worker: its counts[w] channels of every group, [n, G, C] flat, worker by worker."""
+        """[G, C, N] after the exchange. `sent` has for each worker w its counts[w] channels of every group, [n, G, C] flat, worker by worker."""
         num_rows, here = self.rows.sizes[self.peers.rank], counts[self.peers.rank]
         flat = self.peers.all_to_all(
             sent,
@@ -125,11 +125,11 @@ class ShardedLayout:
         return p_NE.t().contiguous().view(num_groups, here, self.num_nodes)
 
     def to_rows(self, v_CN: Tensor, counts: Sequence[int], order: Order | None) -> Tensor:
-        """[C, N] in the order π → [n, D] in the rows' own order, where worker w has counts[w] channels."""
+        """[C, N] in the order π → [n, D] in the rows' own order; worker w has counts[w] channels."""
         return torch.cat(self._columns(v_CN, counts, order), dim=1)
 
     def _columns(self, v_CN: Tensor, counts: Sequence[int], order: Order | None) -> list[Tensor]:
-        """The same, [n, counts[w]] for each worker w."""
+        """The columns of `to_rows`, [n, counts[w]] for each worker w."""
         y_NC = v_CN.t().contiguous()
         if order is not None:
             y_NC = order.restore(y_NC)

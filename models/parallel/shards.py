@@ -1,11 +1,11 @@
-"""Who owns which rows, and which channels: contiguous ranges, as even as integers allow."""
+"""Shards: the contiguous ranges of rows or channels that workers own, as even as integers allow."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Rows are divided into this many blocks, a function of their number alone, and sums over all rows are sums of the blocks' sums. Where shards
-# end at blocks' ends, any number of workers has the same sums, to the bit. It has many divisors, so that shards are even.
+# Rows are divided into this many blocks, a function of their number alone, and sums over all rows are sums of the blocks' sums. If shards
+# end at blocks' ends, any number of workers gets the same sums, to the bit. 240 has many divisors, so shards are even.
 NUM_BLOCKS = 240
 
 
@@ -48,7 +48,7 @@ class Shards:
         return self.bounds[worker], self.bounds[worker + 1]
 
     def blocks(self, worker: int) -> list[int]:
-        """Lengths of a worker's parts of the blocks, in order; they are whole where shards end at blocks' ends."""
+        """Lengths of a worker's parts of the blocks, in order; whole blocks if shards end at blocks' ends."""
         start, stop = self.range(worker)
         bounds = self.block_bounds or even_blocks(self.total)
         inner = sorted(set(bounds[bisect_right(bounds, start) : bisect_left(bounds, stop)]))
@@ -57,5 +57,5 @@ class Shards:
 
 
 def even_blocks(total: int) -> list[int]:
-    """Of the blocks of so many rows, ascending."""
+    """Bounds of the blocks of `total` rows, ascending."""
     return [total * block // NUM_BLOCKS for block in range(NUM_BLOCKS + 1)]

@@ -1,7 +1,7 @@
-"""TokenGT's tokens of one graph whose nodes are spread over workers: a worker has those of its nodes and of the edges into them.
+"""TokenGT's tokens of one graph whose nodes are spread over workers: a worker has the tokens of its nodes and of the edges into them.
 
-Attention needs of the other workers' tokens only sums over keys (Performer's), and the sparse equivariant basis sums over the edges that
-leave a node, which are at the workers of the nodes that they enter.
+Performer's attention reads the other workers' tokens only through sums over keys. The sparse equivariant basis sums over the edges that
+leave a node; each edge is on the worker of the node that it enters.
 
 Shapes: n nodes and E edges here, T = n + E tokens here, D channels, P identifier width.
 """

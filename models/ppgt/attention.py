@@ -6,8 +6,8 @@
 pair states p_ij, of D_e → 2H; dropout comes after φ. Options: 1 + φ in place of φ and q·k without 1/√d_h (both as PPGT's
 released code has them), no φ.
 
-Without φ all is one call of `scaled_dot_product_attention` with a float mask. With φ it is computed in blocks. The softmax, φ and
-dropout's factors are kept for the backward pass where `pair_memory` has room for them; else no [B, H, N, N] tensor outlives its own block,
+Without φ, attention is one call of `scaled_dot_product_attention` with a float mask. With φ it is computed in blocks. The softmax, φ and
+dropout's factors are kept for the backward pass if `pair_memory` has room for them; else no [B, H, N, N] tensor outlives its own block,
 and the backward pass computes them again from p, which all layers share. Exact, no approximation.
 
 Legend: B graphs, H heads, N places, d = d_h channels of a head, E = D_e channels of a pair; I queries of a block.
@@ -31,7 +31,7 @@ _BLOCK_SCORES = 1 << 26
 
 
 def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:
-    """[B, H, N]: -|k_j|²/(2√d_h); where the mask is False so low that a softmax returns 0, yet finite: rows of only padding stay so."""
+    """[B, H, N]: -|k_j|²/(2√d_h); where the mask is False, so low that a softmax returns 0, yet finite: rows of only padding stay finite."""
     bias_BHN = at_least_float32(k_BHNd).square().sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
     if mask_BN is not None:
         lowest = torch.finfo(k_BHNd.dtype).min / 2
@@ -76,9 +76,8 @@ def sl2_urpe_attention(
 ) -> Tensor:
     """[B, H, N, d]: the attention with (phi_offset + φ), where [θ; φ] = weight p + bias.
 
-    Keeps its inputs and, where that takes no more than `pair_memory` bytes, its blocks.
-    `block_scores` is how many scores (graphs · heads · queries · keys) are computed at a time; None
-    chooses by device. Draws one number from torch's CPU generator where dropout > 0.
+    Keeps its inputs and, if that takes no more than `pair_memory` bytes, its blocks. `block_scores`: scores (graphs · heads · queries · keys)
+    that are computed at a time; None chooses by device. Draws one number from torch's CPU generator if dropout > 0.
     """
     if block_scores is None:
         block_scores = _BLOCK_SCORES_CPU if q_BHNd.device.type == "cpu" else _BLOCK_SCORES
@@ -113,7 +112,7 @@ class _Plan:
     keep: bool  # the blocks, for the backward pass
 
     def factors(self, b: slice, i: slice, like_bHIN: Tensor) -> Tensor | None:
-        """Dropout's of a block, [b, H, I, N], numbered by graph, query, head, key; None without dropout."""
+        """Dropout's factors of a block, [b, H, I, N], numbered by graph, query, head, key; None without dropout."""
         if not self.dropout:
             return None
         like_bIHN = like_bHIN.transpose(1, 2)

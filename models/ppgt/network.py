@@ -81,7 +81,7 @@ class PairStem(nn.Module):
         self.norm = _norm(config, config.edge_width)
 
     def forward(self, walks_BNNC: Tensor, graphs: Graphs) -> Tensor:
-        """Takes P and, of graphs with places, their differences. Keeps what the backward pass needs where that is within stem_memory, else computes it again."""
+        """`walks_BNNC`: P and, with `positions`, differences of places. The backward pass computes again what exceeds `stem_memory`."""
         start_BNH, end_BNH = self._ends(graphs, walks_BNNC.dtype)
         edges_BNNE = (
             None if self.edge is None else graphs.padding.pad_pairs(self.edge(graphs.edge_attr), self.config.edge_query)
@@ -95,7 +95,7 @@ class PairStem(nn.Module):
             b = slice(first, first + count)
             block = (walks_BNNC[b], start_BNH[b], end_BNH[b], None if edges_BNNE is None else edges_BNNE[b])
             if again:
-                # The same graphs are dropped when it computes again.
+                # Recomputation drops the same graphs.
                 draws = self.config.stem_branch
                 blocks.append(checkpoint(self._pairs, *block, use_reentrant=False, preserve_rng_state=draws))
             else:
@@ -106,7 +106,7 @@ class PairStem(nn.Module):
 
     @property
     def _kept_bytes(self) -> int:
-        """What autograd keeps for a pair: SPE, either side of each GELU, each norm's input and output, and each branch's two inputs."""
+        """Bytes that autograd keeps for a pair: SPE, either side of each GELU, each norm's input and output, and each branch's two inputs."""
         config = self.config
         codes = (1 + 2 * config.spe_scales) * self.num_own
         of_ffn = 2 + 2 * config.stem_ratio + 2 * config.stem_branch
@@ -114,9 +114,9 @@ class PairStem(nn.Module):
         return numbers * self.hidden.weight.element_size()
 
     def _ends(self, graphs: Graphs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """[B, N, H] twice: what 1/n, 1/deg_i and the bias, and what 1/deg_j add to the hidden layer of (i, j).
+        """Two terms [B, N, H] of the hidden layer of (i, j): from 1/n, 1/deg_i and the bias, and from 1/deg_j.
 
-        They depend on one end only, so the first linear map is applied to nodes, not to pairs.
+        Each depends on one end only, so the first linear map is applied to nodes, not to pairs.
         """
         config, padding = self.config, graphs.padding
         codes = 1 + 2 * config.spe_scales
@@ -231,7 +231,7 @@ class ClassLayer(nn.Module):
         heads, channels = self.num_heads, width // self.num_heads
         q_BH1d = self.q(token_B1D).view(size, 1, heads, channels).transpose(1, 2)
         kv = self.kv(x_BND).view(size, places, 2, heads, channels).permute(2, 0, 3, 1, 4)
-        # A graph without nodes is looked at as zeros, not as what its padding holds.
+        # A graph without nodes has zeros as values, not what its padding holds.
         v_BHNd = kv[1] * mask_BN.view(size, 1, places, 1)
         dropout = self.attention_dropout if self.training else 0.0
         y_BH1d = sl2_attention(q_BH1d, kv[0], v_BHNd, None, mask_BN, qk_scale=self.qk_scale, dropout=dropout)
@@ -275,13 +275,13 @@ class PPGT(nn.Module):
         self.pool_norm = RowBatchNorm(config.width) if config.pool_norm and config.task == "graph" else None
         self.head = None if config.task == "link" else _head(config)
         self._initialise()
-        self.local = LocalLayers(config.local, config.width, config.num_layers)  # with initial values of its own
+        self.local = LocalLayers(config.local, config.width, config.num_layers)  # keeps its own initial values
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
-        """[B, out_dim] for graphs; [r, out_dim] for the nodes root_index asks for (all if None); for links node states [n, D].
+        """[B, out_dim] for graphs; [r, out_dim] for the nodes of root_index (all if None); for links node states [n, D].
 
-        With class attention and task "node" each graph has one root, and root b lies in graph b. Raises ValueError where features do not
-        fit the config, or the roots do not fit the class attention (looked at on the CPU only).
+        With class attention and task "node" each graph has one root, and root b lies in graph b. Raises ValueError if features do not
+        fit the config, or roots do not fit the class attention (checked on the CPU only).
         """
         self._check(graphs)
         dtype = self.node_stem.walks.weight.dtype
@@ -308,7 +308,7 @@ class PPGT(nn.Module):
         return self._read(x_BND, graphs)
 
     def _differences(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:
-        """[B, N, N, positions]: the place of j less that of i; 0 on padding."""
+        """[B, N, N, positions]: the place of j minus the place of i; 0 on padding."""
         places_BNP = graphs.padding.pad(_places(graphs, self.config, dtype))
         return (places_BNP.unsqueeze(1) - places_BNP.unsqueeze(2)) * graphs.padding.pair_mask_BNN.unsqueeze(3)
 

@@ -44,7 +44,7 @@ class PPGTConfig:
     """q·k without 1/√d_h: the same functions from another start."""
     # Stems
     walk_steps: Size = 24
-    """K: powers of M beside the identity."""
+    """K: powers of M in addition to the identity."""
     dual_walks: bool = False
     """Also over reversed edges, for directed graphs."""
     undirected_walks: bool = False
@@ -60,17 +60,17 @@ class PPGTConfig:
     node_sizes: bool = True
     """FC(log(1 + deg)) and FC(log(1 + n)) in the node stem."""
     node_degrees: bool = True
-    """no: of these the latter alone (released base model)."""
+    """no: FC(log(1 + n)) alone (released base model)."""
     positions: Size = 0
-    """So many last columns of numeric node features are a place: the difference of two places is among the pair channels, and a Linear of the place stands for FC(log(1 + n)) (superpixels)."""
+    """How many of the last columns of numeric node features are a place (superpixels): pair channels have the difference of two places, and a Linear of the place replaces FC(log(1 + n))."""
     stem_hidden: Count = 128
     """Inner width of the pair stem's first MLP."""
     edge_width: Count = 64
     """Channels of a pair's state."""
     stem_layers: Size = 2
-    """F."""
+    """F: FFNs of the pair stem."""
     stem_ratio: Count = 2
-    """Of the stem's FFNs."""
+    """Inner width of the stem's FFNs, in widths of a pair's state."""
     stem_branch: bool = False
     """The stem's FFNs have layer_scale and drop_path too (released ogbn-arxiv model)."""
     input_norms: bool = False
@@ -78,11 +78,11 @@ class PPGTConfig:
     norm: Literal["ada", "ada_identity", "rms"] = "ada"
     """AdaRMSN (paper) | the same, but α = 1 and β = 0 at the start, which is the identity | RMSNorm with a factor per channel (studies)."""
     stem_init: Literal["kaiming", "normal"] = "kaiming"
-    """Of the stem's FFNs."""
+    """Initial values of the stem's FFNs."""
     stem_memory: Size = 1 << 29
-    """Bytes the pair stem may keep for the backward pass; with more to keep it computes it again."""
+    """Bytes that the pair stem may keep for the backward pass; with more to keep it computes them again."""
     pair_memory: Size = PAIR_MEMORY
-    """Bytes each layer's attention may keep likewise."""
+    """Bytes that each layer's attention may keep likewise."""
     # Head
     pool: Pool = "sum"
     """How the states of a graph's nodes become one."""
@@ -101,7 +101,7 @@ class PPGTConfig:
     class_norm: Literal["each", "before"] = "each"
     """Where class attention normalises the nodes: in each of its layers, or once before them (released ogbn-arxiv model)."""
     root_embedding: bool = False
-    """a learned vector added to root_index's nodes."""
+    """Add a learned vector to the roots."""
     node_masking: Share = 0.0
     """Share of the nodes whose features are zeroed, in training."""
     input_dropout: Share = 0.0
@@ -137,5 +137,5 @@ class PPGTConfig:
 
     @property
     def pair_channels(self) -> int:
-        """Channels of a pair before SPE: those of P_ij, differences of places, 1/n and, if any, 1/deg_i and 1/deg_j."""
+        """Channels of a pair before SPE: P_ij, differences of places, 1/n and, with `degree_channels`, 1/deg_i and 1/deg_j."""
         return self.walk_channels + self.positions + (3 if self.degree_channels else 1)

@@ -16,7 +16,7 @@ _EPS = 1e-6
 
 
 class _AdaRMSNorm(torch.autograd.Function):
-    """The formula with its gradient in closed form: it keeps x and two numbers per row, where autograd would keep four tensors."""
+    """The formula with its gradient in closed form: it keeps x and two numbers per row, instead of autograd's four tensors."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, alpha_D: Tensor, beta_D: Tensor) -> Tensor:

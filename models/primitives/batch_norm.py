@@ -1,5 +1,5 @@
-"""Batch normalisation over rows that also accepts a batch of one row or none, rows that are spread over workers, and a second computation; and layer
-normalisation whose gradients are sums in float32, whatever the type of its rows."""
+"""Batch normalisation over rows that also accepts fewer than two rows, rows that are spread over workers, and recomputation; and layer
+normalisation whose gradients are summed in float32, whatever the type of its rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from graphmill.models.primitives.segments import at_least_float32
 
 
 class AllRows(Protocol):
-    """Rows of which each worker has some, and the means over all of them; `graphmill.models.parallel.global_terms.ShardedNodes`."""
+    """Rows that are spread over workers, with means over all of them; `graphmill.models.parallel.global_terms.ShardedNodes`."""
 
     @property
     def total(self) -> int: ...
@@ -23,7 +23,7 @@ class AllRows(Protocol):
 
 
 def normalise(norm: nn.Module, x_nD: Tensor, all_rows: AllRows | None) -> Tensor:
-    """`norm` of rows, which for a batch norm are some of `all_rows`."""
+    """`norm` of rows; a batch norm takes its moments over `all_rows`, of which these are a part."""
     return norm(x_nD, all_rows) if isinstance(norm, RowBatchNorm) else norm(x_nD)
 
 
@@ -36,7 +36,7 @@ class RowBatchNorm(nn.BatchNorm1d):
     counts = True  # False: running statistics stay as they are
 
     def forward(self, x_nD: Tensor, all_rows: AllRows | None = None) -> Tensor:
-        """`all_rows`: x is a worker's part of them, and a call in training is collective. All workers have the same running statistics."""
+        """With `all_rows`, x is a worker's part of them, a call in training is collective, and all workers have the same running statistics."""
         if self.training and (x_nD.shape[0] if all_rows is None else all_rows.total) < 2:
             return nn.functional.batch_norm(
                 x_nD, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
@@ -44,7 +44,7 @@ class RowBatchNorm(nn.BatchNorm1d):
         if not self.training or (all_rows is None and self.counts):
             return super().forward(x_nD)
         if all_rows is None:
-            # Into copies: a second computation has to keep as many tensors for the backward pass as the first.
+            # Updates copies: recomputation must keep as many tensors for the backward pass as the first computation.
             mean_D, var_D, momentum = self._running()
             kept = mean_D.clone(), var_D.clone()
             return nn.functional.batch_norm(x_nD, *kept, self.weight, self.bias, True, momentum, self.eps)
@@ -75,7 +75,7 @@ class RowBatchNorm(nn.BatchNorm1d):
 
 @contextmanager
 def computing_again(layer: nn.Module) -> Iterator[None]:
-    """Within it the layer's batches do not count in running statistics: they did when it was first computed."""
+    """Within it the layer's batches do not enter running statistics: they did in the first computation."""
     norms = [module for module in layer.modules() if isinstance(module, RowBatchNorm)]
     for norm in norms:
         norm.counts = False
@@ -87,10 +87,10 @@ def computing_again(layer: nn.Module) -> Iterator[None]:
 
 
 class LayerNorm(nn.LayerNorm):
-    """nn.LayerNorm, but half-precision rows are normalised in float32, and the result has their type again.
+    """nn.LayerNorm that normalises half-precision rows in float32 and returns their type.
 
     For bfloat16 rows PyTorch's CPU kernel adds up the gradients of weight and bias in bfloat16: with 3000 rows, the gradient of one
-    entry was off by 7 % (more with fewer threads, since each thread keeps a sum of its own).
+    entry was off by 7 % (more with fewer threads, since each thread keeps its own sum).
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -15,23 +15,22 @@ _LEVELS = 1 << 16
 
 @dataclass(frozen=True)
 class MaskRows:
-    """Rows `first`, first + 1, … of some larger array: their masks follow from `key` and the rows' numbers, so processes that hold
+    """Rows `first`, first + 1, … of a larger array. Their masks follow from `key` and the row numbers, so processes that hold
     parts of the array drop the same elements as one process with all of it."""
 
     key: int
     first: int
 
     def of(self, purpose: int) -> "MaskRows":
-        """The same rows with a key of their own."""
+        """The same rows with another key."""
         return MaskRows(mix_int(self.key ^ mix_int(purpose + 1)), self.first)
 
 
 class Dropout(nn.Module):
     """Zeroes each element with probability p and divides the rest by 1 - p, in training only.
 
-    p is rounded to a multiple of 2⁻¹⁶, and the rest is divided by the rounded 1 - p, so the mean stays exact. The key comes from the
-    default generator on the CPU, or with `rows` from them: then the mask of x, [n, width], is that of those rows. Raises ValueError when
-    p is not in [0, 1).
+    p is rounded to a multiple of 2⁻¹⁶, and the rest is divided by the rounded 1 - p, so the mean stays exact. The key comes from the CPU's
+    default generator, or from `rows`: x [n, width] then gets the mask of these rows. Raises ValueError when p is not in [0, 1).
     """
 
     def __init__(self, p: float) -> None:
@@ -47,7 +46,7 @@ class Dropout(nn.Module):
         return x * dropout_factors(self.p, key, start, x)
 
     def at(self, value_Z: Tensor, element_Z: Tensor, columns: int, rows: MaskRows | None = None) -> Tensor:
-        """The same for some elements of x, given by their numbers in it; x has `columns` columns. They are dropped as they are with all of x."""
+        """Dropout of single elements of x, [n, columns], given by their numbers in x: the elements that a call with all of x drops."""
         if not self.training or self.p == 0:
             return value_Z
         key, start = (draw_key(), 0) if rows is None else (rows.key, rows.first * columns)
@@ -74,8 +73,8 @@ class DropPath(nn.Module):
 
 
 def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:
-    """0 with probability p, else 1 / (1 - p), with the shape, dtype and device of `like`: a block of some larger array, in which its
-    elements have the numbers `start`, `start` + 1, …. So the array's mask is the same however it is cut into blocks."""
+    """0 with probability p, else 1 / (1 - p), with the shape, dtype and device of `like`: a block of a larger array, whose
+    elements are numbered `start`, `start` + 1, … there. The array's mask is the same for any cut into blocks."""
     dropped = _dropped(p)
     kept = levels(key, start, like.numel(), like.device).view(like.shape) >= dropped - _LEVELS // 2
     return kept.to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped))

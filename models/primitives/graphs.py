@@ -27,13 +27,11 @@ class Graphs:
     edge_index: Tensor  # int64 [2, E]: source over destination, positions in the batch; edges may come in any order
     x: Tensor | None = None  # [n, F]: int64 categories or floating-point features
     edge_attr: Tensor | None = None  # [E, F']: likewise, of the edges
-    node_id: Tensor | None = None  # int64 [n], permanent ids: what GECO orders nodes by
-    root_index: Tensor | None = None  # int64 [r]: the nodes whose outputs are wanted; None: all of them
+    node_id: Tensor | None = None  # int64 [n], permanent ids: GECO orders nodes by them
+    root_index: Tensor | None = None  # int64 [r]: the nodes whose outputs are computed; None: all of them
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each
-    edge_coefficient: Tensor | None = None  # [E]: by what a message counts in `adjacency`, beside…
-    degree: Tensor | None = (
-        None  # int64 [n]: …the degrees that stand for those of these edges (`graphmill.samplers.batches.minibatch`)
-    )
+    edge_coefficient: Tensor | None = None  # [E]: factor of each message in `adjacency`
+    degree: Tensor | None = None  # int64 [n]: replaces degrees by these edges (`graphmill.samplers.batches.minibatch`)
     max_nodes: int | None = None  # N, if the caller knows it (avoids waiting for the device)
     max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
 
@@ -99,12 +97,12 @@ class Graphs:
         )
 
     def ascending(self, in_ptr: Tensor) -> "Graphs":
-        """The same, with the promise that edges ascend in destination: those into node v are [in_ptr[v], in_ptr[v + 1]), of int64 [n + 1]."""
+        """The same graphs, with the promise that edges ascend in destination: node v's in-edges are [in_ptr[v], in_ptr[v + 1]), in_ptr int64 [n + 1]."""
         vars(self)["by_destination"] = Grouping(self.edge_index[1], self.num_nodes, in_ptr)
         return self
 
     def with_rows(self, **rows: Any) -> "Graphs":
-        """The same edges with other rows or roots: what is known of the edges stays known."""
+        """The same edges with other rows or roots; keeps the cached properties of the edges."""
         made = replace(self, **rows)
         known = {name: value for name, value in vars(self).items() if name not in self.__dataclass_fields__}
         vars(made).update(known)
@@ -170,7 +168,7 @@ class Padding:
         return flat.view(self.num_graphs, self.num_places, self.num_places, *values_E.shape[1:])
 
     def adjacency(self, dtype: torch.dtype = torch.float32, *, undirected: bool = False) -> Tensor:
-        """[B, N, N]: 1 where there is an edge i → j (`undirected`: or j → i), however many; self-loops as given."""
+        """[B, N, N]: 1 for any number of edges i → j (`undirected`: or j → i), else 0; self-loops as given."""
         size = self.num_graphs * self.num_places * self.num_places
         flat = torch.zeros(size, dtype=dtype, device=self.mask_BN.device)
         flat[self.pair_E] = 1
@@ -184,7 +182,7 @@ class Padding:
 
 
 def unit_values(v_BHNd: Tensor) -> Tensor:
-    """[B, H, N, N]: values of which attention makes its weights: a place has the unit vector of its number."""
+    """[B, H, N, N]: the unit vector of each place's number as its value; attention over these values returns its weights."""
     places = v_BHNd.shape[2]
     return torch.eye(places, dtype=v_BHNd.dtype, device=v_BHNd.device).expand(*v_BHNd.shape[:3], places)
 

@@ -26,7 +26,7 @@ class SourceLists(NamedTuple):
     def reversed(self, num_columns: int | None = None) -> "SourceLists":
         """The transposed lists, each in ascending row order. One stable sort of E numbers.
 
-        `num_columns` is how many sources there are, where that is not the number of rows.
+        `num_columns`: number of sources, if it is not the number of rows.
         """
         num_rows = self.indptr.numel() - 1
         num_columns = num_rows if num_columns is None else num_columns
@@ -47,7 +47,7 @@ class Propagation(Protocol):
 
     @property
     def all_rows(self) -> AllRows | None:
-        """Where other workers have the other rows of the graph: all of them."""
+        """The rows of all workers, if other workers have rows of the graph."""
         ...
 
     def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor: ...
@@ -58,11 +58,11 @@ class Adjacency:
 
     Build it from CSC arrays: `indptr` int64 [N+1] and `indices` int32 or int64 [E], where
     `indices[indptr[i]:indptr[i+1]]` are the sources of node i's in-edges. Multi-edges count once each; self loops are
-    used where given and never added. `edge_weight` [E], at least 0, multiplies each edge and takes no gradient.
-    `degree` [N] stands for the nodes' degrees, in and out, where these are the edges of a sample and the weights estimate sums over all edges.
+    used as given and never added. `edge_weight` [E], at least 0, multiplies each edge and takes no gradient.
+    `degree` [N] replaces the nodes' degrees, in and out, if the edges are a sample whose weights estimate sums over all edges.
     `edge_feature` [E, F] are rows for blocks that read them (models/operators/local_blocks.py); ÂX does not.
-    `symmetric=True` promises A = Aᵀ (every edge is there both ways, with the same weight), which spares the transpose;
-    `transposed` hands over one that the caller already has.
+    `symmetric=True` promises A = Aᵀ (every edge both ways, with the same weight), which spares the transpose;
+    `transposed` is a transpose that the caller already has.
     """
 
     all_rows: AllRows | None = None
@@ -124,7 +124,7 @@ class Adjacency:
         """Returns ÂX [N, D] in x's dtype, with Â = D_in⁻¹A (mean), A (sum), D_in^-½ A D_out^-½ (sym) or
         (D_in + I)^-½ (A + I) (D_in + I)^-½ (gcn).
 
-        A[i, j] counts (or weighs) the edges j → i. Degrees are sums of edge weights where there are any. For an undirected
+        A[i, j] counts (or weighs) the edges j → i. Degrees are sums of the edge weights, if any. For an undirected
         graph `sym` is the usual D^-½AD^-½; for a directed one the source is scaled by its out-degree. A node without
         in-edges gets a zero row. No self loops are added but with gcn. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
         shape or normalisation.
@@ -167,7 +167,7 @@ class Adjacency:
         return self._factors[key]
 
     def _degree(self, *, transposed: bool = False) -> Tensor:
-        """[N, 1]: the degrees that were given, or of these edges."""
+        """[N, 1]: the given degrees, or the degrees by these edges."""
         if self._own_degree is None:
             return edge_sums(self.rows(transposed))
         return self._own_degree.to(torch.float64 if self._own_degree.device.type == "cpu" else torch.float32).unsqueeze(
@@ -247,7 +247,7 @@ def sum_rows_csr(rows: SourceLists, x_ND: Tensor) -> Tensor:
 def check_lists(
     indptr: Tensor, indices: Tensor, weight: Tensor | None, name: str, num_sources: int | None = None
 ) -> SourceLists:
-    """The lists in one dtype of integers. Raises ValueError where they are none; ids may name `num_sources` nodes (None: as many as rows)."""
+    """The lists in one integer dtype. Raises ValueError if they are malformed; ids lie in [0, num_sources) (None: the number of rows)."""
     if indptr.dim() != 1 or indptr.numel() == 0 or indices.dim() != 1:
         raise ValueError(
             "adjacency needs indptr [N+1] and indices [E], "

@@ -1,4 +1,4 @@
-"""Random numbers of training as functions of a key and an element's number: the same on every device, whatever was drawn before.
+"""Random numbers of training as functions of a key and an element's number: the same on every device, independent of earlier draws.
 
 The key of one draw comes from PyTorch's default generator on the CPU, which the trainer seeds from (seed, epoch, batch, rank). So a
 model's draws follow from the position in the run alone, and checkpoints need no state of a GPU's generator.
@@ -16,7 +16,7 @@ from torch import Tensor
 GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _MASK = (1 << 64) - 1
-_BLOCK = 1 << 14  # words: they and what is computed on the way stay in a CPU's cache
+_BLOCK = 1 << 14  # words: they and their intermediates stay in a CPU's cache
 Device = torch.device | str | None
 
 
@@ -74,7 +74,7 @@ def levels(key: int, start: int, count: int, device: Device = None) -> Tensor:
 
 
 def levels_at(key: int, element_Z: Tensor) -> Tensor:
-    """int16 [Z]: these elements of the key's `levels`, in any order."""
+    """int16 [Z]: the elements `element_Z` of the key's `levels`, in any order."""
     word_Z = mix((element_Z // 4) * signed(GOLDEN) + signed((mix_int(key) - GOLDEN) % (1 << 64)))
     return (word_Z >> (16 * (element_Z % 4))).to(torch.int16)
 

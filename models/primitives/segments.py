@@ -111,7 +111,7 @@ class _Carry(torch.autograd.Function):
         return grad_SKC, grad_EK, None, None
 
 
-_BLOCK = 1 << 14  # rows: those of 64 channels stay in a processor's cache
+_BLOCK = 1 << 14  # rows; with 64 channels they stay in a processor's cache
 
 
 def _weighted_sum(x_SKC: Tensor, weight_EK: Tensor, row_E: Tensor, to: Grouping) -> Tensor:
@@ -157,14 +157,14 @@ def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:
 def reduce_runs(x_ED: Tensor, ptr: Tensor, how: str) -> Tensor:
     """[E, D] → [S, D]: "sum", "mean" or "max" of the rows [ptr[s], ptr[s + 1]), in ascending order, in x's dtype.
 
-    `segment_reduce` adds in a fixed order, where a scatter on the GPU would not; but in half precision it keeps its running sum
-    in it, and 256 + 1 is 256 there. So that goes through float32.
+    `segment_reduce` adds in a fixed order, unlike a scatter on the GPU; but its running sum has the rows' precision, and in bfloat16
+    256 + 1 is 256. So half precision goes through float32.
     """
     return torch.segment_reduce(at_least_float32(x_ED), how, offsets=ptr, axis=0).to(x_ED.dtype)
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether a check may read values: on a CPU, and not where `torch.export` or `torch.compile` traces shapes alone."""
+    """Whether a check may read values: on a CPU, and not while `torch.export` or `torch.compile` traces shapes alone."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

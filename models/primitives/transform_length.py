@@ -14,8 +14,8 @@ def transform_length(num_positions: int) -> int:
     """The length L of the transforms for N positions: N itself, or the fast length from 2N - 1 on that costs least, if that costs less.
 
     Costs per place, products with the features' spectra included, are relative to a power of two: 1.4 with small factors, 2.8 with large
-    ones, 5.5 where they make N odd (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011); of short transforms, which a
-    processor's cache holds, less. cuFFT, too, has kernels for small factors and Bluestein's algorithm for the rest.
+    ones, 5.5 for odd N (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011); less for short transforms, which a
+    processor's cache holds. cuFFT, too, has kernels for small factors and Bluestein's algorithm for the rest.
     """
     if num_positions < 64 or _largest_prime(num_positions, 32) <= 31:
         return num_positions
@@ -40,7 +40,7 @@ def _largest_prime(number: int, enough: int) -> int:
 
 
 def repeat_lags(values_XN: Tensor, length: int) -> Tensor:
-    """[…, L]: the values at the lags 0 … N-1 and, where there is room, -(N-1) … -1, counted from the far end."""
+    """[…, L]: the values at the lags 0 … N-1 and, if L > N, at -(N-1) … -1 from the far end."""
     num = values_XN.shape[-1]
     if length == num:
         return values_XN

@@ -10,11 +10,11 @@ With φ_q(x) = W_q x / |W_q x|₂ and φ_k alike (Primphormer, ICML 2025, column
 The training objective adds η Σ_l J_l². f_X differs from F by a rank-one term, so nothing of the size of a graph times
 f_X is ever formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time and O(N s) memory on packed rows.
 
-X̄ is the mean over the graph's nodes by default, J's terms are means over nodes and heads, and Λ is a square: the
-appendix's pseudo-code, whose means are over the nodes of a whole batch (`score_terms="batch"`), not per graph first. `pool="sum"`, `score_terms="sum"` and `multiplier="plain"` give the paper's equations; a sum in J
-only rescales Λ by N, but a sum in X̄ grows with the graph, so chunks of a graph would see another model than the whole.
-`virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄, where "per_layer" is the equations' own F in each. `heads="shared"`
-is the pseudo-code's one W_c and Λ per head.
+By default X̄ is the mean over the graph's nodes, J's terms are means over nodes and heads, and Λ is a square, as in the appendix's
+pseudo-code; its means are over the nodes of a whole batch (`score_terms="batch"`), not per graph first. `pool="sum"`, `score_terms="sum"` and
+`multiplier="plain"` give the paper's equations; a sum in J only rescales Λ by N, but a sum in X̄ grows with the graph, so a chunk of a graph
+would be another model than the whole graph. `virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄, "per_layer" the equations'
+own F in each layer. `heads="shared"` is the pseudo-code's one W_c and Λ per head.
 
 Shapes: n nodes of B graphs, D width, H heads, p = D / H, S = s scores per head and direction, M = N_s.
 """
@@ -30,7 +30,7 @@ from graphmill.models.primphormer.options import PrimalOptions
 
 
 class VirtualNode(NamedTuple):
-    """f_X of every graph of a batch: F + v 1ᵀ. Handed from layer to layer where it is a running state."""
+    """f_X of every graph of a batch: F + v 1ᵀ. As a running state it goes from layer to layer."""
 
     common_SM: Tensor  # F
     shift_BS: Tensor  # v = V X̄
@@ -48,7 +48,7 @@ class PrimalAttention(nn.Module):
     """Primphormer's attention over all nodes of each graph; see the module's docstring for the equations."""
 
     def __init__(self, width: int, num_heads: int, options: PrimalOptions, first: bool = True) -> None:
-        """`first`: the layer that owns F where virtual nodes are a running state."""
+        """`first`: this layer owns F if virtual nodes are a running state."""
         super().__init__()
         self.options, self.num_heads, self.head_width = options, num_heads, width // num_heads
         virtual, scores = options.num_virtual, options.scores
@@ -70,7 +70,7 @@ class PrimalAttention(nn.Module):
         self.dropout = Dropout(options.dropout)
 
     def forward(self, x_nD: Tensor, graphs: Graphs, virtual: VirtualNode | None = None) -> Primal:
-        """Returns [n, D], J and f_X; `virtual` is the previous layer's, used where it is a running state."""
+        """Returns [n, D], J and f_X; `virtual` is the previous layer's f_X, read if it is a running state."""
         virtual = self.virtual_node(x_nD, graphs, virtual)
         # Unit vectors and J want float32 under autocast; the linear maps around them do not.
         query_nHP, key_nHP = (unit(f(x_nD).unflatten(1, (self.num_heads, -1))) for f in (self.query, self.key))
@@ -100,7 +100,7 @@ class PrimalAttention(nn.Module):
         return VirtualNode(common_SM, shift_BS)
 
     def multiplier(self) -> Tensor:
-        """[S], or [H, S] where each head has its own: the diagonal of the effective Λ."""
+        """[S], or [H, S] if each head has its own: the diagonal of the effective Λ."""
         if self.options.multiplier == "square":
             return self.multiplier_S.square()
         return nn.functional.softplus(self.multiplier_S) if self.options.multiplier == "softplus" else self.multiplier_S
@@ -138,7 +138,7 @@ def primal_scores(phi_nHP: Tensor, weight_HMP: Tensor, virtual: VirtualNode, gra
 
 
 def _orthogonal(num_heads: int, rows: int, columns: int, together: bool) -> Tensor:
-    """[H, rows, columns]: a matrix for each head, or, `together`, one matrix for all that is cut into heads."""
+    """[H, rows, columns]: an orthogonal matrix for each head, or, `together`, one matrix that is cut into heads."""
     if together:
         whole = nn.init.orthogonal_(torch.empty(rows, num_heads * columns))
         return whole.view(rows, num_heads, columns).transpose(0, 1).contiguous()

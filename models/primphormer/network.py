@@ -1,4 +1,4 @@
-"""Primphormer (ICML 2025): linear-time attention in its primal form, alone or beside message passing in the GPS hybrid.
+"""Primphormer (ICML 2025): linear-time attention in its primal form, alone or with message passing in the GPS hybrid.
 
     X, E = encoders of features and positions
     X_M = BN(Drop(MPNN(X, E)) + X),  X_P = BN(Drop(Prim(X)) + X),  X' = MLP(X_M + X_P)     L times; models/gps/layer.py
@@ -10,9 +10,9 @@ place of the layer (gate), or L alone `num_layers` times between the encoders an
 
 `model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
 
-With `config.attention` another global block stands in Prim's place, as in the paper's table 4, and there is no penalty.
+With `config.attention` another global block replaces Prim, as in the paper's table 4, and there is no penalty.
 
-The paper gives neither the encoders nor the heads, and has no public code; recipes/primphormer says where its parameter counts are met.
+The paper gives neither the encoders nor the heads, and has no public code; recipes/primphormer says which of its parameter counts are met.
 """
 
 from typing import Literal
@@ -43,7 +43,7 @@ class PairAttention(nn.Module):
         self.attention = Attention(options, layer)
 
     def forward(self, x_nD: Tensor, graphs: Graphs) -> Tensor:
-        """[n, D] → [n, D]. O(n²) of each graph, or O(n)."""
+        """[n, D] → [n, D]. O(n²) for each graph (softmax), or O(n)."""
         padding = graphs.padding
         mask_BN = None if padding.mask_BN.numel() == graphs.num_nodes else padding.mask_BN
         return padding.unpad(self.attention(padding.pad(x_nD), mask_BN))

@@ -13,19 +13,19 @@ class PrimalOptions:
     """Options of one primal attention; raises ValueError on values that cannot work."""
 
     num_virtual: Count = 30
-    """N_s."""
+    """N_s, virtual nodes."""
     num_scores: Count | None = None
     """s; None: N_s, as in all published rows."""
     pool: Literal["mean", "sum"] = "mean"
-    """X̄."""
+    """X̄: the mean or the sum over a graph's nodes."""
     virtual_nodes: Literal["per_layer", "running", "none"] = "per_layer"
-    """"none": f_X = F, the paper's ablation."""
+    """per_layer: F of each layer; running: a state that goes from layer to layer; none: f_X = F, the paper's ablation."""
     heads: Literal["own", "shared"] = "own"
-    """own: W_c of each head, Λ for all, V without a bias. shared, as Appendix D has it: one W_c, Λ of each head, V with a bias, and W_e and W_r orthogonal over all heads. The published sizes are those of shared with running."""
+    """own: each head has its W_c, all share Λ, V has no bias. shared (Appendix D): all share W_c, each head has its Λ, V has a bias, and W_e and W_r are orthogonal over all heads; with running it has the published sizes."""
     score_terms: Literal["mean", "sum", "batch"] = "mean"
-    """Of J, over nodes, and its trace over heads; batch: over all nodes of a batch at once, as Appendix D's pseudo-code, not graph by graph."""
+    """How J reduces over nodes, and its trace over heads; batch: over all nodes of a batch at once, as in Appendix D's pseudo-code, not graph by graph."""
     multiplier: Literal["square", "softplus", "plain"] = "square"
-    """Effective Λ; "plain" may turn negative."""
+    """Effective Λ; plain may turn negative."""
     dropout: Share = 0.0
     """On the scores [e; r]; the paper does not say where its attention dropout acts."""
 
@@ -45,14 +45,14 @@ class PrimphormerConfig(HybridConfig):
     num_heads: Count = 4
     """Attention heads; each has width / num_heads channels."""
     attention: Literal["primal", "softmax", "performer", "none"] = "primal"
-    """The paper's | what its table 4 compares it with: all pairs of a graph's nodes, FAVOR+, or message passing alone. `primal.dropout` is softmax's too."""
+    """primal: the paper's; the rest are its table 4's: softmax over all pairs of a graph's nodes, FAVOR+ (performer), message passing alone (none). `primal.dropout` is softmax's too."""
     primal: PrimalOptions = field(default_factory=PrimalOptions)
     eta: Amount = 0.1
-    """Η."""
+    """η, the weight of the penalty Σ_l J_l²."""
 
     @property
     def reads_weights(self) -> bool:
-        """Whether weights of edges change what it computes."""
+        """Whether weights of edges change the output."""
         return self.layer.local != "none" or not self.local.is_paper
 
     def __post_init__(self) -> None:

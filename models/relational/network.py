@@ -5,14 +5,14 @@ types stand one after another. A layer (basis decomposition of arXiv:1703.06103,
 
     L(H) = Drop(ReLU(Norm(H W + b + Σ_r mean_r(H) W_r))),      W_r = Σ_b a_rb V_b
 
-mean_r(H) of a node of the relation's target type is the mean of H over its in-neighbors by r, nodes of the source type, by the weights of edges where
-these have some; 0 where it has none, and for nodes of other types. W is the same for all types, whose input layers are their own. Where a relation's
-edges have features e, they are added to the message, as GraphSAGE has them in arXiv:1905.12265: mean_r(H) is the mean of H + e U_r. U_r is one linear map for
-each relation, without a bias, and the same in all layers.
+For a node of the relation's target type, mean_r(H) is the mean of H over its in-neighbors by r, nodes of the source type, weighted if the edges have
+weights; it is 0 without in-neighbors, and for nodes of other types. All types share W; each type has its own input layer. Features e of a relation's
+edges are added to the message, as for GraphSAGE in arXiv:1905.12265: mean_r(H) is then the mean of H + e U_r. U_r is one linear map for each relation,
+without a bias, and the same in all layers.
 
-R-SAGE is these layers and a linear head. Before another model (`OverTypes`) they hear the relations apart, and the model, its local and its global part,
-then takes all nodes and the edges of all relations as one plain graph, or as one for each root where the batch has subgraphs of roots. Features of edges are
-there e U_r, and 0 of relations without any; stored encodings are rows of the nodes of all types.
+R-SAGE is these layers and a linear head. Before another model (`OverTypes`) they keep the relations apart; the model, its local and its global part,
+then takes all nodes and the edges of all relations as one plain graph, or as one graph for each root if the batch has subgraphs of roots. An edge's
+features are e U_r there, 0 for relations without features; encodings are the rows of all types' nodes.
 
 Shapes: n nodes of all types, D width, R relations, B bases.
 """
@@ -58,12 +58,12 @@ class RelationLists:
         weight: Tensor | None = None,
         degree: Tensor | None = None,
     ) -> None:
-        """`weight` [E], at least 0, counts each edge; `degree` [rows] stands for the sums of the weights, where these make estimates. Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
+        """`weight` [E], at least 0, counts each edge; `degree` [rows] replaces the sums of weights that make estimates. Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
         self._rows = check_lists(indptr, indices, weight, "indptr", num_sources)
         self._num_sources, self._degree = num_sources, degree
 
     def mean(self, x_sD: Tensor) -> Tensor:
-        """[rows, D]: the (weighted) mean over each row's sources; 0 where it has none. Differentiable, without scatter."""
+        """[rows, D]: the (weighted) mean over each row's sources; 0 without sources. Differentiable, without scatter."""
         return Propagate.apply(x_sD, self, "mean", False)
 
     def edge_mean(self, e_EF: Tensor) -> Tensor:
@@ -92,8 +92,8 @@ class RelationLists:
 class TypedShard:
     """The rows here of a typed graph whose nodes are spread over workers, and the exchange of rows for all relations; making it is collective.
 
-    A worker has the same blocks of every type's nodes. Its rows, of all types, follow each other block by block: in each the first type's, then the next one's. So
-    their order, and what is added up along it, is one for any number of workers.
+    A worker has the same blocks of every type's nodes. Its rows, of all types, follow each other block by block: in each block the first type's, then the next
+    type's. So the order of rows, and of sums along it, is the same for any number of workers.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TypedShard:
         source_id: Mapping[Any, Tensor],
         peers: Peers,
     ) -> None:
-        """`block_starts`: of each type the stored ids of its blocks' first nodes, and the number of nodes; worker w has the blocks [ends[w], ends[w + 1]).
+        """`block_starts`: by type, the stored ids of its blocks' first nodes and, last, the number of nodes; worker w has the blocks [ends[w], ends[w + 1]).
         `source_id` [E_r]: stored ids of the sources of the in-edges here."""
         self.peers, here = peers, slice(ends[peers.rank], ends[peers.rank + 1] + 1)
         size_BT = torch.stack([starts.diff() for starts in block_starts.values()], dim=1)
@@ -136,13 +136,13 @@ class TypedShard:
         self.order_E: Tensor | None = None  # of the adjacency's edges among those of one relation after another
 
     def _global_row(self, node_type: str, id_E: Tensor) -> Tensor:
-        """Among the rows of all workers."""
+        """Row of each stored id among the rows of all workers."""
         starts, place = self._starts[node_type], list(self._starts).index(node_type)
         block_E = torch.searchsorted(starts, id_E.long(), right=True) - 1
         return self._first_BT[block_E, place] + id_E.long() - starts[block_E]
 
     def masks(self, seed: int, epoch: int, purpose: int, node_type: str | None = None) -> MaskRows:
-        """Of dropout: of rows of all types, or of one type's."""
+        """Dropout's masks of the rows here: of all types, or of one type."""
         first = self.shards.range(self.peers.rank)[0] if node_type is None else self.first_id[node_type]
         return MaskRows(seed, first).of(epoch).of(purpose)
 
@@ -175,7 +175,7 @@ class TypedGraphs:
 
     @cached_property
     def first_row(self) -> dict[str, int]:
-        """Where the rows of each type begin among those of all types."""
+        """By type, its first row among the rows of all types."""
         return dict(zip(self.num_nodes, accumulate(self.num_nodes.values(), initial=0), strict=False))
 
     @cached_property
@@ -234,10 +234,10 @@ class TypedGraphs:
         return ShardedGraph(shard.shards, shard.peers, shard.adjacency, ids_n, x_nD, self.root_row, encodings)
 
     def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs | ShardedGraph:
-        """All nodes and edges as plain graphs, with these rows as features: one, or one for each root's subgraph.
+        """All nodes and edges as plain graphs, with these rows as features: one graph, or one for each root's subgraph.
 
-        Where some relations have weights, an edge of another one has the weight 1.
-        A node's id is made of its type's place and its permanent id: another for each node of the graph, and the same in every batch.
+        If some relations have weights, edges of the others have the weight 1.
+        A node's id is made of its type's place and its permanent id: unique in the graph, and the same in every batch.
         """
         if self.shard is not None:
             return self._as_sharded(x_nD, self.shard, edge_attr_ED)
@@ -257,7 +257,7 @@ class TypedGraphs:
             graphs = partial(graphs, encodings=self.encodings, degree=degree_n, max_nodes=len(x_nD))
             return graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row)
         subgraph_n = torch.cat(list(self.subgraph.values()))
-        order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as models want graphs
+        order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as in `Graphs`
         place_n = torch.empty_like(order_n).scatter_(0, order_n, torch.arange(len(order_n), device=device))
         size = torch.bincount(subgraph_n, minlength=len(self.root_row))
         return graphs(
@@ -288,7 +288,7 @@ class RelationalConvolution(nn.Module):
         return self.basis_BFD if self.share_RB is None else torch.einsum("rb,bfd->rfd", self.share_RB, self.basis_BFD)
 
     def forward(self, x_nF: Tensor, graphs: TypedGraphs, edge_of: Mapping[Names, Tensor]) -> Tensor:
-        """`edge_of`: of the relations whose edges have features, the mean of e U_r at each node of the target type, [n_t, F]."""
+        """`edge_of`: for relations whose edges have features, the mean of e U_r at each node of the target type, [n_t, F]."""
         if graphs.shard is not None:
             return self._sharded(x_nF, graphs, graphs.shard, edge_of)
         sizes = list(graphs.num_nodes.values())
@@ -335,7 +335,7 @@ class RelationalLayers(nn.Module):
 
     def forward(self, graphs: TypedGraphs, epoch: int = 0) -> Tensor:
         """Returns the states of the nodes of all types, [n, width], one type after another, or in a shard's order of rows. Raises ValueError for another graph's
-        types. Where the graph is spread over workers, dropout's masks follow from the seed, the epoch and the rows' numbers."""
+        types. On a graph that is spread over workers, dropout's masks follow from the seed, the epoch and the row numbers."""
         self._check(graphs)
         shard, seed = graphs.shard, self.config.seed
         x_nD = torch.cat([self._input(name, graphs, epoch) for name in self.config.node_dims])
@@ -349,7 +349,7 @@ class RelationalLayers(nn.Module):
         return x_nD
 
     def edge_rows(self, graphs: TypedGraphs) -> Tensor | None:
-        """e U_r of the edges of all relations, [E, width], 0 of relations without features; None where no features are read."""
+        """e U_r of the edges of all relations, [E, width], 0 for relations without features; None if no features are read."""
         if not self.edges:
             return None
         rows_of = {name: linear(e_EF) for name, linear, e_EF in self._edges(graphs)}
@@ -358,7 +358,7 @@ class RelationalLayers(nn.Module):
         return torch.cat([*{**missing, **rows_of}.values()])
 
     def _edges(self, graphs: TypedGraphs) -> Iterator[tuple[Names, nn.Linear, Tensor]]:
-        """Of the relations whose edges have features: the name, U_r and the features."""
+        """(name, U_r, features) of each relation whose edges have features."""
         for place, linear in self.edges.items():
             assert isinstance(linear, nn.Linear)
             name = self.config.relations[int(place)]
@@ -418,11 +418,11 @@ class OverTypes(nn.Module):
         self.layers, self.model = RelationalLayers(config), model
 
     def forward(self, graphs: TypedGraphs, *, epoch: int = 0) -> Tensor:
-        """Returns [r, out_dim], what the model predicts of the roots."""
+        """Returns [r, out_dim], the model's predictions of the roots."""
         return self.model(graphs.as_plain(self.layers(graphs, epoch), self.layers.edge_rows(graphs)), epoch=epoch)
 
     def forward_with_penalty(self, graphs: TypedGraphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """The same with the model's penalty, of a model that has one."""
+        """The predictions, and the penalty of a model that has one."""
         model: Any = self.model
         plain = graphs.as_plain(self.layers(graphs, epoch), self.layers.edge_rows(graphs))
         return model.forward_with_penalty(plain, epoch=epoch)

@@ -26,15 +26,15 @@ class RelationalConfig:
     num_layers: Size = 2
     """Relational layers, of one hop each."""
     num_bases: Size = 4
-    """Matrices that the relations' weights are sums of; 0: each relation has a weight of its own."""
+    """Basis matrices whose sums are the relations' weights; 0: each relation has its own weight."""
     norm: Literal["none", "layer", "batch"] = "layer"
-    """In each layer."""
+    """Norm of each layer."""
     dropout: Share = 0.5
     """After each layer."""
     input_dropout: Share = 0.0
     """On the features."""
     seed: int = 0
-    """Of dropout's masks where the graph is spread over workers."""
+    """Seed of dropout's masks on a graph that is spread over workers."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -17,7 +17,7 @@ g ⊙ (MHA + FFN) (gate), or `num_layers` times between the encoded features and
 Options of ours, for large graphs; the defaults are the paper's formulas:
 `basis_reduction="mean"`: a sum of some fifty edge tokens outweighs a node's own features, their mean does not;
 `init_std`: the paper initialises weights at 0.02 at a width of 768; at width 96, 0.1 learns faster (`recipes/defaults/graphs-tokengt.yaml`);
-`unit_identifiers`: the entries of an eigenvector of length 1 are about n^-½, next to nothing beside features where n is large,
+`unit_identifiers`: the entries of an eigenvector of length 1 are about n^-½, on a large graph negligible against features,
 so each node's row of them is scaled to length 1, as the rows of truncated ORF are.
 
 Options that are the released code's and not the paper's: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
@@ -26,7 +26,7 @@ Options that are the released code's and not the paper's: `embedding_norm`, `nul
 Attention "performer" (models/operators/favor.py) is linear in n + m, and takes a trained softmax model's weights: the state dicts differ only in Performer's
 projections.
 
-The token type is that of the token, so a self-loop is an edge; the code infers it from u = v (`type_by_index`).
+A self-loop has the type of edges; the code infers the type from u = v (`type_by_index`).
 
 Legend: B graphs, n nodes, E edges, T places for tokens per graph, D width, H heads, P identifier width.
 """
@@ -169,7 +169,7 @@ class TokenView:
 class SlotEncoder(nn.Module):
     """The code's feature table: column f's category c has row 2 + 512 f + c; row 0 is padding and stays 0, row 1 is unused.
 
-    Of the 2 the code's data set adds 1 and its collator 1 more.
+    The code's data set adds 1 of the 2, its collator the other.
     """
 
     def __init__(self, features: Features, width: int) -> None:
@@ -209,7 +209,7 @@ class TokenEmbedding(nn.Module):
         self.token_type = nn.Embedding(2, config.width) if config.type_identifier else None
         self.graph_token = nn.Embedding(1, config.width) if config.task == "graph" else None
         self.null_token = nn.Embedding(1, config.width) if config.null_token else None
-        self.anchor: Tensor  # dtype and device where there is no other parameter
+        self.anchor: Tensor  # has the dtype and device even if no parameter exists
         self.register_buffer("anchor", torch.zeros(1, config.width), persistent=False)
 
     def forward(self, view: TokenView | ShardedTokens, local: LocalLayers | None = None) -> Tensor:
@@ -242,7 +242,7 @@ class TokenEmbedding(nn.Module):
     def _identifiers(self, view: TokenView | ShardedTokens) -> tuple[Tensor, Tensor]:
         """[P_v ; P_v] for the nodes [n, 2P] and [P_u ; P_v] for the edges [E, 2P]."""
         if self.config.identifier == "orf_first_order":
-            # The ablation of the paper's table 1: a token's identifier is its own, and tells nothing of its nodes.
+            # The ablation of the paper's table 1: every token has its own identifier, which says nothing about its nodes.
             assert isinstance(view, TokenView), "config.shards"
             tokens, position_n, position_E = view.token_graphs()
             rows = orthogonal_identifiers(
@@ -401,13 +401,13 @@ class TokenGT(nn.Module):
             for parameter in (*self.dead_norm.parameters(), *self.dead_pooler.parameters()):
                 parameter.requires_grad_(False)  # never used: DDP would wait for their gradients
         self.apply(partial(_initialise, std=config.init_std))
-        self.local = LocalLayers(config.local, config.width, config.num_layers)  # with initial values of its own
+        self.local = LocalLayers(config.local, config.width, config.num_layers)  # keeps its own initial values
 
     def forward(self, graphs: Graphs | ShardedGraph, *, epoch: int = 0) -> Tensor:
-        """Returns [B, out_dim] for graph tasks; [r, out_dim] for the nodes asked about; [n, width] for link tasks.
+        """Returns [B, out_dim] for graph tasks; [r, out_dim] at the roots for node tasks; [n, width] for link tasks.
 
         Memory is O(B·T) with T = n + m tokens of the largest graph, and with "performer" (or SDPA's fused kernels) no T × T
-        matrix exists. `epoch` is not used. Raises ValueError where the batch lacks features or encodings of the config.
+        matrix exists. `epoch` is not used. Raises ValueError if the batch lacks features or encodings of the config.
         """
         view = self._view(graphs)
         x_BTD = self.dropout(self.embedding_norm(self.embedding(view, self.local)))

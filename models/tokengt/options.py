@@ -33,13 +33,13 @@ class TokenGTConfig:
     """None: the width."""
     # Token identifiers.
     identifier: Identifier = "laplacian"
-    """"random": Gaussian rows of norm 1; "positive": uniform ones, which the released code calls random. near_orf, random and positive serve graphs of any size."""
+    """Node identifiers. random: Gaussian rows of norm 1; positive: uniform ones, which the released code calls random. near_orf, random and positive serve graphs of any size."""
     identifier_dim: Count = 16
-    """P."""
+    """P, columns of a node's identifier."""
     laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
     """Eigenvectors of the smallest eigenvalues, or half of them of the largest."""
     unit_identifiers: bool = False
-    """Laplacian: each node's row of entries scaled to length 1; the others have it anyway."""
+    """laplacian: scale each node's row of entries to length 1; rows of the other identifiers have it anyway."""
     encoding: str | None = None
     """Take the eigenvectors from graphs.encodings under this name; None: compute them."""
     type_identifier: bool = True
@@ -47,11 +47,11 @@ class TokenGTConfig:
     type_by_index: bool = False
     """An edge from a node to itself has the nodes' type (released code)."""
     sign_flip: bool = True
-    """In training, of each eigenvector."""
+    """Flip the sign of each eigenvector at random in training."""
     eigenvector_dropout: Share = 0.2
-    """In training, on their entries."""
+    """Dropout on the entries of eigenvectors."""
     resample_in_eval: bool = False
-    """Random identifiers: fresh ones in evaluation too; else those of `seed`."""
+    """Draw random identifiers anew in evaluation too; no: there they follow from `seed`."""
     # Attention.
     attention: Literal["softmax", "performer"] = "softmax"
     """All pairs of tokens, or FAVOR+, which is linear in them."""
@@ -66,18 +66,18 @@ class TokenGTConfig:
     sparse_equivariant_basis: bool = False
     """Each layer also adds its edge tokens to their nodes (SEB)."""
     basis_reduction: Literal["sum", "mean"] = "sum"
-    """Of a node's edge tokens, in SEB."""
+    """How SEB reduces a node's edge tokens."""
     # Regularisation.
     attention_dropout: Share = 0.1
     """Softmax only: Performer has no matrix to drop entries of."""
     activation_dropout: Share = 0.1
     """Inside the FFN."""
     dropout: Share = 0.0
-    """On the embedding and on what attention and FFN add."""
+    """On the embedding and on the outputs of attention and FFN."""
     drop_path: Share = 0.1
     """Stochastic depth of the last layer, linear from 1/L of it in the first; drawn per graph."""
     init_std: Positive = INIT_STD
-    """Of weights; the paper's 0.02 is for a width of 768 and slow at a small one."""
+    """Standard deviation of initial weights; the paper's 0.02 is for a width of 768 and slow at a small one."""
     # Departures from the paper, all off.
     local: LocalOptions = LocalOptions()  # noqa: RUF009 - frozen
     scale_rows: bool = False
@@ -85,22 +85,22 @@ class TokenGTConfig:
     input_dropout: Share = 0.0
     """On numeric node features; 0 in the paper."""
     seed: int = 0
-    """Of the identifiers in evaluation and of Performer's projections."""
+    """Seed of the identifiers in evaluation and of Performer's projections."""
     # The released code's variants.
     embedding_norm: bool = False
     """LayerNorm before the first layer."""
     null_token: bool = False
     """A further token without content, as the released code's [null]."""
     head: Literal["paper", "code"] = "paper"
-    """LN, Linear | Linear, GELU, LN, Linear without bias, plus one scalar."""
+    """paper: LN, Linear; code: Linear, GELU, LN, Linear without bias, plus one scalar."""
     feature_table: Literal["exact", "slots"] = "exact"
-    """One row per category | 512 rows per column, rows 0 and 1 unused."""
+    """exact: one row per category; slots: 512 rows per column, rows 0 and 1 unused."""
     dead_modules: bool = False
     """Hold the code's two modules that are never called (parameter counts, its checkpoints)."""
 
     @property
     def reads_weights(self) -> bool:
-        """Whether weights of edges change what it computes."""
+        """Whether weights of edges change the output."""
         return not self.local.is_paper
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class TokenGTConfig:
 
     @property
     def sharding(self) -> Literal["rows"] | None:
-        """How several workers evaluate it on one graph: each a range of the nodes, where attention is linear and a node's identifier its own."""
+        """How several workers evaluate it on one graph: each a range of the nodes, if attention is linear and a node's identifier depends on no other node."""
         own = self.identifier == "none" or (self.identifier == "laplacian" and self.encoding is not None)
         own |= self.identifier in ("near_orf", "random", "positive") and not self.resample_in_eval
         return "rows" if own and self.attention == "performer" and not self.num_special and self.edge.empty else None

@@ -1,7 +1,7 @@
-"""The released TokenGT's state dict in our names: where its architecture matches, its checkpoints load.
+"""The released TokenGT's state dict in our names: its checkpoints load if their architecture matches.
 
-The released code is a fairseq model (PCQM4Mv2). The tables in this file have its names, theirs → ours, from memory of that code; those of its
-graph encoder were compared with the public repository (jw9730/tokengt), those of the tokenizer and the layers were not. Beside the tables:
+The released code is a fairseq model (PCQM4Mv2). The tables in this file have its names, theirs → ours, from memory of that code; the names of its
+graph encoder were compared with the public repository (jw9730/tokengt), the names of the tokenizer and the layers were not. In addition:
 
     graph_feature.{atom,edge}_encoder.weight [512 · columns, d]   row 2 + 512 f + c is category c of column f
     graph_feature.{lap,orf,rand}_encoder.weight [d, 2P]           at most one of them; order_encoder is absent when ablated
@@ -158,7 +158,7 @@ def _config(state: Mapping[str, Tensor], num_heads: int) -> TokenGTConfig:
 
 
 def _features(rows: int, molecular: Features) -> Features:
-    """OGB's columns where the table has as many, else columns of any category that has a row of its own."""
+    """OGB's columns if the table has as many, else columns of all categories that have their own row."""
     columns, rest = divmod(rows, SLOT)
     if rest or not columns:
         raise ValueError(f"a feature table has {SLOT} rows per column, got {rows} rows")
