@@ -1,1 +1,1 @@
-"""Comparisons that only developers run; not in the wheel. What users measure is `graphmill bench`."""
+"""Comparisons that only developers run; not in the wheel. Users have `graphmill bench`."""

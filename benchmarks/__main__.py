@@ -1,4 +1,4 @@
-"""One of the comparisons that developers repeat: `python -m benchmarks NAME OPTIONS` in a checkout; without a name it lists them."""
+"""Runs a developers' comparison: `python -m benchmarks NAME OPTIONS` in a checkout; without a name it lists them."""
 
 import sys
 from importlib import import_module

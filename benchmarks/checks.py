@@ -1,4 +1,4 @@
-"""What it costs to be safe: `python -m benchmarks checks`.
+"""Cost of the trainer's safety: `python -m benchmarks checks`.
 
     python -m benchmarks checks                               the embedded graph, two workers, a few minutes
     python -m benchmarks checks --data.nodes 5000 --epochs 3  a look
@@ -7,12 +7,12 @@ Four loops train the same model on the same batches, epoch by epoch in a drawn o
 
     checked   the trainer's own: every loss and gradient checked, the weight of each step agreed between the workers, dropout seeded by
               position, traffic counted by partition, progress and metrics sent to the driver
-    saving    the same, and a checkpoint begins with each epoch and is written while it goes on
+    saving    checked, and a checkpoint begins with each epoch and is written during it
     bare      forward, backward and optimizer under DDP, and nothing else: gradients are added by its ring, not along the fixed tree
-    control   the same once more: its ratio to bare is the machine's noise
+    control   bare once more: its ratio to bare is the machine's noise
 
 Prints the seconds of an epoch and the CPU seconds of the workers: medians over the epochs, and the ratios to bare with their quartiles; then
-how long training stood still for a checkpoint. Nothing else should run meanwhile. results.md and results.json go to --out.
+how long a checkpoint stopped training. Nothing else should run meanwhile. results.md and results.json go to --out.
 """
 
 import random
@@ -44,24 +44,24 @@ UNSAFE = ("bare", "control")
 
 @dataclass(frozen=True)
 class Config:
-    """What the trainer's checks, counts and checkpoints cost, beside a bare loop on the same batches."""
+    """Compare the trainer, with its checks, counts and checkpoints, to a bare loop on the same batches."""
 
     data: NodeDataOptions = field(default_factory=NodeDataOptions)
-    """Which graph; the embedded one, where no other is named."""
+    """The graph; by default the embedded one."""
     width: Count = 64
     """GECO's channels."""
     layers: Count = 3
     """GECO's layers."""
     chunks: Count = 8
-    """Random parts that an epoch's batches are."""
+    """Batches of an epoch, random parts of the graph."""
     dropout: float = 0.3
-    """Of the layers, and of their input."""
+    """Dropout of the layers and of their input."""
     epochs: Count = 12
-    """Of each loop; one more before them is not counted."""
+    """Epochs of each loop, after one that is not counted."""
     workers: Count = 2
-    """How many train."""
+    """Number of workers."""
     local_reads: bool = True
-    """Read partitions in the workers' processes, where they are on this machine; no: ask their servers."""
+    """Read partitions of this machine in the workers' processes; no: ask their servers."""
     out: Path = Path("runs/bench-checks")
     """Where the table goes."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -72,7 +72,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank measured: per epoch and loop, per checkpoint, and how far each loop's weights have gone."""
+    """One rank's measurements: by loop and epoch, by checkpoint, and how far each loop's weights moved."""
 
     wall_s: Mapping[str, Sequence[float]]
     cpu_s: Mapping[str, Sequence[float]]
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def measure(config: Config) -> list[Share]:
-    """What the ranks measured, in their order."""
+    """The ranks' measurements, in rank order."""
     import tempfile
 
     from graphmill.cluster.options import ServerOptions
@@ -162,8 +162,8 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     wall, cpu, losses = ({name: [0.0] * config.epochs for name in LOOPS} for _ in range(3))
     stall = [0.0] * config.epochs
     for epoch in range(-1, config.epochs):  # epoch -1 only warms up
-        # A loader of its own for each epoch, so that nobody samples ahead in another's time. Any order but a drawn one favours somebody:
-        # in turns, each would always follow the same other.
+        # A new loader for each epoch, so that no loop samples ahead in another loop's time. The order is drawn: in fixed turns each loop
+        # would always follow the same other loop.
         for name in random.Random(epoch + 1).sample(LOOPS, len(LOOPS)):
             worker = workers[name]
             with worker.loader(spec.sampler) as loader:
@@ -229,7 +229,7 @@ def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
 
 
 def _bare(worker: "Worker", ddp: "DistributedDataParallel", loader: "Loader", epoch: int) -> float:
-    """What remains of the trainer's loop where nothing can go wrong. Returns the mean loss over all ranks' targets."""
+    """The trainer's loop without any check. Returns the mean loss over all ranks' targets."""
     import torch
 
     from graphmill.cluster.metrics.class_scores import all_reduce_sum
@@ -255,7 +255,7 @@ def describe(config: Config, shares: Sequence[Share]) -> str:
     """The figures as Markdown."""
 
     def of_epochs(kind: Literal["wall_s", "cpu_s"]) -> dict[str, np.ndarray]:
-        """Of each loop and epoch the ranks' mean."""
+        """The ranks' mean for each loop and epoch."""
         return {name: np.mean([getattr(share, kind)[name] for share in shares], axis=0) for name in LOOPS}
 
     rows = []

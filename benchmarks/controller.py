@@ -1,13 +1,13 @@
-"""What many workers cost the processes that lead them: `python -m benchmarks controller`.
+"""Cost of many workers for the processes that lead them: `python -m benchmarks controller`.
 
     python -m benchmarks controller --workers 2 200 1000    # starts a local Ray; about two minutes
 
-There are no such clusters here, so the workers are stand-ins, and what leads them is the real thing:
+The workers are stand-ins, the leading processes are real:
 
-- the driver trains as always (`graphmill.cluster.training.trainer.train`) with a launcher whose rank 0 is a process that reports what rank 0 of so many workers
-  does, --epochs epochs of --epoch_s seconds;
+- the driver trains as always (`graphmill.cluster.training.trainer.train`) with a launcher whose rank 0 is a process that reports as rank 0 of
+  so many workers does, for --epochs epochs of --epoch_s seconds;
 - Ray Train's controller polls its workers by its own code; two actors answer for all of them;
-- the watch on hosts knocks at so many open ports.
+- the host watch knocks at so many open ports.
 
 You should see a table of CPU times of the leading process, and its memory, by the number of workers, kept as results.md and results.json
 under --out.
@@ -43,16 +43,16 @@ _START_S = 120.0  # longest start of a process on a busy machine
 
 @dataclass(frozen=True)
 class ControllerConfig:
-    """Measure what leads many workers."""
+    """Measure the processes that lead many workers."""
 
     workers: tuple[Count, ...] = (2, 50, 200, 1000)
     """Numbers of workers, partitions and hosts, which are the same here."""
     epochs: Count = 100
-    """Of the driver's run."""
+    """Epochs of the driver's run."""
     epoch_s: Positive = 0.1
-    """How long one takes."""
+    """Seconds of an epoch."""
     polls: Count = 10
-    """Of the controller, and looks of the watch."""
+    """Polls of the controller, and looks of the host watch."""
     out: Path = Path("runs/bench-controller")
     """Where the table goes."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -62,7 +62,7 @@ class ControllerConfig:
 
 
 def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float) -> None:
-    """Reports what rank 0 of so many workers does."""
+    """Sends the reports of rank 0 of so many workers."""
     from graphmill.cluster.runs.records import Recorder, is_recorded
     from graphmill.cluster.training.train_loop import RANK_SECONDS
     from graphmill.samplers.access.traffic import COLUMNS
@@ -115,7 +115,7 @@ class StandInLauncher:
 
 
 def measure_driver(workers: int, config: ControllerConfig) -> tuple[float, float]:
-    """(CPU seconds an epoch, MiB that it grew) of the driver."""
+    """(CPU seconds an epoch, growth in MiB) of the driver."""
     from graphmill.cluster.runs.run_directory import RunDirectory
     from graphmill.cluster.training.trainer import train
 
@@ -129,7 +129,7 @@ def measure_driver(workers: int, config: ControllerConfig) -> tuple[float, float
 
 
 class StandInWorker:
-    """What Ray Train's controller asks of a worker."""
+    """Answers the polls of Ray Train's controller."""
 
     def poll_status(self) -> Any:
         from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
@@ -170,7 +170,7 @@ def measure_watch(hosts: int, config: ControllerConfig) -> float:
         names = {f"10.0.{number // 250}.{number % 250}": f"worker-{number}" for number in range(hosts)}
         states, begun = HostStates(), time.process_time()
         for turn in range(config.polls):
-            for start in range(0, hosts, len(ports)):  # a set of sockets, as often as there are hosts for it
+            for start in range(0, hosts, len(ports)):  # the same sockets again until every host has had one
                 assert len(knock(ports[: hosts - start], 2.0)) == min(len(ports), hosts - start)
             states.update(2.0 * turn, names, names)
             for door in doors:
@@ -180,7 +180,7 @@ def measure_watch(hosts: int, config: ControllerConfig) -> float:
 
 
 def _take_all(door: socket.socket) -> None:
-    """Accepts what waits at a port, which else would be full."""
+    """Accepts the connections that wait at a port, which would be full otherwise."""
     while True:
         try:
             door.accept()[0].close()

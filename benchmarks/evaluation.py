@@ -1,10 +1,10 @@
-"""Full evaluation on 1, 2 … workers of this machine: CPU time beside an epoch of training, bytes, and memory of a worker.
+"""Full evaluation on 1, 2 … workers of this machine: CPU time against an epoch of training, bytes, and memory of a worker.
 
     python -m benchmarks evaluation --graph path/to/graph --workers 1 2 --models geco sage
 
-Needs no Ray: workers are processes with one thread each, over gloo, and run the trainer's own epoch and evaluation. CPU seconds are those of a
-worker's process, all threads; on a machine with a core for each worker they are what the clock says. One worker is also measured with another run of the
-same beside it (1 + 1): what two processes take from each other's caches and memory is no work of theirs, and the ratios are to that.
+Needs no Ray: workers are processes with one thread each, over gloo, and run the trainer's own epoch and evaluation. CPU seconds cover all threads
+of a worker's process; on a machine with a core for each worker they equal the clock's. One worker is also measured while a second run of one worker
+goes on (1 + 1), since two processes slow each other down through caches and memory; ratios are to this row.
 Expect about half the CPU time, bytes and memory with 2 workers, and the same scores to about 1e-6.
 """
 
@@ -28,7 +28,7 @@ from graphmill.jobs.machine.memory_check import reset_peak
 
 @dataclass(frozen=True)
 class Config:
-    """What to measure."""
+    """Measure full evaluation."""
 
     graph: str
     """A prepared graph's path."""
@@ -105,7 +105,7 @@ def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None
 
 
 class _Silent:
-    """A reporter whom nobody hears."""
+    """A reporter that drops its records."""
 
     def push(self, record: Any) -> None: ...
 
@@ -114,7 +114,7 @@ class _Silent:
 
 
 class _Watched:
-    """The graph's files, with what is asked of its partitions and sent to other workers counted."""
+    """The graph's files; counts the bytes read from partitions and sent to other workers."""
 
     def __init__(self, graph: Any) -> None:
         from graphmill.cluster.data.training_data import OpenNodes
@@ -140,7 +140,7 @@ class _Watched:
         return getattr(self._nodes, name)
 
     def collate(self, minibatch: Any) -> Any:
-        """In the loader's thread, while the trainer waits for it: nobody else makes a collective call meanwhile."""
+        """Runs in the loader's thread while the trainer waits for it, so no other thread makes a collective call."""
         from graphmill.jobs.tasks.model_inputs import PlannedShard, plan_shard
 
         batch = self._nodes.collate(minibatch)
@@ -160,7 +160,7 @@ def measure(size: int, name: str, config: Config) -> list[dict[str, Any]]:
 
 
 def measure_beside(name: str, config: Config) -> list[dict[str, Any]]:
-    """The same of one worker, with another run of one beside it."""
+    """The results of one worker, measured while a second run of one worker goes on."""
     with ThreadPoolExecutor(2) as both:
         first, _ = (both.submit(measure, 1, name, config) for _ in range(2))
         return first.result()

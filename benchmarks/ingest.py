@@ -4,11 +4,11 @@
     python -m benchmarks ingest --nodes 2000000 --edges 32000000 --partitioners random range ldg metis --partitions 8
     python -m benchmarks ingest --nodes 100000000 --edges 1600000000 --reserve-gib 8     # 14 GB of disk, see docs/performance.md
 
-Each row is a fresh process that generates the graph's topology as it is read (ldg reads it twice), writes its partitions under --work and syncs
+Each row is a fresh process that generates the graph's topology while reading it (ldg reads it twice), writes its partitions under --work and syncs
 them. Before each row the disk's own rate is measured: one file, written in sequence and synced. The row's graph is removed at its end.
 
-You should see a table: edges/s, peak resident memory, bytes written, and the rate of writing as a share of the disk's own, of all that is written
-and of the stored graph alone. The target is at least 40 % with at most 4 GB. random cuts 1 - 1/partitions of the edges, ldg and metis fewer.
+You should see a table: edges/s, peak resident memory, bytes written, and the write rate as a share of the disk's own, for all bytes written
+and for the stored graph alone. The target is at least 40 % with at most 4 GB. random cuts 1 - 1/partitions of the edges, ldg and metis fewer.
 results.md and results.json go to --out. A row that fails is named, the others go on, and the exit code is 1. A size that does not fit the disk
 is refused at once.
 """
@@ -41,7 +41,7 @@ Partitioner = Literal["random", "range", "ldg", "metis"]
 
 _METIS_BYTES_PER_EDGE = 100  # edge lists, the adjacency in scipy's and in METIS's form
 _PROBE_BLOCK_BYTES = 16 << 20
-_SOURCE_EDGES = 50_000_000  # as many as tell the source's own rate
+_SOURCE_EDGES = 50_000_000  # enough to measure the source's own rate
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class BenchIngestConfig:
     memory_mib: int = 1024
     """Ingestion's budget for chunks and buckets."""
     seed: int = 0
-    """Of the graph and of the partitioner."""
+    """Seed of the graph and of the partitioner."""
     work: Path | None = None
     """Folder on the disk to measure; graphs are written and removed there. Default: --out."""
     reserve_gib: Amount = 2.0
-    """What is to stay free on that disk."""
+    """Space that stays free on that disk."""
     probe_mib: Count = 2048
-    """Largest file that measures the disk; a smaller graph is measured by a file of its own size."""
+    """Largest file that measures the disk; for a smaller graph the file has the graph's size."""
     timeout_s: Positive = 7200.0
     """Longest time of a row."""
     out: Path = Path("runs/bench-ingest")
@@ -92,7 +92,7 @@ class BenchIngestConfig:
 
 
 class BareGraph:
-    """The synthetic graph's edges between nodes that have nothing but their number."""
+    """The synthetic graph's edges, between nodes without features, labels or splits."""
 
     def __init__(self, config: BenchIngestConfig) -> None:
         from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
@@ -123,7 +123,7 @@ class BareGraph:
 
 
 def check_disk(cost: "IngestCost", free_bytes: int, reserve_gib: float, folder: Path) -> None:
-    """Raises ConfigError where the largest row does not fit `free_bytes` of disk."""
+    """Raises ConfigError if the largest row does not fit `free_bytes` of disk."""
     left = free_bytes - int(reserve_gib * 2**30)
     if cost.peak_disk > left:
         raise ConfigError(
@@ -133,7 +133,7 @@ def check_disk(cost: "IngestCost", free_bytes: int, reserve_gib: float, folder: 
 
 
 def check_memory(partitioner: str, cost: "IngestCost", num_edges: int, available_bytes: int) -> None:
-    """Raises ConfigError where a row's estimate exceeds the free memory."""
+    """Raises ConfigError if a row's estimate exceeds the free memory."""
     needed = cost.memory + (num_edges * _METIS_BYTES_PER_EDGE if partitioner == "metis" else 0)
     if needed > 0.9 * available_bytes:
         advice = "choose ldg, or lower --edges" if partitioner == "metis" else "lower --memory-mib or --nodes"
@@ -167,13 +167,13 @@ def source_rate(config: BenchIngestConfig) -> float:
 
 
 def written_bytes() -> int:
-    """What this process has given to disks, less what was removed before it got there."""
+    """Bytes that this process wrote to disks, without files that were removed before they got there."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
 
 
 def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path) -> dict[str, Any]:
-    """One row, in a process of its own."""
+    """One row; runs in a separate process."""
     from benchmarks.ingest_cost import ingest_cost
     from graphmill.jobs.machine.memory_check import available_bytes
     from graphmill.storage.ingestion.ingest import ingest
@@ -188,7 +188,7 @@ def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path
 def timed_ingestion(
     partitioner: Partitioner, source: "BareGraph", graph: Path, options: "IngestOptions"
 ) -> dict[str, Any]:
-    """Ingests to the disk; the seconds of each stage, and what the stored graph is like."""
+    """Ingests to the disk; returns the seconds of each stage, bytes, memory, and the graph's `quality`."""
     from graphmill.core.process_memory import own_bytes
     from graphmill.jobs.cli.progress import progress
     from graphmill.storage.ingestion.ingest import ingest
@@ -201,7 +201,7 @@ def timed_ingestion(
         def report(stage: str, done: int, total: int | None) -> None:
             nonlocal current, since_s
             now_s = time.perf_counter()
-            ended = current if done == 0 else stage  # a stage announces itself with 0, or reports what it has done
+            ended = current if done == 0 else stage  # a stage announces itself with 0, or reports its progress
             stages[ended] = stages.get(ended, 0.0) + now_s - since_s
             current, since_s = stage, now_s
             bar.update(done, None if total is None else max(done, total), stage)
@@ -226,7 +226,7 @@ def timed_ingestion(
 
 
 def quality(url: str) -> dict[str, float]:
-    """Share of edges between partitions; nodes and edges of the largest partition against the mean."""
+    """Share of edges between partitions; nodes and edges of the largest partition, divided by the mean."""
     from graphmill.jobs.inspect_graph import measure as measure_balance
     from graphmill.storage.graph import open_graph
 
@@ -240,7 +240,7 @@ def quality(url: str) -> dict[str, float]:
 
 
 def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: int) -> dict[str, Any]:
-    """One row with the disk's rate before it, or with the reason why it failed."""
+    """One row with the disk's rate before it; for a failed row, with the reason."""
     with (
         tempfile.TemporaryDirectory(prefix=".bench-ingest-", dir=config.folder) as folder,
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
@@ -254,14 +254,14 @@ def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: in
             row = {"error": "the process ended without a result: killed, as for lack of memory"}
         except (GraphmillError, OSError, MemoryError) as error:
             row = {"error": " ".join(str(error).split()) or type(error).__name__}
-        finally:  # also where a signal ends this process: the folder cannot go while somebody writes into it
+        finally:  # also after a signal: the folder cannot be removed while a child writes into it
             for child in multiprocessing.active_children():
                 child.kill()
     return {"partitioner": partitioner, "disk_bytes_per_s": rate} | row
 
 
 def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfig) -> str:
-    """The table as Markdown; the balances are the largest partition's nodes and edges against the mean."""
+    """The table as Markdown."""
     disk = statistics.median(row["disk_bytes_per_s"] for row in rows)
     done = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Link prediction on held-out edges: our GraphSAGE and GECO, and the same GraphSAGE in a PyG script; needs torch-geometric.
+"""Link prediction on held-out edges: our GraphSAGE and GECO against the same GraphSAGE in a PyG script; needs torch-geometric.
 
     python jobs/ingest.py amazon_cs.npz graphs/computers --links.valid 0.05 --links.test 0.1
     python -m benchmarks links --graph graphs/computers
@@ -46,9 +46,9 @@ class LinksBench:
     graph: str
     """A stored graph with links held out."""
     epochs: Count = 12
-    """Passes over the links that train."""
+    """Passes over the training links."""
     seeds: int = 5
-    """How many runs of each model."""
+    """Runs of each model."""
     batch_size: Count = 16_384
     """Links of a batch."""
     width: Count = 64
@@ -56,17 +56,17 @@ class LinksBench:
     num_layers: Count = 2
     """Layers, of one hop each."""
     learning_rate: float = 0.005
-    """Of all models."""
+    """Learning rate of all models."""
     embedding: Size = 0
-    """Width of a trainable row for each node, beside its features, for all models: by Adagrad, of rate 0.05."""
+    """Width of a trainable row for each node, in addition to its features, for all models; trained by Adagrad at rate 0.05."""
     filter_width: Count = 64
-    """Of the network that makes GECO's filters."""
+    """Width of the network that makes GECO's filters."""
     rivals: Count = 100
     """Drawn nodes that a link is ranked against."""
     peer: bool = True
     """Run the PyG script, too."""
     models: tuple[Literal["sage", "geco"], ...] = ("sage", "geco")
-    """Ours."""
+    """Our models."""
     out: str = "runs/bench-links"
     """Where the table goes."""
 
@@ -142,7 +142,7 @@ def ours(bench: LinksBench, model: str, seed: int, out: Path) -> Row:
 
 
 def pyg(bench: LinksBench, seed: int) -> Row:
-    """The script."""
+    """A run of the PyG script."""
     from torch_geometric.nn import SAGEConv
     from torch_geometric.utils import to_torch_csr_tensor
 
@@ -224,7 +224,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
 
 
 def _scores(score_of: Callable[[Tensor, Tensor], Tensor], held: dict[str, Tensor], code: int) -> tuple[float, float]:
-    """(MRR, ROC-AUC) of a split's links: ties count half; the area compares them with the first rival of each."""
+    """(MRR, ROC-AUC) of a split's links: ties count half; ROC-AUC compares each link with its first rival."""
     own = held["link_split"] == code
     source, destination, negative = (held[name][own] for name in ("link_source", "link_destination", "negative"))
     score = score_of(source, destination)
@@ -236,7 +236,7 @@ def _scores(score_of: Callable[[Tensor, Tensor], Tensor], held: dict[str, Tensor
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """Means over seeds with deviations, and the 95 % interval of the mean difference to PyG's runs, of equal seeds."""
+    """Means over seeds with deviations, and the 95 % interval of the mean difference to PyG's runs of the same seeds."""
     lines: list[dict[str, Any]] = []
     for model in dict.fromkeys(row.model for row in rows):
         line: dict[str, Any] = {"model": model, "seeds": sum(row.model == model for row in rows)}

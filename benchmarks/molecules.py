@@ -1,11 +1,11 @@
-"""How fast molecules become graphs, and graphs batches: `python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV`.
+"""Speed of featurisation, ingestion and batching of molecules: `python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV`.
 
     python -m benchmarks molecules                          # molecules by rule, about half a minute
     python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV --workers 1 2
 
 Times, on the same molecules: RDKit's parser alone, OGB's `smiles2graph` alone, our featurisation, ingestion as a whole (reading,
 featurising, writing) by each number of workers without Ray's start, and batches from Arrow files on one core. You should see a table,
-kept as results.md and results.json under --out, with what PCQM4Mv2's 3,746,620 rows would take. Every figure is the best of
+kept as results.md and results.json under --out, with the time that PCQM4Mv2's 3,746,620 rows would take. Every figure is the best of
 --rounds rounds; nothing else should run meanwhile. Rates of one process are per second of its own processor time.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks parallel --graph path/to/graph --workers 1 2 4
 
 Needs no Ray: workers are processes with one thread each, over gloo. Times are not shown: the workers share the machine's cores.
-Expect the same losses to about 1e-6, bytes sent as predicted (a first step's, also those of the degrees), and peaks that fall with the workers.
+Expect the same losses to about 1e-6, bytes sent as predicted (in a first step plus the degrees' bytes), and peaks that fall with the workers.
 """
 
 import json
@@ -23,20 +23,20 @@ from graphmill.jobs.machine.memory_check import reset_peak
 
 @dataclass(frozen=True)
 class Config:
-    """What to measure."""
+    """Measure graph-parallel GECO."""
 
     graph: str
     """A prepared graph's path."""
     workers: tuple[Count, ...] = (1, 2, 4)
     """Numbers of workers, one after another."""
     steps: Count = 2
-    """Optimizer steps of each."""
+    """Optimizer steps for each number of workers."""
     width: Count = 128
     """Channels."""
     layers: Count = 3
     """Layers."""
     dropout: float = 0.0
-    """Of the layers."""
+    """Dropout of the layers."""
     recompute: bool = False
     """Compute each layer again in the backward pass instead of keeping it."""
     timeout_s: Positive = 900.0
@@ -124,7 +124,7 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
 
 
 def warm_up(model: Any, config: Any) -> None:
-    """One step on a graph of a few nodes: what libraries allocate once is the process's, not the graph's."""
+    """One step on a small graph, so that the libraries' one-time allocations do not count as the graph's."""
     import torch
 
     from graphmill.models.parallel.collectives import Peers

@@ -1,4 +1,4 @@
-"""Whole-graph training in plain PyTorch with the project's GECO: what `python -m benchmarks script` compares a command with.
+"""Whole-graph training in plain PyTorch with the project's GECO: the script that `python -m benchmarks script` compares a command with.
 
     python -m benchmarks.plain_script GRAPH OPTIONS.json STEPS EVAL_EVERY LEARNING_RATE WEIGHT_DECAY
 

@@ -1,4 +1,4 @@
-"""What planning a rank's rows saves: `python -m benchmarks planned`.
+"""Rows that a plan of a rank's rows saves: `python -m benchmarks planned`.
 
     python -m benchmarks planned                                     # 200,000 nodes, in this process, about 2 minutes
     python -m benchmarks planned --nodes 2000000 --batch_size 1024   # 100 M edges; prepared once in 4 minutes
@@ -7,8 +7,8 @@
 
 Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions, and loads the batches of one rank (0) of as many
 ranks, without a model: with every batch's rows fetched (off), then by plan for each of --budgets, in shares of all nodes' rows. In this
-process the rank's partition is read where it is and the others are asked as if they were elsewhere: bytes and requests count, times do not.
-Beside each stands what a static cache of the same rows would fetch, of those with most in-edges and of those that the same batches need most. You should
+process the rank reads its own partition directly and asks the others as if they were elsewhere: bytes and requests count, times do not.
+For comparison each budget also has two static caches: the rows with most in-edges, and the rows that the same batches need most. You should
 see a table, kept as results.md and results.json under --out; every batch is compared with the unplanned one.
 """
 
@@ -53,15 +53,15 @@ class PlannedConfig:
     partitions: int = 4
     """Partitions, and ranks."""
     rank: int = 0
-    """Whose batches; in this process the partition of the same number is its own."""
+    """The rank whose batches are loaded; in this process it owns the partition of the same number."""
     partitioner: Partitioner = "random"
     """How the graph is partitioned."""
     groups: Count | None = None
     """Locality groups of ldg and metis; none: as many as ingestion chooses."""
     root_order: Literal["shuffled", "groups"] = "shuffled"
-    """Of the batches' roots."""
+    """Order of the batches' roots."""
     feature_dtype: FeatureDtype = "float32"
-    """How features are stored, and so travel."""
+    """Type of stored features, in which they also travel."""
     budgets: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)
     """Rows kept at most, in shares of all rows."""
     epochs: Count = 2
@@ -71,11 +71,11 @@ class PlannedConfig:
     threads: Count = 1
     """Threads of the loader."""
     plan_bytes: Size = 1 << 30
-    """Of batches drawn ahead."""
+    """Bytes of batches drawn ahead."""
     check: bool = True
-    """Compare every batch with the unplanned one; leave it out where times count."""
+    """Compare every batch with the unplanned one; no: for timings."""
     data_dir: Path = Path("data/bench")
-    """Where the graph is kept; on a cluster, where all nodes read it."""
+    """Folder of the graph; on a cluster one that all nodes read."""
     out: Path = Path("runs/bench-planned")
     """Where the table goes."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -86,12 +86,12 @@ class PlannedConfig:
 
 
 class Row(NamedTuple):
-    """One line of the table, of a batch on average."""
+    """One line of the table; averages over batches."""
 
     what: str
     rows: float  # fetched, thousands
-    share: float  # of those fetched without a plan
-    megabytes: float  # of rows' replies
+    share: float  # of the rows fetched without a plan
+    megabytes: float  # of the replies with rows
     requests: float  # of all kinds
     seconds: float | None = None
     peak: float | None = None  # MB kept
@@ -100,10 +100,10 @@ class Row(NamedTuple):
 
 
 class Asked:
-    """Counts what owners elsewhere are asked for, and the CPU time that answering takes here."""
+    """Counts requests to owners elsewhere, their rows and bytes, and the CPU time that answers take here."""
 
     def __init__(self, own: int | None) -> None:
-        """`own`: this process reads all partitions, and all but this one pass for another machine's; None: some are elsewhere."""
+        """`own`: this process reads all partitions, but counts all except this one as elsewhere; None: some really are elsewhere."""
         self._own = own
         self.requests = self.rows = self.row_bytes = 0
         self.answer_cpu_s = 0.0
@@ -119,7 +119,7 @@ class Asked:
 
 
 class _Far:
-    """Places no rows."""
+    """An owner elsewhere, whose requests are counted."""
 
     def __init__(self, owner: Any, asked: Asked) -> None:
         self._owner, self._asked = owner, asked
@@ -148,7 +148,7 @@ class _Reply:
 
 
 def load(config: PlannedConfig, router: "Router", asked: Asked, cache_bytes: int) -> tuple[Row, list[bytes]]:
-    """What the batches take, and a digest of each."""
+    """The averages over the batches, and a digest of each batch."""
     from itertools import islice
 
     from graphmill.samplers.loading.loader import Loader
@@ -195,7 +195,7 @@ def neighbors(config: PlannedConfig) -> "NeighborOptions":
 
 
 def digest(batch: Any) -> bytes:
-    """Of all arrays of a batch."""
+    """The hash of all arrays of a batch."""
     import hashlib
 
     hashed = hashlib.blake2b()
@@ -206,7 +206,7 @@ def digest(batch: Any) -> bytes:
 
 
 def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[float]]:
-    """Thousands of rows a batch that are not in a cache of each budget's rows, fixed before the first batch."""
+    """By static cache, the thousands of rows of a batch that it lacks, for each budget; a cache is fixed before the first batch."""
     import numpy as np
 
     from graphmill.samplers.access.router import local_router
@@ -229,7 +229,7 @@ def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[f
 
 
 def measure(config: PlannedConfig, graph: "StoredGraph", router: "Router", asked: Asked) -> Iterator[Row]:
-    """Off, then every budget."""
+    """The row without a plan, then the rows of every budget."""
     off, expected = load(config, router, asked, 0)
     yield off
     static = static_rows(config, graph)

@@ -1,6 +1,6 @@
 """A command on a small graph against a plain script in PyTorch: `python -m benchmarks script --graphs graphs/cora graphs/computers`.
 
-In turns, each in a process of its own and timed from its start to its end: `jobs/train_nodes.py` with what it chooses for the graph, and
+The two run in turns, each in a new process that is timed from start to end: `jobs/train_nodes.py` with its defaults for the graph, and
 `benchmarks/plain_script.py` with the same model, steps, evaluations and threads. results.md and results.json go to --out.
 """
 
@@ -24,7 +24,7 @@ from graphmill.jobs.config.reader import parse
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 3600.0
-_ALLOWED_S = 6.0  # what a command may take more than a script, whatever it trains
+_ALLOWED_S = 6.0  # allowance of a command over a script, whatever it trains
 COLUMNS = {
     "graph": "",
     "steps": ",d",
@@ -38,13 +38,13 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class ScriptConfig:
-    """The time of a command against that of a script."""
+    """Time a command against a script."""
 
     graphs: tuple[str, ...] = ()
     """Stored graphs with labels and splits."""
     steps: Count = 200
     rounds: Count = 3
-    """Of which medians are taken."""
+    """Runs of each; medians count."""
     out: Path = Path("runs/bench-script")
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class ScriptConfig:
 
 
 def _timed(words: list[str], folder: Path) -> tuple[float, str]:
-    """Seconds of a process, and what it printed. Raises ConfigError with its last line where it fails."""
+    """Seconds of a process, and its stdout. Raises ConfigError with the last line of stderr if it fails."""
     started_s = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, *words]
@@ -68,7 +68,7 @@ def _timed(words: list[str], folder: Path) -> tuple[float, str]:
 
 
 def measure(graph: str, config: ScriptConfig) -> dict[str, Any]:
-    """Both ways in turns, the command first."""
+    """Runs both in turns, the command first."""
     command_s, script_s = list[float](), list[float]()
     ours: dict[str, Any] = {}
     plain: dict[str, float] = {}

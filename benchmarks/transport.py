@@ -1,12 +1,12 @@
-"""How long a request for rows takes, by each way that it could travel: `python -m benchmarks transport`.
+"""Time of a request for rows over each possible transport: `python -m benchmarks transport`.
 
     python -m benchmarks transport                                         # on this machine; starts a local Ray; about a minute
     python -m benchmarks transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to that one
 
-A server holds --table-rows rows of --columns float32 in memory and answers requests for --rows random ones, each as `FetchRows` asks for them:
-over a TCP connection that stays open, as partition servers do; by an actor's reply; and by Ray's object plane, where the actor's reply is a
-reference. (Arrow Flight was measured beside them: decision 0069.) The ways take turns of ten requests in random order, as a loader's follow each other,
-until each has --rounds; --warmup more begin its first turn. You should see a table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
+A server holds --table-rows rows of --columns float32 in memory and answers `FetchRows` requests for --rows random rows: over a TCP connection
+that stays open, as partition servers do; by an actor's reply; and by Ray's object plane, whose reply is a reference. (Decision 0069 also
+measured Arrow Flight.) The transports take turns of ten requests in random order until each has --rounds; --warmup more requests begin its
+first turn. You should see a table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
 """
 
 import statistics
@@ -43,9 +43,9 @@ class TransportConfig:
     table_rows: Count = 200_000
     """Rows that the server holds."""
     rounds: Count = 20
-    """Measured requests of each way and size."""
+    """Measured requests of each transport and size."""
     warmup: Size = 3
-    """Requests of each before."""
+    """Unmeasured requests before them."""
     server: str | None = None
     """Address of the node that serves; none: this one."""
     out: Path = Path("runs/bench-transport")
@@ -57,7 +57,7 @@ class TransportConfig:
 
 
 class RowServer:
-    """The actor: one table, and all ways to it."""
+    """The actor: one table, served over every transport."""
 
     def __init__(self, table_rows: int, columns: int) -> None:
         import numpy as np
@@ -95,7 +95,7 @@ class RowServer:
 
 
 def ways(server: Any) -> dict[str, Way]:
-    """The ways to ask this actor."""
+    """By name, functions that send a request to this actor over each transport."""
     import ray
 
     from graphmill.cluster.transport.remote_owner import RemoteOwner
@@ -115,7 +115,7 @@ def ways(server: Any) -> dict[str, Way]:
 
 
 def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
-    """Seconds of every measured request, by rows and way. Needs a Ray session."""
+    """Seconds of every measured request, by rows and transport. Needs a Ray session."""
     import numpy as np
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

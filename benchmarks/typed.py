@@ -1,4 +1,4 @@
-"""How fast typed neighbor sampling is here and in PyG and DGL, on one graph and the same roots: `python -m benchmarks typed`.
+"""Speed of typed neighbor sampling here and in PyG and DGL, on one graph and the same roots: `python -m benchmarks typed`.
 
     python -m benchmarks typed --scale 0.01 --batches 5                 # a look, seconds
     python -m benchmarks typed --dgl-python <…> --pyg-python <…>        # ogbn-mag's size: made once in a minute or two, then about five
@@ -92,7 +92,7 @@ def prepare(config: BenchConfig) -> "TypedGraph":
 
 
 def our_samplers(config: BenchConfig, graph: "TypedGraph") -> "list[NeighborSampler]":
-    """Without and with feature rows, over the mapped files."""
+    """Samplers without and with feature rows, over the mapped files."""
     from graphmill.samplers.access.typed_router import typed_router
     from graphmill.samplers.methods.neighbor import NeighborSampler
     from graphmill.samplers.vocabulary.options import TypedNeighborOptions
@@ -102,7 +102,7 @@ def our_samplers(config: BenchConfig, graph: "TypedGraph") -> "list[NeighborSamp
 
 
 def batch_numbers(config: BenchConfig, num_batches: int) -> list[int]:
-    """The batches before the first round, and those of every round."""
+    """Numbers of the warmup's batches, then of every round's."""
     return [i % num_batches for i in range(config.warmup + config.batches)]
 
 
@@ -130,7 +130,7 @@ def our_rows(config: BenchConfig, samplers: "list[NeighborSampler]") -> Iterator
 
 
 def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "NeighborSampler") -> Iterator[Row]:
-    """DGL and PyG on the same graph and roots, each in an interpreter that has it. Raises ConfigError with its last line where it fails."""
+    """DGL and PyG on the same graph and roots, each in its interpreter. Raises ConfigError with the last line of an interpreter that fails."""
     import numpy as np
 
     folder = config.data_dir / f"mag-{config.scale:g}-csc"
