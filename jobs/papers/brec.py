@@ -1,22 +1,22 @@
-"""Which pairs of non-isomorphic graphs can a model tell apart? BREC (arXiv:2304.07702) by its own protocol.
+"""Pairs of non-isomorphic graphs that a model tells apart: BREC (arXiv:2304.07702) by its own protocol.
 
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about a minute on one core
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model grit                        all 400 pairs
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --device cuda
-    python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                what no training could exceed, a minute
+    python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                an upper bound for any training, a minute
 
 Per pair, as in the published test program: a fresh model sees 32 relabelled copies of both graphs side by side, and is trained so that
 the cosine similarity of a copy's two 16-dimensional outputs falls (cosine embedding loss, margin 0). Then Hotelling's
-T² = meanᵀ cov⁻¹ mean of the 32 differences is taken, for the pair and, as the check of reliability, for 32 pairs of copies of one and the
-same graph. The pair is told apart when T² exceeds 72.34 and differs from the check's; it counts when the check's T² is below 72.34.
+T² = meanᵀ cov⁻¹ mean of the 32 differences is taken, for the pair and, as a check of reliability, for 32 pairs of copies of one graph.
+The pair is told apart if its T² exceeds 72.34 and differs from the check's; it counts if the check's T² is below 72.34.
 
 You should see a line per pair and a table by category; GRIT is published with 60 basic, 50 of 140 regular (regular, str, 4vtx, dr),
 100 extension and 8 CFI pairs, with more epochs than the default here. Results are kept as `<model>.jsonl` under --out, and pairs with a
 result by the same settings are not run again: the job may be stopped at any time.
 
-`--bound` trains nothing: it counts the pairs that colour refinement over walk probabilities tells apart, beyond which no weights of grit
-and ppgt can go (jobs/papers/color_refinement.py): 60 basic, 50 regular, 100 extension and 26 CFI pairs, none of str, 4vtx and dr. Their numbers are
-printed as `--pairs` takes them, so that a training can leave the others out.
+`--bound` trains nothing: it counts the pairs that colour refinement over walk probabilities tells apart, which no weights of grit
+and ppgt can exceed (jobs/papers/color_refinement.py): 60 basic, 50 regular, 100 extension and 26 CFI pairs, none of str, 4vtx and dr. It
+prints their numbers in the form of `--pairs`, so that a training can leave the other pairs out.
 """
 
 import json
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from graphmill.models.primitives.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
-# The models that compute no more than colour refinement over walks, and the longest walk that their recipes read.
+# Models that compute no more than colour refinement over walks: the longest walk that the recipe reads.
 WALK_STEPS = {"grit": 31, "ppgt": 32}
 COPIES = 32
 WITHOUT_FEATURES = Inputs(out_dim=16)
 THRESHOLD = 72.34
-# Two T² this close are one: the model tells the pair apart no better than copies of one graph.
+# Two T² this close are equal: the model tells the pair apart no better than copies of one graph.
 SAME_T2 = 1e-6
 
 
@@ -65,15 +65,15 @@ class BrecConfig:
     data: Path
     """The folder of BREC's graph6 files (basic.npy, cfi.npy …)."""
     model: Literal["grit", "ppgt", "primphormer"] = "grit"
-    """Its recipe brec.yaml is trained."""
+    """Model to train, by its recipe brec.yaml."""
     pairs: tuple[str, ...] = tuple(CATEGORIES)
     """Categories, or parts of them: `basic:0-9`, `cfi:3`."""
     epochs: Size = 20
-    """At most, per pair."""
+    """Most epochs per pair."""
     loss_threshold: float = 0.1
-    """Training stops below it."""
+    """Loss below which training stops."""
     training: Literal["brec", "ppgt"] = "brec"
-    """brec: Adam, its rate cut where the loss stands still, as BREC's program. ppgt: as PPGT's code, AdamW, ten epochs of warm-up from 1e-7, a cosine to 7e-5 at the last of the epochs (200 there), gradients of norm at most 1."""
+    """brec: as in BREC's program, Adam, whose rate is cut when the loss stands still. ppgt: as in PPGT's code, AdamW, ten epochs of warm-up from 1e-7, a cosine to 7e-5 at the last of the epochs (200 there), gradients of norm at most 1."""
     lr: float = 1e-3
     """Adam's step size."""
     weight_decay: float = 1e-5
@@ -81,23 +81,23 @@ class BrecConfig:
     batch_size: int = 16
     """Graphs per step; even, since pairs stay together."""
     width: int | None = None
-    """Instead of the recipe's."""
+    """Width of the model instead of the recipe's."""
     num_layers: int | None = None
-    """Instead of the recipe's."""
+    """Number of layers instead of the recipe's."""
     spe_scales: int | None = None
     """ppgt's S, instead of the recipe's 15."""
     position: Literal["laplacian", "stable_expressive"] | None = None
     """primphormer's positions, instead of the recipe's laplacian."""
     precision: Literal["float32", "float64"] = "float32"
-    """Of weights, walks and outputs. BREC's program has float32, in which rounding can hide how two graphs differ (five of CFI's pairs for ppgt)."""
+    """Type of weights, walks and outputs. BREC's program has float32, whose rounding can hide how two graphs differ (five of CFI's pairs for ppgt)."""
     seed: int = 2022
-    """Of relabelling and of the models."""
+    """Seed of relabelling and of the models."""
     device: str = "cpu"
-    """Where to train."""
+    """Device that trains."""
     out: Path = Path("runs/brec")
-    """Where results are kept."""
+    """Folder of the results."""
     bound: bool = False
-    """Train nothing; list the pairs that the model's walks let it tell apart at all (grit, ppgt)."""
+    """Train nothing; list the pairs that the model could tell apart at all by its walks (grit, ppgt)."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=2)
@@ -115,7 +115,7 @@ class BrecConfig:
 
 
 class Result(NamedTuple):
-    """What one pair gave."""
+    """The result of one pair."""
 
     pair: str
     told_apart: bool
@@ -129,7 +129,7 @@ class Result(NamedTuple):
 
 
 def parse_pairs(part: str) -> tuple[str, range]:
-    """`basic:0-9` → ("basic", range(0, 10)). Raises ConfigError on what is not there."""
+    """`basic:0-9` → ("basic", range(0, 10)). Raises ConfigError for a category or a number that does not exist."""
     name, _, numbers = part.partition(":")
     first, dash, last = numbers.partition("-")
     total = CATEGORIES.get(name)
@@ -147,7 +147,7 @@ def parse_pairs(part: str) -> tuple[str, range]:
 
 
 def read_graph6(text: str) -> np.ndarray:
-    """The adjacency matrix, bool [n, n], of one graph6 line. Raises FormatError where it is damaged."""
+    """The adjacency matrix, bool [n, n], of one graph6 line. Raises FormatError if it is damaged."""
     import networkx  # torch requires it
 
     try:
@@ -158,7 +158,7 @@ def read_graph6(text: str) -> np.ndarray:
 
 
 def read_pairs(folder: Path, category: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """All pairs of a category as adjacency matrices. Raises FormatError where the file is not what BREC publishes."""
+    """All pairs of a category as adjacency matrices. Raises FormatError if the file is not BREC's."""
     path = folder / f"{category}.npy"
     try:
         lines = np.load(path, allow_pickle=False).reshape(-1)
@@ -201,7 +201,7 @@ def pack(matrices: list[np.ndarray], device: str) -> "Graphs":
 
 
 def build_model(config: BrecConfig) -> "nn.Module":
-    """A fresh model by the recipe. Raises ConfigError where an option does not fit it."""
+    """A fresh model by the recipe. Raises ConfigError if an option does not fit it."""
     import torch
 
     component = read_config(config_tree("graphs", read_recipe(f"{config.model}/brec.yaml"))).model
@@ -221,7 +221,7 @@ def build_model(config: BrecConfig) -> "nn.Module":
 
 
 def hotelling_t2(difference_CD: "Tensor") -> float:
-    """meanᵀ cov⁻¹ mean of the rows, with the pseudo-inverse and without the factor C, as the published program has it."""
+    """meanᵀ cov⁻¹ mean of the rows, with the pseudo-inverse and without the factor C, as in the published program."""
     import torch
 
     mean_D = difference_CD.mean(0)
@@ -272,7 +272,7 @@ def measure_pair(config: BrecConfig, name: str, first: np.ndarray, second: np.nd
 
 
 def ppgt_rate(epoch: int, num_epochs: int, peak: float) -> float:
-    """PPGT's rate in an epoch, from 0."""
+    """PPGT's learning rate in an epoch, counted from 0."""
     first, last, warmup = 1e-7, 7e-5, 10
     if epoch < warmup:
         return first + (peak - first) * epoch / warmup
@@ -282,14 +282,14 @@ def ppgt_rate(epoch: int, num_epochs: int, peak: float) -> float:
 def train_epoch(
     model: Any, optimizer: "torch.optim.Optimizer", batches: "list[Graphs]", max_norm: float | None = None
 ) -> float:
-    """One pass; the mean loss. `max_norm`: of a step's gradient. Raises FormatError when the loss is not finite."""
+    """Trains one pass; returns the mean loss. `max_norm` bounds a step's gradient. Raises FormatError when the loss is not a number."""
     from torch.nn import functional
     from torch.nn.utils import clip_grad_norm_
 
     total = 0.0
     for graphs in batches:
         optimizer.zero_grad()
-        # Primphormer's loss has a part of its own.
+        # Primphormer adds a penalty to the loss.
         out, penalty = (
             model.forward_with_penalty(graphs) if hasattr(model, "forward_with_penalty") else (model(graphs), 0.0)
         )
@@ -306,7 +306,7 @@ def train_epoch(
 
 
 def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
-    """[32, 16]: each copy's first output less its second, in float64."""
+    """[32, 16]: each copy's first output minus its second, in float64."""
     import torch
 
     with torch.no_grad():
@@ -316,14 +316,14 @@ def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
 
 
 def settings(config: BrecConfig) -> dict[str, Any]:
-    """What makes two results comparable."""
+    """The options in which comparable results agree."""
     fields = asdict(config)
-    # Results of before these were options stay comparable.
+    # Results that are older than these options stay comparable.
     for name, default in (("spe_scales", None), ("position", None), ("training", "brec"), ("precision", "float32")):
         if fields[name] == default:
             del fields[name]
     if config.model == "ppgt":
-        fields["head"] = "constant"  # earlier results are of another head
+        fields["head"] = "constant"  # older results had another head
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 
@@ -332,7 +332,7 @@ def results_file(config: BrecConfig) -> Path:
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
-    """What is no model's results: `geco.jsonl`, whose first line has settings and a result, and `geco.md` beside it."""
+    """Names in the folder other than results: `geco.jsonl`, whose first line has settings and a result, and `geco.md`."""
     from graphmill.storage.filesystem.outputs import names_there
 
     def is_ours(stem: str) -> bool:
@@ -355,7 +355,7 @@ def known_results(config: BrecConfig) -> dict[str, Result]:
 
 
 def asked_pairs(config: BrecConfig) -> list[tuple[str, range, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Of each part of --pairs the category, the numbers, and all of the category's pairs."""
+    """(category, numbers, all of the category's pairs) for each part of --pairs."""
     return [(name, numbers, read_pairs(config.data, name)) for name, numbers in map(parse_pairs, config.pairs)]
 
 
@@ -383,7 +383,7 @@ def print_bound(config: BrecConfig) -> None:
 
 
 def describe(results: list[Result]) -> str:
-    """Markdown: by category, the pairs told apart, and those of them whose check failed."""
+    """Markdown: by category, the pairs told apart and the pairs whose check failed."""
     groups = {name: [r for r in results if r.pair.split(":")[0] == name] for name in CATEGORIES} | {"all": results}
     rows = []
     for name, group in groups.items():

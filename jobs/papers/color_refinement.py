@@ -1,17 +1,17 @@
-"""Which graphs can no GRIT or PPGT tell apart? Colour refinement over walk probabilities, in exact arithmetic.
+"""Graphs that no GRIT or PPGT can tell apart: colour refinement over walk probabilities, in exact arithmetic.
 
 GD-WL (Zhang et al. 2023, arXiv:2301.09505, equation 3) with the walk probabilities of a pair as its distance:
 
     χ_i ← hash(χ_i, {{(r_ij, χ_j) : j}}),   r_ij = ((D⁻¹A)^0_ij, …, (D⁻¹A)^steps_ij, deg_i, deg_j, A_ij)
 
-until the number of colours stands still. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP, so a
-pair with equal colours is beyond every weight they could learn, but for rounding; the steps of their recipes decide what r_ij holds.
+until the number of colours stands still. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP, so no
+weights tell a pair with equal colours apart, but for rounding. `steps` is the longest walk of their recipes.
 """
 
 import numpy as np
 
-# Probabilities are kept as residues by two primes, which makes equal ones equal and leaves next to no chance that different ones are: two that
-# differ at some step would have to agree by both primes. The product of two matrices of a graph with up to 1,024 nodes stays below 2^63.
+# Probabilities are residues modulo two primes: equal probabilities stay equal, and different ones almost surely differ in one residue. The
+# product of two matrices of a graph with up to 1,024 nodes stays below 2^63.
 _PRIMES = (67_108_859, 33_554_393)
 
 
@@ -51,5 +51,5 @@ def _walks(adjacency_NN: np.ndarray, steps: int) -> np.ndarray:
 
 
 def _numbered(rows_RC: np.ndarray) -> np.ndarray:
-    """A number for each different row."""
+    """The number of each row; equal rows have equal numbers."""
     return np.unique(rows_RC, axis=0, return_inverse=True)[1].reshape(-1)

@@ -9,8 +9,8 @@ Linear equivariant maps of n × n matrices have 15 basis tensors, one per partit
 entry (arXiv:1812.09902). Fifteen heads of one attention layer learn one each, row-normalised, on Barabási–Albert graphs of 10
 to 20 nodes; a row without any entry shall attend to [null]. The loss is the sum of squared errors of one head on one graph.
 
-You should see the table of eight rows, ordered as in the paper: without node identifiers no head that compares nodes can be
-right; orthogonal identifiers with types bring the loss near 0. Published numbers stand beside. results.md and
+You should see the table of eight rows, ordered as in the paper, with the published numbers: without node identifiers no head that
+compares nodes can be right; orthogonal identifiers with types bring the loss near 0. results.md and
 results.json are kept in a folder of --out that is named by the input.
 """
 
@@ -42,7 +42,7 @@ LAPLACIAN = "laplacian"
 
 
 class Row(NamedTuple):
-    """One row of the table: what tells tokens apart, and the published losses (train, test) on dense and sparse input."""
+    """One row of the table: the tokens' identifiers, and the published losses (train, test) on dense and sparse input."""
 
     identifier: str
     identifier_dim: int
@@ -66,7 +66,7 @@ RowName = Literal["none", "type", "first-order+type", "orf", "lap", "random+type
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large and how long."""
+    """Sizes of the model and the data, and the length of training."""
 
     width: int
     head_width: int
@@ -91,19 +91,19 @@ class BasisConfig:
     """Learn the second-order equivariant basis with one attention layer."""
 
     rows: tuple[RowName, ...] = get_args(RowName)
-    """Which rows of the table."""
+    """Rows of the table."""
     input: Literal["sparse", "dense"] = "sparse"
     """Tokens of nodes and edges, or of all n² pairs (the paper halves the batch there)."""
     scale: Literal["paper", "reduced", "smoke"] = "reduced"
-    """The paper's sizes, or what one core does in minutes."""
+    """paper: the paper's sizes; reduced: minutes on one core; smoke: seconds."""
     steps: Count | None = None
     """Training steps; default: the scale's."""
     seed: int = 0
     """The same seed gives the same table."""
     device: str = "cpu"
-    """Torch's name of it: cpu, cuda or cuda:1."""
+    """Device that trains: cpu, cuda or cuda:1."""
     out: Path = Path("runs/equivariant_basis")
-    """Where the table is saved."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -163,7 +163,7 @@ def pack(samples: "list[Sample]", device: str) -> "Graphs":
 
 
 def partition_of(query_u: "Tensor", query_v: "Tensor", key_u: "Tensor", key_v: "Tensor") -> "Tensor":
-    """int64 in [0, 15): which of the four indices are equal, as the rank of its restricted growth string; broadcasts."""
+    """int64 in [0, 15): the partition of the four indices by equality, as the rank of its restricted growth string; broadcasts."""
     import torch
 
     r2 = (query_u != query_v).long()
@@ -233,7 +233,7 @@ def build_model(row: Row, sizes: Sizes, seed: int) -> "nn.Module":
             """Returns the attention of the tokens [15, B, Q, 1 + Q], [null] first among the keys."""
             x_BTD = self.norm(self.dropout(self.embedding(view)))
             size, places = view.mask_BT.shape
-            # Heads first: then no tensor of all pairs is ever copied into another layout.
+            # Heads come first, so no tensor of all pairs is copied into another layout.
             x_KTD = x_BTD.reshape(1, -1, sizes.width).expand(NUM_BASES, -1, -1)
             own_KTD = x_BTD[:, 1:].reshape(1, -1, sizes.width).expand(NUM_BASES, -1, -1)
             q_KTd = torch.bmm(own_KTD, self.query_KDd / sizes.head_width**0.5)
@@ -261,7 +261,7 @@ def basis_loss(model: "nn.Module", graphs: "Graphs") -> "Tensor":
 
 
 def batches(samples: "list[Sample]", size: int, generator: "torch.Generator") -> "Iterator[list[Sample]]":
-    """Shuffled batches without end; within eight batches, graphs of a size come together, which halves the padding."""
+    """Endless shuffled batches; within eight batches, graphs of similar size come together, which halves the padding."""
     import torch
 
     while True:
@@ -311,7 +311,7 @@ def run_row(
 
 
 def describe(results: dict[str, dict[str, float]], tokens: str) -> str:
-    """The results as Markdown, the published losses beside them."""
+    """The results and the published losses as Markdown."""
     columns = {"row": "", "train": ".3f", "test": ".3f", "paper train": "", "paper test": "", "seconds": ".0f"}
     rows = [
         (name, row["train"], row["test"], *getattr(ROWS[name], tokens), row["seconds"]) for name, row in results.items()

@@ -4,14 +4,14 @@
     python -m graphmill.jobs.papers.hop_attention --data graphs/zinc           graphs of a stored set, as in the paper (ZINC)
     python -m graphmill.jobs.papers.hop_attention --kinds grit --hops 3
 
-One layer with one head sees positions alone, no features, and learns for each graph by itself the matrix (Aᵏ > 0), each row divided by its sum, with the mean
+One layer with one head reads positions and no features. For each graph a new layer learns the matrix (Aᵏ > 0), each row divided by its sum, with the mean
 absolute error as its loss. GRIT attends by its conditional scores over random walks; graphormer by dot products of degree embeddings and a bias for each length of a
 shortest path; uniform gives every node the same weight, which needs no training.
 
-You should see GRIT's error at 0 for every k, and uniform's far above; graphormer's is 0 too where the distance alone tells (k = 1), and grows with k: better than in the
-paper, whose baseline is another. In the paper, on 20 graphs of ZINC with 2,000 epochs each, the errors for k = 1, 2, 3 are: GRIT .001,
-.001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069 (and SAN, which is not here, .044, .042, .029). results.md and results.json go to --out. What the paper leaves open, and is
-ours: widths, Adam at 1e-3 with a cosine to 0, and that a row without any neighbor k steps away does not count.
+You should see GRIT's error at 0 for every k, and uniform's far above. Graphormer's is 0 for k = 1, where the distance decides, and grows with k; it is lower than in the
+paper, whose baseline differs. In the paper, on 20 graphs of ZINC with 2,000 epochs each, the errors for k = 1, 2, 3 are: GRIT .001,
+.001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069 (and SAN, which is not here, .044, .042, .029). results.md and results.json go to --out.
+The paper leaves open the following; here widths are 64, Adam starts at 1e-3 with a cosine to 0, and a row without any neighbor k steps away does not count.
 """
 
 import statistics
@@ -49,30 +49,30 @@ class HopConfig:
     data: str | None = None
     """A stored set of graphs; none: embedded molecules."""
     kinds: tuple[Kind, ...] = get_args(Kind)
-    """Which attentions."""
+    """Attentions to compare."""
     hops: tuple[Count, ...] = (1, 2, 3)
-    """k."""
+    """Values of k."""
     graphs: Count = 20
-    """How many, the largest of the first thousand."""
+    """Number of graphs, the largest of the first thousand."""
     steps: Count = 2000
-    """Of each graph by itself."""
+    """Training steps for each graph."""
     lr: Positive = 1e-3
-    """Adam's, from which a cosine falls to 0."""
+    """Adam's learning rate at first; a cosine takes it to 0."""
     width: Count = 64
     """Channels of a node's state."""
     walk_steps: Count = 21
-    """GRIT's K."""
+    """GRIT's K, channels of walk probabilities."""
     seed: int = 0
     """The same seed gives the same table."""
     out: Path = Path("runs/hop_attention")
-    """Where the table is saved."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 def read_graphs(data: str | None, count: int) -> "list[Graphs]":
-    """Single graphs without features, the largest of the set's first thousand. Raises ConfigError where there are not so many."""
+    """Single graphs without features, the largest of the set's first thousand. Raises ConfigError if the set has fewer."""
     import torch
 
     from graphmill.jobs.config.config import GraphSetOptions
@@ -102,7 +102,7 @@ def hop_targets(graphs: "Graphs", hops: int) -> "Tensor":
 
 
 def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
-    """One layer with one head of which only the attention [N, N] matters: `model(graphs)`."""
+    """One layer with one head; `model(graphs)` is its attention [N, N]."""
     import torch
     from torch import nn
 
@@ -126,7 +126,7 @@ def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
             layer = self.attention
             weight_NND, bias_NND = layer.edge(e_NND).chunk(2, dim=2)
             t_NND = (layer.query(x_ND).unsqueeze(1) + layer.key(x_ND).unsqueeze(0)) * weight_NND
-            # ρ's slope at 0 is without bound; its root of a tiny number is 0 all the same.
+            # ρ has no bounded slope at 0; with 1e-12 it has, and ρ(0) stays 0.
             rho_NND = t_NND.sign() * (t_NND.abs() + 1e-12).sqrt()
             return torch.einsum("ijc,chq->ij", torch.relu(rho_NND + bias_NND), layer.score).softmax(1)
 
@@ -182,7 +182,7 @@ def main() -> None:
     for kind in config.kinds:
         for hops in config.hops:
             began = time.perf_counter()
-            # A graph without two nodes so far apart has no target.
+            # A graph without two nodes k steps apart has no target.
             fits = [
                 fit(kind, config, one, hops, config.seed + number)
                 for number, one in enumerate(graphs)

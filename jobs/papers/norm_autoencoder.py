@@ -1,13 +1,13 @@
-"""Does a norm keep how far a point is from the origin? PPGT's case study of its AdaRMSN (arXiv:2504.12588): an autoencoder of points in the plane.
+"""Does a norm keep a point's distance from the origin? PPGT's case study of its AdaRMSN (arXiv:2504.12588): an autoencoder of points in the plane.
 
     python -m graphmill.jobs.papers.norm_autoencoder                     three norms, 5,000 steps each, under a minute on one core
     python -m graphmill.jobs.papers.norm_autoencoder --norms rms ada --steps 500
 
-Points have a direction at random and a radius from 0.5 to 1.5. A linear map without bias takes them to `--width` channels, a norm follows, and a small perceptron gives the
-point back. RMSNorm's output is the direction alone, so the radius cannot be found again; batch normalisation and AdaRMSN keep it.
+Points have a random direction and a radius from 0.5 to 1.5. A linear map without bias takes them to `--width` channels, a norm follows, and a small perceptron
+reconstructs the point. RMSNorm's output is the direction alone, so the radius is lost; batch normalisation and AdaRMSN keep it.
 
-You should see the mean error of the radius at about 0.25 for rms (what the mean radius alone gives) and near 0 for batch and ada, as the paper's figure shows.
-What the paper leaves open, and is ours: the perceptron, Adam at 1e-3. results.md and results.json go to --out.
+You should see the mean error of the radius at about 0.25 for rms (the error of a constant radius) and near 0 for batch and ada, as in the paper's figure.
+The paper leaves open the perceptron and the optimizer; here it is Adam at 1e-3. results.md and results.json go to --out.
 """
 
 import time
@@ -31,11 +31,11 @@ class AutoencoderConfig:
     """Reconstruct points of a plane behind a norm."""
 
     norms: tuple[Norm, ...] = get_args(Norm)
-    """Which norms."""
+    """Norms to compare."""
     steps: Count = 5000
     """Training steps."""
     points: int = 1024
-    """Of a step; all are drawn anew."""
+    """Points of a step, drawn anew for each."""
     width: Count = 16
     """Channels of the hidden layer."""
     lr: Positive = 1e-3
@@ -43,14 +43,14 @@ class AutoencoderConfig:
     seed: int = 0
     """The same seed gives the same table."""
     out: Path = Path("runs/norm_autoencoder")
-    """Where the table is saved."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self, points=2)
 
 
 def draw_points(count: int) -> "Tensor":
-    """[count, 2]."""
+    """Random points, [count, 2]."""
     import torch
 
     radius, angle = 0.5 + torch.rand(count), 2 * torch.pi * torch.rand(count)
@@ -58,7 +58,7 @@ def draw_points(count: int) -> "Tensor":
 
 
 def fit(config: AutoencoderConfig, norm: Norm) -> dict[str, float]:
-    """Mean errors after training, on points that were not seen: of the radius, and of the direction in radians."""
+    """Mean errors after training, on new points: of the radius, and of the direction in radians."""
     import torch
     from torch import nn
 
