@@ -72,7 +72,7 @@ def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float)
     seconds = {name: [round(1234.567 + rank, 3) for rank in range(workers)] for name in RANK_SECONDS}
     hosts = [f"worker-{rank:04d} (10.0.{rank // 250}.{rank % 250})" for rank in range(workers)]
     rates = {"roots_per_s": 1e5, "nodes_per_s": 1e6, "edges_per_s": 1e7}
-    told = -1
+    reported = -1
     for epoch in range(epochs):
         for step in (1, 2):
             time.sleep(epoch_s / 2)
@@ -80,11 +80,11 @@ def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float)
         times = dict.fromkeys(RANK_SECONDS, 1 / 3)
         reporter.push({"kind": "epoch", "epoch": epoch, "train_loss": 1 / 3, "valid_accuracy": 2 / 3, **times, **rates})
         if is_recorded(epoch):
-            covered = {"epoch": epoch, "epochs": epoch - told}
+            covered = {"epoch": epoch, "epochs": epoch - reported}
             columns = {name: [10**9 + partition for partition in range(workers)] for name in COLUMNS}
             reporter.push({"kind": "traffic", "of": "epochs", **covered, **columns})
             reporter.push({"kind": "ranks", **covered, "hosts": hosts, **seconds})
-            told = epoch
+            reported = epoch
 
 
 class StandInLauncher:

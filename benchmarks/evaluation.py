@@ -9,7 +9,6 @@ Expect about half the CPU time, bytes and memory with 2 workers, and the same sc
 """
 
 import json
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks.parallel import results_of_ranks
 from graphmill.cluster.process.malloc_trim import return_freed_blocks
 from graphmill.core.option_checks import Count, Positive, check_fields
 from graphmill.core.process_memory import own_bytes
@@ -82,7 +82,7 @@ def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None
         bytes_before, cpu = data.bytes(), time.process_time()
         with trainer.split_loader(spec.evaluation["valid"]) as loader:
             scores = {
-                split: found.compute() for split, found in trainer._evaluate(trainer.model, loader, "valid").items()
+                split: metrics.compute() for split, metrics in trainer._evaluate(trainer.model, loader, "valid").items()
             }
         spent = {kind: count - bytes_before.get(kind, 0) for kind, count in data.bytes().items()}
         return {"cpu_s": time.process_time() - cpu, "bytes": spent, "scores": scores}
@@ -150,19 +150,10 @@ class _Watched:
         return {"partitions": int(self._traffic.by_partition()[:, [1, 2, 4]].sum()), **self._peers.sent_bytes}
 
 
-def measure(size: int, name: str, config: Config) -> list[dict[str, Any]]:
-    """The results of all workers of one run."""
-    import torch.multiprocessing as multiprocessing
-
-    with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.start_processes(worker, args=(size, name, config, folder), nprocs=size, start_method="spawn")
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(size)]
-
-
-def measure_beside(name: str, config: Config) -> list[dict[str, Any]]:
+def measure_two(name: str, config: Config) -> list[dict[str, Any]]:
     """The results of one worker, measured while a second run of one worker goes on."""
     with ThreadPoolExecutor(2) as both:
-        first, _ = (both.submit(measure, 1, name, config) for _ in range(2))
+        first, _ = (both.submit(results_of_ranks, worker, 1, name, config) for _ in range(2))
         return first.result()
 
 
@@ -179,13 +170,13 @@ def main() -> None:
         for size in (*config.workers[:1], None, *config.workers[1:]):
             if size is None and config.workers[0] > 1:
                 continue
-            ranks = measure_beside(name, config) if size is None else measure(size, name, config)
+            ranks = measure_two(name, config) if size is None else results_of_ranks(worker, size, name, config)
             results += ranks
             last = [rank.get("trained", rank) for rank in ranks]
-            cpu = max(one["cpu_s"] for one in last)
+            cpu = max(result["cpu_s"] for result in last)
             epoch = max(rank.get("train_cpu_s", float("nan")) for rank in ranks)
-            asked = max(one["bytes"]["partitions"] for one in last) / 1e6
-            sent = max(sum(one["bytes"].values()) - one["bytes"]["partitions"] for one in last) / 1e6
+            asked = max(result["bytes"]["partitions"] for result in last) / 1e6
+            sent = max(sum(result["bytes"].values()) - result["bytes"]["partitions"] for result in last) / 1e6
             peak = max(rank["peak_bytes"] for rank in ranks) / 1e6
             if size is None or not first:
                 first = cpu, asked, peak

@@ -8,6 +8,7 @@ Expect the same losses to about 1e-6, bytes sent as predicted (in a first step p
 
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -140,12 +141,12 @@ def warm_up(model: Any, config: Any) -> None:
     model.zero_grad(set_to_none=True)
 
 
-def measure(size: int, config: Config) -> list[dict[str, Any]]:
-    """The results of all workers of one run."""
+def results_of_ranks(worker: Callable[..., None], size: int, *arguments: Any) -> list[dict[str, Any]]:
+    """Runs `worker(rank, size, *arguments, folder)` in `size` processes; returns what each left in `folder`/RANK.json."""
     import torch.multiprocessing as multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.start_processes(worker, args=(size, config, folder), nprocs=size, start_method="spawn")
+        multiprocessing.start_processes(worker, args=(size, *arguments, folder), nprocs=size, start_method="spawn")
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(size)]
 
 
@@ -158,7 +159,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     rows: list[tuple[float, ...]] = []
     for size in config.workers:
-        ranks = measure(size, config)
+        ranks = results_of_ranks(worker, size, config)
         results += ranks
         sent, predicted = (max(sum(rank[key].values()) for rank in ranks) / 1e6 for key in ("sent", "predicted"))
         peak, estimate = (max(rank[key] for rank in ranks) / 1e6 for key in ("peak_bytes", "estimated_bytes"))

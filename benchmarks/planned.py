@@ -220,12 +220,12 @@ def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[f
             needed[sampler.draw(epoch, [step * config.partitions + config.rank])[0].node] += 1
     far = np.ones(len(needed), bool)
     far[slice(*graph.offsets[config.rank : config.rank + 2])] = False
-    found = {}
-    for what, wanted in (("most in-edges", degree), ("most needed", needed)):
-        left = needed[far][np.argsort(-wanted[far], kind="stable")]
-        rows = [int(share * graph.manifest.num_nodes) for share in config.budgets]
-        found[f"static, {what}"] = [left[count:].sum() / (1e3 * config.epochs * steps) for count in rows]
-    return found
+    budgets = [int(share * graph.manifest.num_nodes) for share in config.budgets]
+    missing = {}
+    for name, rank_by in (("most in-edges", degree), ("most needed", needed)):
+        left = needed[far][np.argsort(-rank_by[far], kind="stable")]
+        missing[f"static, {name}"] = [left[count:].sum() / (1e3 * config.epochs * steps) for count in budgets]
+    return missing
 
 
 def measure(config: PlannedConfig, graph: "StoredGraph", router: "Router", asked: Asked) -> Iterator[Row]:
@@ -271,10 +271,8 @@ def main() -> None:
             ),
         )
     graph = open_graph(str(url))
-    on, columns = (
-        machine(),
-        dict(zip(Row._fields, ("", ".1f", ".2f", ".1f", ".2f", ".3f", ".1f", ".1f", ""), strict=True)),
-    )
+    on = machine()  # with the load before the measurement
+    columns = dict(zip(Row._fields, ("", ".1f", ".2f", ".1f", ".2f", ".3f", ".1f", ".1f", ""), strict=True))
     with ExitStack() as stack:
         if config.ray.address is None:
             asked = Asked(config.rank)
@@ -292,9 +290,8 @@ def main() -> None:
         for row in measure(config, graph, router, asked):
             rows.append(row)
             print("\n".join(table(columns, [row])[0 if len(rows) == 1 else 2 :]), flush=True)
-    keep(
-        config.out, config, "\n".join([on, "", *table(columns, rows)]), machine=on, rows=[row._asdict() for row in rows]
-    )
+    text = "\n".join([on, "", *table(columns, rows)])
+    keep(config.out, config, text, machine=on, rows=[row._asdict() for row in rows])
     print(f"kept in {config.out}/results.md and results.json")
 
 

@@ -74,17 +74,17 @@ def measure(graph: str, config: ScriptConfig) -> dict[str, Any]:
     plain: dict[str, float] = {}
     url = str(Path(graph).resolve()) if "://" not in graph else graph
     for number in range(config.rounds):
-        with tempfile.TemporaryDirectory() as name:
-            folder, run = Path(name), Path(name) / "run"
+        with tempfile.TemporaryDirectory() as temporary:
+            folder, run = Path(temporary), Path(temporary) / "run"
             words = [str(REPOSITORY / "jobs/train_nodes.py"), "--data", url, "--workers", "1", "--run.dir", str(run)]
             seconds, _ = _timed([*words, "--fit.steps", str(config.steps), "--fit.patience", "none"], folder)
             command_s.append(seconds)
-            said, ours = json.loads((run / "config.json").read_text()), json.loads((run / "summary.json").read_text())
-            if said["sampler"]["num_chunks"] != 1 or ours["metric"] != "accuracy":
+            chosen, ours = json.loads((run / "config.json").read_text()), json.loads((run / "summary.json").read_text())
+            if chosen["sampler"]["num_chunks"] != 1 or ours["metric"] != "accuracy":
                 raise ConfigError(f"{graph}: expected a graph that is one batch, scored by accuracy; choose another")
-            said["model"].pop("name")
-            (folder / "model.json").write_text(json.dumps(said["model"]))
-            fit = [str(said["fit"][each]) for each in ("eval_every", "learning_rate", "weight_decay")]
+            chosen["model"].pop("name")
+            (folder / "model.json").write_text(json.dumps(chosen["model"]))
+            fit = [str(chosen["fit"][name]) for name in ("eval_every", "learning_rate", "weight_decay")]
             words = ["-m", "benchmarks.plain_script", url, "model.json", str(config.steps), *fit]
             seconds, text = _timed(words, folder)
             script_s.append(seconds)

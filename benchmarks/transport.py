@@ -122,17 +122,17 @@ def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
 
     from graphmill.samplers.vocabulary.messages import FetchRows
 
-    where = config.server or ray.util.get_node_ip_address()
-    found = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == where]
-    if not found:
-        raise ConfigError(f"server: expected the address of a node of the cluster, got {where}; see `ray status`")
-    there = NodeAffinitySchedulingStrategy(found[0], soft=False)
+    address = config.server or ray.util.get_node_ip_address()
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == address]
+    if not nodes:
+        raise ConfigError(f"server: expected the address of a node of the cluster, got {address}; see `ray status`")
+    on_node = NodeAffinitySchedulingStrategy(nodes[0], soft=False)
     actor: Any = ray.remote(RowServer)
-    server = actor.options(num_cpus=0, scheduling_strategy=there).remote(config.table_rows, config.columns)
+    server = actor.options(num_cpus=0, scheduling_strategy=on_node).remote(config.table_rows, config.columns)
     all_ways, rng = ways(server), np.random.default_rng(1)
-    took: dict[int, dict[str, list[float]]] = {}
+    seconds: dict[int, dict[str, list[float]]] = {}
     for num_rows in config.rows:
-        took[num_rows] = {name: [] for name in all_ways}
+        seconds[num_rows] = {name: [] for name in all_ways}
         for begun in range(0, config.rounds, _TURN):
             for name in rng.permutation(list(all_ways)):
                 warmup = 0 if begun else config.warmup
@@ -141,11 +141,11 @@ def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
                     start = time.perf_counter()
                     rows = all_ways[name](request)
                     if number >= 0:
-                        took[num_rows][name].append(time.perf_counter() - start)
+                        seconds[num_rows][name].append(time.perf_counter() - start)
                     assert rows.feature is not None and rows.feature.shape == (num_rows, config.columns)  # noqa: PT018
                     assert np.array_equal(rows.original_id, request.node)
     ray.kill(server)
-    return took
+    return seconds
 
 
 def main() -> None:
@@ -154,13 +154,13 @@ def main() -> None:
     from graphmill.cluster.ray.session import ray_session
 
     with ray_session(config.ray):
-        took = measure(config)
-    names = list(next(iter(took.values())))
-    rows = [[num_rows, *(1e3 * statistics.median(some[name]) for name in names)] for num_rows, some in took.items()]
+        seconds = measure(config)
+    names = list(next(iter(seconds.values())))
+    rows = [[count, *(1e3 * statistics.median(by_way[name]) for name in names)] for count, by_way in seconds.items()]
     columns = {"rows": ",", **{f"{name}, ms": ".2f" for name in names}}
     lines = table(columns, rows)
     print("\n".join(lines))
-    keep(config.out, config, "\n".join([machine(), "", *lines]), machine=machine(), seconds=took)
+    keep(config.out, config, "\n".join([machine(), "", *lines]), machine=machine(), seconds=seconds)
     print(f"kept in {config.out}/results.md and results.json")
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from graphmill.models.parallel.collectives import Peers
+from graphmill.models.parallel.shards import Shards
 from tests.forked_ranks import run_ranks
 
 SIZES = (1, 2, 4)
@@ -24,6 +25,13 @@ def on_workers(body: Callable[[Peers], Any], sizes: Sequence[int] = SIZES) -> di
             size: [torch.load(Path(folder, f"{size}-{rank}.pt"), weights_only=True) for rank in range(size)]
             for size in sizes
         }
+
+
+def shards_of(num_nodes: int, size: int, *, lopsided: bool) -> Shards:
+    """Even shards; `lopsided`: of more than two, the first and the last are empty."""
+    if not lopsided or size < 3:
+        return Shards.even(num_nodes, size)
+    return Shards((0, *Shards.even(num_nodes, size - 2).bounds, num_nodes))
 
 
 def check_parts(parts: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]) -> None:

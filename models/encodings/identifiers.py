@@ -8,12 +8,15 @@ Legend: B graphs, n nodes, N places of the padded view, D = min(N, dim) columns.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.random_numbers import box_muller, gaussians, mix, signs, uniform
+
+NodeIdentifier = Literal["near_orf", "random", "positive"]
 
 
 @torch.no_grad()
@@ -57,7 +60,8 @@ def orthogonal_identifiers(
 
 
 @torch.no_grad()
-def near_orthogonal_identifiers(
+def node_identifiers(
+    kind: NodeIdentifier,
     num_nodes: int,
     dim: int,
     *,
@@ -66,49 +70,23 @@ def near_orthogonal_identifiers(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[num_nodes, dim]: random signs over √dim, so rows of norm 1 (the paper prints: over dim).
+    """[num_nodes, dim]: rows of norm 1, each drawn for its node alone; the cost grows linearly in n.
 
-    Rows are orthogonal up to O(1/√dim), with no cost that grows faster than n. With `seed` the signs are a function of
-    (seed, key_n, column), where key_n (int64 [num_nodes]; default 0, 1, …) may be permanent node ids.
+    near_orf: random signs over √dim (the paper prints: over dim); rows are orthogonal up to O(1/√dim). random: Gaussian rows. positive:
+    uniform numbers in [0, 1), the released TokenGT's random identifiers. With `seed` a row is a function of (seed, key_n, column), where
+    key_n (int64 [num_nodes]; default 0, 1, …) may be permanent node ids.
     """
-    if seed is None:
-        return signs((num_nodes, dim), device, dtype) / math.sqrt(dim)
+    shape = (num_nodes, dim)
     keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
-    return (2 * (_counted_words(seed, keys, dim) & 1) - 1).to(dtype) / math.sqrt(dim)
-
-
-def random_identifiers(
-    num_nodes: int,
-    dim: int,
-    *,
-    seed: int | None = None,
-    key_n: Tensor | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """[num_nodes, dim]: Gaussian rows of norm 1; with `seed` a function of (seed, key_n, column), as `near_orthogonal_identifiers`."""
-    if seed is None:
-        gauss = gaussians((num_nodes, dim), device, dtype)
+    if kind == "near_orf":
+        if seed is None:
+            return signs(shape, device, dtype) / math.sqrt(dim)
+        return (2 * (_counted_words(seed, keys, dim) & 1) - 1).to(dtype) / math.sqrt(dim)
+    if kind == "random":
+        rows = gaussians(shape, device, dtype) if seed is None else _counted_gaussians(seed, keys, dim, dtype)
+    elif seed is None:
+        rows = uniform(shape, device).to(dtype)
     else:
-        keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
-        gauss = _counted_gaussians(seed, keys, dim, dtype)
-    return torch.nn.functional.normalize(gauss, dim=1)
-
-
-def positive_identifiers(
-    num_nodes: int,
-    dim: int,
-    *,
-    seed: int | None = None,
-    key_n: Tensor | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """[num_nodes, dim]: rows of uniform numbers in [0, 1), of norm 1: the released TokenGT's random identifiers. Seeded as `random_identifiers`."""
-    if seed is None:
-        rows = uniform((num_nodes, dim), device).to(dtype)
-    else:
-        keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
         rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 holds no more digits below 1
     return torch.nn.functional.normalize(rows, dim=1)
 

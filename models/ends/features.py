@@ -90,7 +90,7 @@ _LEAST_COLUMNS, _MOST_DENSE = 64, 1 / 16  # narrower or denser rows are not wort
 
 def pays_as_csr(x_nF: Tensor) -> bool:
     """Whether products with these rows cost less in CSR form, on CPUs with MKL in single or double precision. Looks at about a thousand rows."""
-    some_mF = x_nF[:: max(1, len(x_nF) // 1024)]
+    sample_mF = x_nF[:: max(1, len(x_nF) // 1024)]
     return (
         is_readable(x_nF)
         and x_nF.dtype in (torch.float32, torch.float64)
@@ -98,7 +98,7 @@ def pays_as_csr(x_nF: Tensor) -> bool:
         and not x_nF.requires_grad
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkl.is_available()
-        and int(torch.count_nonzero(some_mF)) <= _MOST_DENSE * some_mF.numel()
+        and int(torch.count_nonzero(sample_mF)) <= _MOST_DENSE * sample_mF.numel()
     )
 
 

@@ -16,9 +16,9 @@ from graphmill.models.primitives.segments import at_least_float32, reduce_runs
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
-def pool_nodes(x_nD: Tensor, graphs: Graphs, how: Pool) -> Tensor:
+def pool_nodes(x_nD: Tensor, graphs: Graphs, pool: Pool) -> Tensor:
     """[n, D] → [B, D]; a graph without nodes pools to 0."""
-    out = reduce_runs(x_nD, graphs.node_ptr, how)
+    out = reduce_runs(x_nD, graphs.node_ptr, pool)
     return torch.where((graphs.size_B > 0).unsqueeze(1), out, torch.zeros_like(out))
 
 

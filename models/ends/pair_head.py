@@ -32,5 +32,5 @@ class PairHead(nn.Module):
         scores_PN = scores_BNN.flatten(0, 1)[u_P]
         others_PN = padding.mask_BN[padding.graph_n[pair_2P[0]]].scatter(1, v_P.unsqueeze(1), False)
         own_P1 = scores_PN.gather(1, v_P.unsqueeze(1))
-        counts = [(others_PN & found).sum(1, keepdim=True) for found in (scores_PN > own_P1, scores_PN == own_P1)]
+        counts = [(others_PN & rivals).sum(1, keepdim=True) for rivals in (scores_PN > own_P1, scores_PN == own_P1)]
         return torch.cat([logit_P1.float(), *(count.float() for count in counts)], dim=1)

@@ -28,9 +28,9 @@ from graphmill.models.geco.hyena import ShortConvolution
 from graphmill.models.geco.network import FeedForward, GlobalBlock
 from graphmill.models.geco.options import GECOGraphsConfig
 from graphmill.models.gps.ends import Readout, Stem
-from graphmill.models.gps.layer import GPSLayer
-from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
-from graphmill.models.operators.local_blocks import EdgeStates, LocalBlock, LocalLayers
+from graphmill.models.gps.layer import GPSLayer, hybrid_states
+from graphmill.models.operators.filters import ImplicitFilter, chain_gates, circular_convolve
+from graphmill.models.operators.local_blocks import LocalBlock, LocalLayers
 from graphmill.models.primitives.batch_norm import LayerNorm
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs
@@ -90,19 +90,12 @@ class Convolutions:
         order: Order | None,
     ) -> Tensor:
         """Returns [n, D] in the filters' precision. O(D N log N) per graph."""
-        num_filters, rows_nE = filters.num_filters, projection(h_nC)
+        rows_nE = projection(h_nC)
         if order is not None:
             rows_nE = order.sort(rows_nE)
         # Half-precision gates would round every product; the transform is single precision in any case.
-        p = self.spread(rows_nE.to(filters.out.weight.dtype), (num_filters + 1, filters.width))
-        filter_KDL = self.filters(filters)
-        v = p[..., num_filters, :, :]
-        for i in range(num_filters):
-            mixed = self.convolve_one(filter_KDL[i], v)
-            if skip_KD is not None:
-                mixed = mixed + skip_KD[i].unsqueeze(1) * v
-            v = p[..., i, :, :] * mixed
-        y_nD = self.collect(v)
+        p = self.spread(rows_nE.to(filters.out.weight.dtype), (filters.num_filters + 1, filters.width))
+        y_nD = self.collect(chain_gates(p, self.filters(filters), skip_KD, self.convolve_one))
         return y_nD if order is None else order.restore(y_nD)
 
     def convolve_one(self, filter_DL: Tensor, signal_DN: Tensor) -> Tensor:
@@ -210,20 +203,14 @@ class GECOGraphs(nn.Module):
 
         `epoch` matters to the dynamic permutation only.
         """
-        x_nD, e_ED, position_nP = self.stem(graphs)
         convolutions, permutation = Convolutions(graphs), self.config.permutation
-        order = graph_order(graphs, self.config.seed) if permutation == "static" else None
-        edges = graphs.adjacency if self.stem.edge is None else EdgeStates(graphs, e_ED)
-        x_nD = self.local.in_front(x_nD, edges)
-        for index, operator in enumerate(self.operators):
-            if self.local.gates:
-                x_nD = self.local.layers[index](x_nD, edges)
+        static = graph_order(graphs, self.config.seed) if permutation == "static" else None
+
+        def mix(index: int, x_nD: Tensor) -> Tensor:
+            order = static
             if permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
                 order = graph_order(graphs, self.config.seed, epoch=epoch + 1, layer=index)
-            mixed_nD = operator(x_nD, graphs, convolutions, order)
-            if self.local.gates:
-                x_nD = x_nD + self.local.gates[index](self.dropout(mixed_nD))
-            else:
-                x_nD, e_ED = self.layers[index](x_nD, e_ED, graphs, mixed_nD, position_nP)
-        return self.readout(x_nD, graphs)
+            return self.operators[index](x_nD, graphs, convolutions, order)
+
+        return self.readout(hybrid_states(self, graphs, mix), graphs)

@@ -88,7 +88,7 @@ class FeedForward(nn.Module):
         return self.w2(self.dropout(self.activation(self.w1(x_ND)), rows))
 
 
-class Beside(nn.Module):
+class InputAndConvolution(nn.Module):
     """[X, Conv(X)] for a trained convolution, [n, 2 D]."""
 
     def __init__(self, convolution: nn.Module) -> None:
@@ -99,8 +99,8 @@ class Beside(nn.Module):
         return torch.cat([x_nD, self.convolution(x_nD, adjacency)], dim=1)
 
 
-class Alone(nn.Module):
-    """X: no neighbor is heard."""
+class NoNeighbors(nn.Module):
+    """X."""
 
     def forward(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
         return x_nD
@@ -118,9 +118,10 @@ class GECOLayer(nn.Module):
         self.local: nn.Module = LocalBlock(config.propagation, config.hops)
         local_dim = (config.hops + 1) * width
         if local.block != "lcb":
-            self.local, local_dim = Beside(make_convolution(local, width, width, edge_dim=config.edge_dim)), 2 * width
+            convolution = make_convolution(local, width, width, edge_dim=config.edge_dim)
+            self.local, local_dim = InputAndConvolution(convolution), 2 * width
         if config.block == "hyena":
-            self.local, local_dim = Alone(), width
+            self.local, local_dim = NoNeighbors(), width
         self.local_dropout = Dropout(local.dropout)
         self.glob: GlobalBlock | HyenaBlock = (
             HyenaBlock(width, config.filter)
@@ -142,10 +143,10 @@ class GECOLayer(nn.Module):
         rows: MaskRows | None = None,
     ) -> Tensor:
         """`rows` decide dropout's masks; None: they come from the default generator."""
-        mixed, inner, after, heard = (None,) * 4 if rows is None else tuple(rows.of(purpose) for purpose in range(4))
+        mixed, inner, after, local = (None,) * 4 if rows is None else tuple(rows.of(purpose) for purpose in range(4))
 
         def mix(x_ND: Tensor) -> Tensor:
-            h_NC = self.local_dropout(self.local(x_ND, adjacency), heard)
+            h_NC = self.local_dropout(self.local(x_ND, adjacency), local)
             mixed_ND = self.out(self.glob(h_NC, order, layout))
             return mixed_ND if self.past_gates is None else mixed_ND + self.past_gates(h_NC)
 
@@ -157,13 +158,16 @@ class GECOLayer(nn.Module):
         return normalise(self.norm_2, self.dropout(self.ffn(x_ND, inner), after) + x_ND, all_rows)
 
 
-class GatedLayer(nn.Module):
-    """L(X) + g ⊙ Drop(GCB([X, L(X)])), [N, F] → [N, D]; if F is not D, GCB reads L(X) alone."""
+class LocalFirstLayer(nn.Module):
+    """L(X) with join top; with gate L(X) + g ⊙ Drop(GCB([X, L(X)])), where GCB reads L(X) alone if F is not D. [N, F] → [N, D]."""
 
     def __init__(self, config: GECOConfig, in_dim: int) -> None:
         super().__init__()
         width = config.width
-        self.local = _local_layer(config, in_dim)
+        self.local = LocalLayer(config.local, in_dim, width, config.propagation, config.hops, config.edge_dim)
+        self.glob: GlobalBlock | None = None
+        if config.local.join == "top":
+            return
         self.reads_input = in_dim == width
         glob_dim = 2 * width if self.reads_input else width
         self.glob = GlobalBlock(glob_dim, width, config.order, config.filter, config.skip)
@@ -180,40 +184,19 @@ class GatedLayer(nn.Module):
         rows: MaskRows | None = None,
     ) -> Tensor:
         """Called like a GECOLayer."""
-        heard, mixed = (None, None) if rows is None else (rows.of(0), rows.of(1))
-        local_ND = self.local(x_NF, adjacency, heard)
+        local, mixed = (None, None) if rows is None else (rows.of(0), rows.of(1))
+        local_ND = self.local(x_NF, adjacency, local)
+        if self.glob is None:
+            return local_ND
         h_NC = torch.cat([x_NF, local_ND], dim=1) if self.reads_input else local_ND
         return local_ND + self.gate(self.dropout(self.out(self.glob(h_NC, order, layout)), mixed))
-
-
-class OnlyLocal(nn.Module):
-    """L(X), called like a GECOLayer."""
-
-    def __init__(self, config: GECOConfig, in_dim: int) -> None:
-        super().__init__()
-        self.local = _local_layer(config, in_dim)
-
-    def forward(
-        self,
-        x_NF: Tensor,
-        adjacency: Propagation,
-        order: Order | None,
-        layout: NodeLayout | None = None,
-        rows: MaskRows | None = None,
-    ) -> Tensor:
-        return self.local(x_NF, adjacency, None if rows is None else rows.of(0))
-
-
-def _local_layer(config: GECOConfig, in_dim: int) -> LocalLayer:
-    return LocalLayer(config.local, in_dim, config.width, config.propagation, config.hops, config.edge_dim)
 
 
 def _layers(config: GECOConfig) -> list[nn.Module]:
     if config.local.is_paper:
         return [GECOLayer(config) for _ in range(config.num_layers)]
-    kind = GatedLayer if config.local.join == "gate" else OnlyLocal
     in_dims = [config.in_dim + config.encoding_dim, *[config.width] * (config.num_layers - 1)]
-    layers: list[nn.Module] = [kind(config, in_dim) for in_dim in in_dims]
+    layers: list[nn.Module] = [LocalFirstLayer(config, in_dim) for in_dim in in_dims]
     if config.local.join == "top":
         layers += [GECOLayer(config) for _ in range(config.local.top_layers)]
     return layers

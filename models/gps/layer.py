@@ -11,12 +11,15 @@ Without a local block X_M is left out: the layer of a pure model; without a glob
 Shapes: n nodes, E edges, D width.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor, nn
 
 from graphmill.models.ends.heads import ACTIVATIONS
 from graphmill.models.gps.gated_gcn import GatedGCN
 from graphmill.models.gps.options import GPSOptions
-from graphmill.models.operators.local_blocks import GCNConvolution, make_norm
+from graphmill.models.operators.local_blocks import EdgeStates, GCNConvolution, make_norm
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs
 
@@ -75,3 +78,18 @@ class GPSLayer(nn.Module):
         if self.norm_mlp is None:
             return self.mlp(h_nD), e_ED
         return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED
+
+
+def hybrid_states(model: Any, graphs: Graphs, mix: Callable[[int, Tensor], Tensor | None]) -> Tensor:
+    """Node states [n, D] after a model's stem, local layers and hybrid layers; `mix(index, x)` is the global block of a layer."""
+    x_nD, e_ED, position_nP = model.stem(graphs)
+    local = model.local
+    edges = graphs.adjacency if model.stem.edge is None else EdgeStates(graphs, e_ED)
+    x_nD = local.in_front(x_nD, edges)
+    for index in range(model.config.local.num_global(model.config.num_layers)):
+        if local.gates:
+            x_nD = local.layers[index](x_nD, edges)
+            x_nD = x_nD + local.gates[index](model.dropout(mix(index, x_nD)))
+        else:
+            x_nD, e_ED = model.layers[index](x_nD, e_ED, graphs, mix(index, x_nD), position_nP)
+    return x_nD

@@ -94,8 +94,8 @@ class GRIT(nn.Module):
             y_BNND = self.relative(walks_BNNK).to(dtype)
         elif self.distance is not None:
             # The shortest walk with a chance above 0 is a shortest path.
-            there_BNNK = walks_BNNK > 0
-            length_BNN = there_BNNK.int().argmax(dim=3).where(there_BNNK.any(dim=3), config.rrwp_steps)
+            has_walk_BNNK = walks_BNNK > 0
+            length_BNN = has_walk_BNNK.int().argmax(dim=3).where(has_walk_BNNK.any(dim=3), config.rrwp_steps)
             y_BNND = self.distance(length_BNN).to(dtype) * padding.pair_mask_BNN.unsqueeze(3)
         else:
             y_BNND = walks_BNNK.new_zeros(*walks_BNNK.shape[:3], config.width)

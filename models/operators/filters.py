@@ -6,7 +6,7 @@ channels, C code features, I inner width.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -167,6 +167,22 @@ def positional_code_at(position_T: Tensor, length_T: Tensor, bands: int, symmetr
     frequency_B = torch.linspace(1e-4, bands - 1, bands, dtype=dtype, device=position_T.device)
     angle_TB = frequency_B * (2 * math.pi / length_T1.clamp_min(1)) * position_T1
     return torch.cat([position_T1 / (length_T1 - 1).clamp_min(1), torch.cos(angle_TB), -torch.sin(angle_TB)], dim=1)
+
+
+def chain_gates(
+    p: Tensor,
+    filter_K: Tensor,
+    skip_KD: Tensor | None,
+    convolve: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K, [..., D, N]; `p` [..., K + 1, D, N] has the gates first and V last, `convolve` is ⊛."""
+    v = p[..., len(filter_K), :, :]
+    for i in range(len(filter_K)):
+        convolved = convolve(filter_K[i], v)
+        if skip_KD is not None:
+            convolved = convolved + skip_KD[i].unsqueeze(1) * v
+        v = p[..., i, :, :] * convolved
+    return v
 
 
 def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ def gated_convolve(
         num, length = h_NC.shape[0], transform_length(h_NC.shape[0])
         kept = h_NC.element_size() * num * (h_NC.shape[1] + order * width) + 4 * inner * length
         most = max(most, kept // 8) if torch.is_grad_enabled() else most
-        wanted = max(_CHANNELS, -(-width // 4)) * _channel_bytes(length)
-        chunk_bytes = min(most, max(least, wanted))
+        preferred = max(_CHANNELS, -(-width // 4)) * _channel_bytes(length)
+        chunk_bytes = min(most, max(least, preferred))
     with torch.autocast(device, enabled=False):
         return _GatedConvolution.apply(
             h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, torch.is_grad_enabled()

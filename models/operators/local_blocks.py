@@ -36,6 +36,7 @@ from graphmill.models.options.features import Normalisation
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.batch_norm import AllRows, LayerNorm, RowBatchNorm, normalise
 from graphmill.models.primitives.dropout import Dropout, MaskRows
+from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.propagation import Propagation, power_or_zero
 from graphmill.models.primitives.segments import Grouping
 
@@ -56,30 +57,11 @@ class EdgeLists(Propagation, Protocol):
     def edge_weight(self) -> Tensor | None: ...
 
 
-class HasEdges(Protocol):
-    """`graphmill.models.primitives.graphs.Graphs`, or a worker's rows of one graph."""
-
-    @property
-    def num_nodes(self) -> int: ...
-
-    @property
-    def adjacency(self) -> Propagation: ...
-
-    @property
-    def by_source(self) -> Grouping: ...
-
-    @property
-    def by_destination(self) -> Grouping: ...
-
-    @property
-    def edge_coefficient(self) -> Tensor | None: ...
-
-
 @dataclass(frozen=True)
 class EdgeStates:
-    """The edges of graphs with states [E, P] that a model has made of their features, in the order of `edge_index`."""
+    """The edges of graphs, or of a worker's rows of one graph, with a model's states [E, P] of them in the order of `edge_index`."""
 
-    graphs: HasEdges
+    graphs: Graphs
     edge_feature: Tensor | None
 
     @property

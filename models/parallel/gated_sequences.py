@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
+from graphmill.models.operators.filters import ImplicitFilter, chain_gates, circular_convolve
 from graphmill.models.primitives.transform_length import transform_length
 
 CHUNK_BYTES = 128 << 20
@@ -44,7 +44,8 @@ class _GatedSequences(torch.autograd.Function):
         v_CN = p_GCN.new_empty(p_GCN.shape[1:])
         for chunk in _chunks(p_GCN):
             filter_KcN = weight_KCI[:, chunk] @ feature_IN
-            v_CN[chunk] = _chain(p_GCN[:, chunk], filter_KcN, None if skip_KC is None else skip_KC[:, chunk])
+            skip_Kc = None if skip_KC is None else skip_KC[:, chunk]
+            v_CN[chunk] = chain_gates(p_GCN[:, chunk], filter_KcN, skip_Kc, circular_convolve)
         return v_CN
 
     @staticmethod
@@ -61,7 +62,8 @@ class _GatedSequences(torch.autograd.Function):
                 for value in inputs:
                     value.requires_grad_()
                 with torch.enable_grad():
-                    v_cN = _chain(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
+                    skip = inputs[2] if len(inputs) > 2 else None
+                    v_cN = chain_gates(inputs[0], inputs[1], skip, circular_convolve)
                 grads = torch.autograd.grad(v_cN, inputs, grad_CN[chunk].to(v_cN.dtype))
                 grad_p[:, chunk] = grads[0]
                 grad_weight[:, chunk] = grads[1] @ feature_IN.t()
@@ -69,17 +71,6 @@ class _GatedSequences(torch.autograd.Function):
                 if grad_skip is not None:
                     grad_skip[:, chunk] = grads[2]
         return grad_p, grad_weight, grad_feature, grad_skip, None
-
-
-def _chain(p_GcN: Tensor, filter_KcN: Tensor, skip_Kc: Tensor | None) -> Tensor:
-    order = filter_KcN.shape[0]
-    v_cN = p_GcN[order]
-    for i in range(order):
-        convolved_cN = circular_convolve(filter_KcN[i], v_cN)
-        if skip_Kc is not None:
-            convolved_cN = convolved_cN + skip_Kc[i].unsqueeze(1) * v_cN
-        v_cN = p_GcN[i] * convolved_cN
-    return v_cN
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:

@@ -20,7 +20,14 @@ from graphmill.models.options.features import Normalisation
 from graphmill.models.parallel.collectives import Arriving, Peers
 from graphmill.models.parallel.global_terms import ShardedNodes
 from graphmill.models.parallel.shards import Shards
-from graphmill.models.primitives.propagation import Propagate, SourceLists, check_propagation, power_or_zero, sum_rows
+from graphmill.models.primitives.propagation import (
+    Propagate,
+    SourceLists,
+    check_propagation,
+    group_by_row,
+    row_factors,
+    sum_rows,
+)
 from graphmill.models.primitives.segments import Grouping
 
 # Size of a block of columns of the X rows, and its least width: a narrower block would read each list for few numbers.
@@ -48,8 +55,8 @@ def plan_halo(halo_H: Tensor, shards: Shards, peers: Peers) -> HaloPlan:
     ones = [1] * peers.size
     send_W = peers.start_all_to_all(receive_W, ones, ones, "plan").wait()
     send, receive = tuple(send_W.tolist()), tuple(receive_W.tolist())
-    wanted_S = peers.start_all_to_all(halo_H, receive, send, "plan").wait()
-    return HaloPlan(wanted_S - shards.range(peers.rank)[0], send, receive)
+    send_id_S = peers.start_all_to_all(halo_H, receive, send, "plan").wait()
+    return HaloPlan(send_id_S - shards.range(peers.rank)[0], send, receive)
 
 
 class Halo:
@@ -193,10 +200,7 @@ class ShardedAdjacency:
     @cached_property
     def by_destination(self) -> Grouping:
         """The same edges, grouped by the node they enter, which is here."""
-        indptr = self._rows.indptr.long()
-        row_n = torch.arange(self.num_nodes, device=indptr.device)
-        row_E = torch.repeat_interleave(row_n, indptr.diff(), output_size=self.num_edges)
-        return Grouping(row_E, self.num_nodes, indptr)
+        return group_by_row(self._rows)
 
     def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
         """Returns this worker's rows of ÂX [n, D] for its rows of X."""
@@ -223,19 +227,14 @@ class ShardedAdjacency:
         """The row factors (left, right) [n, 1] with Â = diag(left) A diag(right); None stands for ones."""
         key = (normalisation, dtype)
         if key not in self._factors:
-            left = right = None
-            if normalisation != "sum":
-                wide = torch.float64 if self._rows.indptr.device.type == "cpu" else torch.float32
-                ones = torch.ones(self.num_nodes, 1, dtype=wide, device=self._rows.indptr.device)
-                degree = self.product(ones, transposed=False)
-                if normalisation == "gcn":
-                    left = right = (degree + 1).to(dtype).rsqrt()
-                else:
-                    left = power_or_zero(degree, -1.0 if normalisation == "mean" else -0.5).to(dtype)
-                if normalisation == "sym":
-                    right = power_or_zero(self.product(ones, transposed=True), -0.5).to(dtype)
-            self._factors[key] = (left, right)
+            self._factors[key] = row_factors(normalisation, dtype, self._degree)
         return self._factors[key]
+
+    def _degree(self, transposed: bool) -> Tensor:
+        """[n, 1]; a collective call."""
+        wide = torch.float64 if self._rows.indptr.device.type == "cpu" else torch.float32
+        ones = torch.ones(self.num_nodes, 1, dtype=wide, device=self._rows.indptr.device)
+        return self.product(ones, transposed)
 
     def _gathered(self, x_nD: Tensor) -> Tensor:
         wide = torch.promote_types(x_nD.dtype, torch.float32)

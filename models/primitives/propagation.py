@@ -5,6 +5,7 @@ sum per node gives AX, and the transposed lists give Aᵀ for the backward pass.
 and after; no normalised edge weights are ever stored.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, get_args
 
@@ -110,10 +111,7 @@ class Adjacency:
     @cached_property
     def by_destination(self) -> Grouping:
         """The edges in the order of the lists, grouped by the node they enter."""
-        indptr = self._rows.indptr.long()
-        row_n = torch.arange(self.num_nodes, device=indptr.device)
-        group_E = torch.repeat_interleave(row_n, indptr.diff(), output_size=self.num_edges)
-        return Grouping(group_E, self.num_nodes, indptr)
+        return group_by_row(self._rows)
 
     @cached_property
     def by_source(self) -> Grouping:
@@ -155,24 +153,39 @@ class Adjacency:
         """The row factors (left, right) [N, 1] with Â = diag(left) A diag(right); None stands for ones."""
         key = (normalisation, dtype)
         if key not in self._factors:
-            left = right = None
-            if normalisation == "mean":
-                left = power_or_zero(self._degree(), -1.0).to(dtype)
-            elif normalisation == "sym":
-                left = power_or_zero(self._degree(), -0.5).to(dtype)
-                right = power_or_zero(self._degree(transposed=True), -0.5).to(dtype)
-            elif normalisation == "gcn":
-                left = right = (self._degree() + 1).to(dtype).rsqrt()
-            self._factors[key] = (left, right)
+            self._factors[key] = row_factors(normalisation, dtype, self._degree)
         return self._factors[key]
 
-    def _degree(self, *, transposed: bool = False) -> Tensor:
+    def _degree(self, transposed: bool) -> Tensor:
         """[N, 1]: the given degrees, or the degrees by these edges."""
         if self._own_degree is None:
             return edge_sums(self.rows(transposed))
         return self._own_degree.to(torch.float64 if self._own_degree.device.type == "cpu" else torch.float32).unsqueeze(
             1
         )
+
+
+def row_factors(
+    normalisation: str, dtype: torch.dtype, degree: Callable[[bool], Tensor]
+) -> tuple[Tensor | None, Tensor | None]:
+    """(left, right) [N, 1] with Â = diag(left) A diag(right), None for ones; `degree(transposed)` are the sums over A's rows or columns."""
+    if normalisation == "sum":
+        return None, None
+    if normalisation == "mean":
+        return power_or_zero(degree(False), -1.0).to(dtype), None
+    if normalisation == "sym":
+        return power_or_zero(degree(False), -0.5).to(dtype), power_or_zero(degree(True), -0.5).to(dtype)
+    factor_N1 = (degree(False) + 1).to(dtype).rsqrt()
+    return factor_N1, factor_N1
+
+
+def group_by_row(rows: SourceLists) -> Grouping:
+    """The edges of the lists in their order, grouped by row."""
+    indptr = rows.indptr.long()
+    num_rows = indptr.numel() - 1
+    row_n = torch.arange(num_rows, device=indptr.device)
+    row_E = torch.repeat_interleave(row_n, indptr.diff(), output_size=rows.indices.numel())
+    return Grouping(row_E, num_rows, indptr)
 
 
 def check_propagation(x_ND: Tensor, num_nodes: int, normalisation: str) -> None:

@@ -154,13 +154,13 @@ def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:
     return out_SD.to(x_ED.dtype).view(shape)
 
 
-def reduce_runs(x_ED: Tensor, ptr: Tensor, how: str) -> Tensor:
+def reduce_runs(x_ED: Tensor, ptr: Tensor, reduction: str) -> Tensor:
     """[E, D] → [S, D]: "sum", "mean" or "max" of the rows [ptr[s], ptr[s + 1]), in ascending order, in x's dtype.
 
     `segment_reduce` adds in a fixed order, unlike a scatter on the GPU; but its running sum has the rows' precision, and in bfloat16
     256 + 1 is 256. So half precision goes through float32.
     """
-    return torch.segment_reduce(at_least_float32(x_ED), how, offsets=ptr, axis=0).to(x_ED.dtype)
+    return torch.segment_reduce(at_least_float32(x_ED), reduction, offsets=ptr, axis=0).to(x_ED.dtype)
 
 
 def is_readable(x: Tensor) -> bool:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.models.gps.ends import Readout, Stem
-from graphmill.models.gps.layer import GPSLayer
-from graphmill.models.operators.local_blocks import EdgeStates, LocalLayers
+from graphmill.models.gps.layer import GPSLayer, hybrid_states
+from graphmill.models.operators.local_blocks import LocalLayers
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primphormer.attention import PrimalAttention, VirtualNode
@@ -93,23 +93,18 @@ class Primphormer(nn.Module):
 
     def forward_with_penalty(self, graphs: Graphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Returns the predictions and η Σ_l J_l², a scalar of at least 0."""
-        x_nD, e_ED, position_nP = self.stem(graphs)
         virtual: VirtualNode | None = None
-        penalty = torch.zeros((), device=x_nD.device)
-        edges = graphs.adjacency if self.stem.edge is None else EdgeStates(graphs, e_ED)
-        x_nD = self.local.in_front(x_nD, edges)
-        for index, attention in enumerate(self.attentions):
-            if self.local.gates:
-                x_nD = self.local.layers[index](x_nD, edges)
-            loss: Tensor | None = None
-            if isinstance(attention, PrimalAttention):
-                mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
-            else:
-                mixed_nD = attention(x_nD, graphs)
-            if self.local.gates:
-                x_nD = x_nD + self.local.gates[index](self.dropout(mixed_nD))
-            else:
-                x_nD, e_ED = self.layers[index](x_nD, e_ED, graphs, mixed_nD, position_nP)
-            if loss is not None:
-                penalty = penalty + loss.square()
+        losses: list[Tensor] = []
+
+        def mix(index: int, x_nD: Tensor) -> Tensor | None:
+            nonlocal virtual
+            attention = self.attentions[index]
+            if not isinstance(attention, PrimalAttention):
+                return attention(x_nD, graphs)
+            mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
+            losses.append(loss)
+            return mixed_nD
+
+        x_nD = hybrid_states(self, graphs, mix)
+        penalty = sum((loss.square() for loss in losses), torch.zeros((), device=x_nD.device))
         return self.readout(x_nD, graphs), self.config.eta * penalty

@@ -209,7 +209,6 @@ class TypedGraphs:
 
     def _as_sharded(self, x_nD: Tensor, shard: TypedShard, edge_attr_ED: Tensor | None) -> ShardedGraph:
         """`as_plain` of the rows here."""
-        count, device = len(self.node_id), x_nD.device
         if shard.adjacency is None:
             row_E = torch.cat(
                 [
@@ -217,28 +216,35 @@ class TypedGraphs:
                     for name, (indptr, indices) in self.edges.items()
                 ]
             )
-            ones = {name: torch.ones(len(indices), device=device) for name, (_, indices) in self.edges.items()}
             shard.order_E = order_E = row_E.argsort(stable=True)
-            weight_E = torch.cat([*{**ones, **self.weight}.values()])
+            weight_E = self._weights()
             degree_n = torch.bincount(row_E, minlength=len(x_nD))
             shard.adjacency = ShardedAdjacency(
                 nn.functional.pad(degree_n.cumsum(0), (1, 0)),
                 torch.cat([*shard.source_row.values()])[order_E],
                 shard.shards,
                 shard.peers,
-                weight_E[order_E] if self.weight else None,
+                None if weight_E is None else weight_E[order_E],
             )
         shard.adjacency.edge_feature = None if edge_attr_ED is None else edge_attr_ED[shard.order_E]
-        ids_n = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])[shard.order_n]
         encodings = {name: rows_nk[shard.order_n] for name, rows_nk in self.encodings.items()}
+        ids_n = self._unique_ids()[shard.order_n]
         return ShardedGraph(shard.shards, shard.peers, shard.adjacency, ids_n, x_nD, self.root_row, encodings)
 
-    def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs | ShardedGraph:
-        """All nodes and edges as plain graphs, with these rows as features: one graph, or one for each root's subgraph.
+    def _weights(self) -> Tensor | None:
+        """[E]: of the edges of all relations, 1 for relations without weights; None if no relation has weights."""
+        if not self.weight:
+            return None
+        ones = {name: torch.ones(len(ends), device=ends.device) for name, (_, ends) in self.edges.items()}
+        return torch.cat([*{**ones, **self.weight}.values()])
 
-        If some relations have weights, edges of the others have the weight 1.
-        A node's id is made of its type's place and its permanent id: unique in the graph, and the same in every batch.
-        """
+    def _unique_ids(self) -> Tensor:
+        """int64 [n]: an id of each node of all types, the same in every batch, made of its type's place and its permanent id."""
+        count = len(self.node_id)
+        return torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
+
+    def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs | ShardedGraph:
+        """All nodes and edges as plain graphs, with these rows as features: one graph, or one for each root's subgraph."""
         if self.shard is not None:
             return self._as_sharded(x_nD, self.shard, edge_attr_ED)
         first, device = self.first_row, x_nD.device
@@ -246,11 +252,8 @@ class TypedGraphs:
         for (source, _, target), (indptr, indices) in self.edges.items():
             row_E = torch.repeat_interleave(indptr.diff().long(), output_size=len(indices))
             ends.append(torch.stack([indices.long() + first[source], row_E + first[target]]))
-        edge_index, count = torch.cat(ends, dim=1), len(self.node_id)
-        ones = {name: torch.ones(len(indices), device=device) for name, (_, indices) in self.edges.items()}
-        weight_E = torch.cat([*{**ones, **self.weight}.values()]) if self.weight else None
-        graphs = partial(Graphs, edge_coefficient=weight_E, edge_attr=edge_attr_ED)
-        node_id = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
+        edge_index, node_id = torch.cat(ends, dim=1), self._unique_ids()
+        graphs = partial(Graphs, edge_coefficient=self._weights(), edge_attr=edge_attr_ED)
         if self.subgraph is None:
             degree_n = torch.cat([self._degree_of(name) for name in self.node_id]) if self.degree else None
             node_ptr = torch.tensor([0, len(x_nD)], device=device)

@@ -37,12 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphmill.models.encodings.identifiers import (
-    near_orthogonal_identifiers,
-    orthogonal_identifiers,
-    positive_identifiers,
-    random_identifiers,
-)
+from graphmill.models.encodings.identifiers import node_identifiers, orthogonal_identifiers
 from graphmill.models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
 from graphmill.models.ends.features import FeatureEncoder, NodeInput, checked_categories
 from graphmill.models.operators.favor import FavorAttention, KeyLayout
@@ -55,9 +50,6 @@ from graphmill.models.primitives.dropout import Dropout, DropPath
 from graphmill.models.primitives.graphs import Graphs, unit_values
 from graphmill.models.primitives.segments import is_readable, reduce_runs
 from graphmill.models.tokengt.options import SLOT, TokenGTConfig
-
-# Identifiers that each node draws for itself.
-_DRAWS = {"near_orf": near_orthogonal_identifiers, "random": random_identifiers, "positive": positive_identifiers}
 
 MAX_DENSE_NODES = 4096  # the largest graph whose eigenvectors are computed on the fly, in O(n³)
 MIN_LENGTH = 1e-6  # of a row of eigenvectors that is scaled to 1: below it is the solver's noise
@@ -259,13 +251,14 @@ class TokenEmbedding(nn.Module):
         config, dtype, dim = self.config, self.anchor.dtype, self.config.identifier_dim
         if config.identifier == "orf":
             return orthogonal_identifiers(graphs, dim, seed=self._seed(), dtype=dtype)
-        if draw := _DRAWS.get(config.identifier):
+        if config.identifier in ("near_orf", "random", "positive"):
             # Without permanent ids, the place within the graph: in evaluation a graph's batch must not change its prediction.
             key_n = graphs.node_id
             if key_n is None:
                 place_n = torch.arange(graphs.num_nodes, device=self.anchor.device)
                 key_n = place_n - graphs.node_ptr[graphs.graph_of_node]
-            return draw(graphs.num_nodes, dim, seed=self._seed(), key_n=key_n, device=self.anchor.device, dtype=dtype)
+            num, seed, device = graphs.num_nodes, self._seed(), self.anchor.device
+            return node_identifiers(config.identifier, num, dim, seed=seed, key_n=key_n, device=device, dtype=dtype)
         vectors_nP = self._eigenvectors(graphs)
         if config.unit_identifiers:
             vectors_nP = nn.functional.normalize(vectors_nP, dim=1, eps=MIN_LENGTH)

@@ -35,28 +35,26 @@ def slow_sage(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
     )
 
 
-def slow_gcn(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+def normalised_sums(x: Tensor, edges: Tensor) -> Tensor:
+    """D̂^-½ (A + I) D̂^-½ X."""
     degree = torch.tensor([len(sources(node, edges)) + 1.0 for node in range(len(x))], dtype=x.dtype)
     rows = []
     for node in range(len(x)):
         total = x[node] / degree[node]
         for source in sources(node, edges):
             total = total + x[source] / (degree[node] * degree[source]).sqrt()
-        rows.append(layer.linear(total) + layer.bias)
+        rows.append(total)
     return torch.stack(rows)
 
 
+def slow_gcn(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    return layer.linear(normalised_sums(x, edges)) + layer.bias
+
+
 def slow_appnp(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
-    degree = torch.tensor([len(sources(node, edges)) + 1.0 for node in range(len(x))], dtype=x.dtype)
-    start = z = torch.stack([layer.linear(row) for row in x])
+    start = z = layer.linear(x)
     for _ in range(layer.steps):
-        rows = []
-        for node in range(len(x)):
-            total = z[node] / degree[node]
-            for source in sources(node, edges):
-                total = total + z[source] / (degree[node] * degree[source]).sqrt()
-            rows.append((1 - layer.restart) * total + layer.restart * start[node])
-        z = torch.stack(rows)
+        z = (1 - layer.restart) * normalised_sums(z, edges) + layer.restart * start
     return z
 
 
@@ -112,15 +110,15 @@ def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDG
                 total = total + torch.relu(layer.linear(x[source]) + e_D) / (degree[node] * degree[source]) ** 0.5
             rows.append(total)
         elif block == "gat":
-            heard = [*near, (node, x.new_zeros(layer.edge.linear.out_features))]
+            seen = [*near, (node, x.new_zeros(layer.edge.linear.out_features))]
             heads = []
             for k in range(layer.num_heads):
                 own = slice(k * layer.source.shape[1], (k + 1) * layer.source.shape[1])
                 h, logit = layer.linear(x)[:, own], []
-                for source, e_D in heard:
-                    told = h[source] @ layer.source[k] + h[node] @ layer.destination[k] + e_D[own] @ layer.of_edge[k]
-                    logit.append(nn.functional.leaky_relu(told, 0.2))
-                messages = torch.stack([h[source] + e_D[own] for source, e_D in heard])
+                for source, e_D in seen:
+                    score = h[source] @ layer.source[k] + h[node] @ layer.destination[k] + e_D[own] @ layer.of_edge[k]
+                    logit.append(nn.functional.leaky_relu(score, 0.2))
+                messages = torch.stack([h[source] + e_D[own] for source, e_D in seen])
                 heads.append(torch.stack(logit).softmax(0) @ messages)
             rows.append(torch.cat(heads) + layer.bias)
         else:

@@ -3,7 +3,6 @@
 Every identity runs in float64.
 """
 
-import itertools
 import math
 
 import pytest
@@ -12,8 +11,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from graphmill.models.geco.network import GECO, GlobalBlock, param_groups
 from graphmill.models.geco.options import GECOConfig
-from graphmill.models.operators.filters import circular_convolve
-from graphmill.models.operators.local_blocks import LocalBlock
 from graphmill.models.options.filters import FilterConfig
 from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.node_order import node_order
@@ -56,13 +53,6 @@ def build(geco_config, seed=0):
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
-
-
-def circulant(values):
-    """C(f)[t, s] = f[(t - s) mod N]."""
-    num = values.numel()
-    t = torch.arange(num)
-    return values[(t[:, None] - t[None, :]) % num]
 
 
 def reference_forward(model, x, edges, node_id, encoding=None, epoch=0):
@@ -163,29 +153,6 @@ def test_skip_starts_as_the_identity_beside_the_filter():
     torch.testing.assert_close(block(h, None), p2 * p1 * v)
 
 
-@pytest.mark.parametrize("num", [1, 2, 9, 16, 31])
-def test_fft_path_equals_the_dense_matrix(num):
-    """E9: y = D_v C(f_q) D_q C(f_k) k per channel, with D_v, D_q the gates and f_k, f_q the first and second filter."""
-    torch.manual_seed(num)
-    block = GlobalBlock(6, 4, 2, SMALL).double()
-    h = torch.randn(num, 6, dtype=torch.float64)
-    q, v, k = block.projection(h).split(4, dim=1)
-    filters = block.filter(num)
-    y = block(h, None)
-    for d in range(4):
-        matrix = torch.diag(v[:, d]) @ circulant(filters[1, d]) @ torch.diag(q[:, d]) @ circulant(filters[0, d])
-        torch.testing.assert_close(y[:, d], matrix @ k[:, d], rtol=1e-12, atol=1e-12)
-
-
-def test_global_block_is_equivariant_to_cyclic_shifts():
-    torch.manual_seed(0)
-    block = GlobalBlock(6, 4, 2, SMALL).double()
-    h = torch.randn(11, 6, dtype=torch.float64)
-    y = block(h, None)
-    for shift in (1, 4, 10):
-        torch.testing.assert_close(block(h.roll(shift, 0), None), y.roll(shift, 0), rtol=1e-12, atol=1e-12)
-
-
 class ConstantFilter(torch.nn.Module):
     def __init__(self, num_filters, width):
         super().__init__()
@@ -208,32 +175,6 @@ def test_permutation_equivariance_fails_for_generic_and_holds_for_constant_filte
     assert error() > 1e-3
     block.filter = ConstantFilter(2, 4)
     assert error() < 1e-12
-
-
-def test_average_over_all_orders_has_the_closed_form():
-    """E9, order 1: the mean over all N! orders is f₀ u_i + mean(f₁ … f_{N-1}) Σ_{j≠i} u_j (the paper's Prop. 3.3)."""
-    num = 6
-    generator = torch.Generator().manual_seed(0)
-    f, u = torch.randn(2, num, dtype=torch.float64, generator=generator)
-    total = torch.zeros(num, dtype=torch.float64)
-    for order in itertools.permutations(range(num)):
-        pi = torch.tensor(order)
-        total[pi] += circular_convolve(f, u[pi])
-    expected = f[0] * u + f[1:].mean() * (u.sum() - u)
-    torch.testing.assert_close(total / math.factorial(num), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("propagation", ["mean", "sum", "sym"])
-def test_local_block_alone_is_equivariant(propagation):
-    edges = random_edges(9, 20, seed=3)
-    x = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    permutation = torch.randperm(9, generator=torch.Generator().manual_seed(1))
-    block = LocalBlock(propagation, hops=2)
-    y = block(x, adjacency_of(edges, 9))
-    z = block(x[permutation], adjacency_of(permuted_edges(edges, permutation), 9))
-    assert y.shape == (9, 12)
-    torch.testing.assert_close(z, y[permutation], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(y[:, 8:], adjacency_of(edges, 9).propagate(y[:, 4:8], propagation))
 
 
 @pytest.mark.parametrize("permutation", ["static", "dynamic", "none"])

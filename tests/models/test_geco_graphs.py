@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from graphmill.models.geco.graphs import Convolutions, GECOGraphs, graph_order
 from graphmill.models.geco.network import GlobalBlock, param_groups
@@ -13,33 +12,11 @@ from graphmill.models.gps.options import GPSOptions, PositionOptions
 from graphmill.models.operators.filters import ImplicitFilter, circular_convolve
 from graphmill.models.options.features import Features
 from graphmill.models.options.filters import FilterConfig
-from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.node_order import Order
+from tests.packed_graphs import alone, rings
 from tests.recipe_options import MOLECULES, options_of
 
 BATCHES = pytest.mark.parametrize("sizes", [(4, 1, 7), (3, 3, 3, 2, 2, 1, 3), (5,), (0, 6, 0), (6, 0)])
-
-
-def ring(n: int) -> Tensor:
-    edges = torch.tensor([(i, (i + 1) % n) for i in range(n)] if n > 2 else [], dtype=torch.long).reshape(-1, 2).t()
-    return torch.cat([edges, edges.flip(0)], dim=1)
-
-
-def packed(sizes: tuple[int, ...]) -> Graphs:
-    generator = torch.Generator().manual_seed(0)
-    ptr = torch.tensor([0, *sizes]).cumsum(0)
-    n = int(ptr[-1])
-    edges = torch.cat([ring(size) + start for size, start in zip(sizes, ptr, strict=False)] or [ring(0)], dim=1)
-    x = torch.randint(0, 4, (n, 2), generator=generator)
-    return Graphs(ptr, edges, x=x, edge_attr=(x[edges[0], :1] + x[edges[1], :1]) % 3)
-
-
-def alone(graphs: Graphs, b: int) -> Graphs:
-    start, stop = int(graphs.node_ptr[b]), int(graphs.node_ptr[b + 1])
-    inside = (graphs.edge_index[0] >= start) & (graphs.edge_index[0] < stop)
-    ids = None if graphs.node_id is None else graphs.node_id[start:stop]
-    ptr, edges = torch.tensor([0, stop - start]), graphs.edge_index[:, inside] - start
-    return Graphs(ptr, edges, x=graphs.x[start:stop], edge_attr=graphs.edge_attr[inside], node_id=ids)
 
 
 def random_filter(scale: str = "none") -> ImplicitFilter:
@@ -57,7 +34,7 @@ def test_filter_rows_are_the_filters_of_each_length(scale: str) -> None:
 
 @BATCHES
 def test_each_graph_is_convolved_circularly_over_its_own_length(sizes: tuple[int, ...]) -> None:
-    filters, graphs = random_filter(), packed(sizes)
+    filters, graphs = random_filter(), rings(sizes)
     convolutions, signal = Convolutions(graphs), torch.randn(sum(sizes), 3, dtype=torch.float64)
     out = convolutions.collect(
         convolutions.convolve_one(convolutions.filters(filters)[1], convolutions.spread(signal, (3,)))
@@ -66,23 +43,12 @@ def test_each_graph_is_convolved_circularly_over_its_own_length(sizes: tuple[int
     torch.testing.assert_close(out, torch.cat(expected), rtol=1e-12, atol=1e-13)
 
 
-def test_convolution_is_the_circulant_matrix() -> None:
-    filters, graphs = random_filter(), packed((5, 3))
-    convolutions, signal = Convolutions(graphs), torch.randn(8, 3, dtype=torch.float64)
-    out = convolutions.collect(
-        convolutions.convolve_one(convolutions.filters(filters)[0], convolutions.spread(signal, (3,)))
-    )
-    f = filters(5)[0]
-    for t in range(5):
-        torch.testing.assert_close(out[t], sum(f[:, (t - s) % 5] * signal[s] for s in range(5)))
-
-
 @BATCHES
 @pytest.mark.parametrize("skip", [True, False])
 def test_the_block_is_the_single_graph_block_graph_by_graph(sizes: tuple[int, ...], skip: bool) -> None:
     torch.manual_seed(0)
     block = GlobalBlock(6, 4, 2, FilterConfig(inner_width=8), skip).double()
-    graphs = packed(sizes)
+    graphs = rings(sizes)
     h = torch.randn(sum(sizes), 6, dtype=torch.float64, requires_grad=True)
     order = graph_order(graphs, 3)
     out = block(h, order, Convolutions(graphs))
@@ -101,12 +67,12 @@ def test_the_block_is_the_single_graph_block_graph_by_graph(sizes: tuple[int, ..
 
 
 def test_orders() -> None:
-    graphs = packed((6, 6, 0, 9))
+    graphs = rings((6, 6, 0, 9))
     order = graph_order(graphs, 1)
     assert torch.equal(order.order_N[order.inverse_N], torch.arange(21))
     assert torch.equal(graphs.graph_of_node[order.order_N], graphs.graph_of_node)
     assert torch.equal(order.order_N[:6], order.order_N[6:12] - 6)  # one order for each size
-    assert torch.equal(order.order_N[12:] - 12, graph_order(packed((9,)), 1).order_N)
+    assert torch.equal(order.order_N[12:] - 12, graph_order(rings((9,)), 1).order_N)
     assert not torch.equal(order.order_N[12:].argsort().argsort()[:6], order.order_N[:6].argsort().argsort())
     assert not torch.equal(graph_order(graphs, 2).order_N, order.order_N)
     assert not torch.equal(graph_order(graphs, 1, epoch=1).order_N, order.order_N)
@@ -114,8 +80,8 @@ def test_orders() -> None:
 
 def test_permanent_ids_fix_the_order_however_the_nodes_are_packed() -> None:
     ids, shuffle = torch.arange(100, 109), torch.randperm(9)
-    order = graph_order(replace(packed((9,)), node_id=ids), 1).order_N
-    shuffled = graph_order(replace(packed((9,)), node_id=ids[shuffle]), 1).order_N
+    order = graph_order(replace(rings((9,)), node_id=ids), 1).order_N
+    shuffled = graph_order(replace(rings((9,)), node_id=ids[shuffle]), 1).order_N
     assert torch.equal(ids[order], ids[shuffle][shuffled])
 
 
@@ -136,7 +102,7 @@ def model_of(settings: GECOGraphsConfig) -> GECOGraphs:
     torch.manual_seed(0)
     model = GECOGraphs(settings).double()
     with torch.no_grad():
-        model(packed((6, 5, 9)))
+        model(rings((6, 5, 9)))
     return model.eval()
 
 
@@ -146,7 +112,7 @@ LOCAL = pytest.mark.parametrize("local", ["gated_gcn", "gcn", "none"])
 @LOCAL
 @pytest.mark.parametrize("permutation", ["static", "dynamic", "none"])
 def test_a_graph_does_not_see_its_batch_mates(local: str, permutation: str) -> None:
-    graphs = packed((4, 1, 0, 9, 4))
+    graphs = rings((4, 1, 0, 9, 4))
     model = model_of(config(local, permutation=permutation, position=PositionOptions("random_walk", 4)))
     out = model(graphs, epoch=2)
     for b in range(5):
@@ -155,7 +121,7 @@ def test_a_graph_does_not_see_its_batch_mates(local: str, permutation: str) -> N
 
 @LOCAL
 def test_nodes_with_ids_may_come_in_any_order_and_without_may_not(local: str) -> None:
-    graphs, shuffle = replace(packed((9,)), node_id=torch.arange(50, 59)), torch.randperm(9)
+    graphs, shuffle = replace(rings((9,)), node_id=torch.arange(50, 59)), torch.randperm(9)
     place = torch.argsort(shuffle)
     moved = replace(graphs, x=graphs.x[shuffle], node_id=graphs.node_id[shuffle], edge_index=place[graphs.edge_index])
     model = model_of(config(local, head_layers=1))  # the units of a deeper head may all be dead
@@ -165,7 +131,7 @@ def test_nodes_with_ids_may_come_in_any_order_and_without_may_not(local: str) ->
 
 
 def test_the_epoch_matters_to_the_dynamic_order_only() -> None:
-    graphs = packed((9, 7))
+    graphs = rings((9, 7))
     for permutation in ("static", "dynamic"):
         model = model_of(config(permutation=permutation))
         assert torch.equal(model(graphs, epoch=0), model(graphs, epoch=1)) == (permutation == "static")
@@ -176,7 +142,7 @@ def test_the_epoch_matters_to_the_dynamic_order_only() -> None:
 @pytest.mark.parametrize("sizes", [(), (0,), (0, 0), (1,), (1, 1), (0, 3)])
 def test_small_and_empty_batches(local: str, training: bool, sizes: tuple[int, ...]) -> None:
     model = model_of(config(local)).train(training)
-    out = model(packed(sizes))
+    out = model(rings(sizes))
     assert out.shape == (len(sizes), 3)
     assert torch.isfinite(out).all()
     out.sum().backward()
@@ -184,14 +150,14 @@ def test_small_and_empty_batches(local: str, training: bool, sizes: tuple[int, .
 
 
 def test_tasks() -> None:
-    graphs = replace(packed((5, 8)), root_index=torch.tensor([7, 0]))
+    graphs = replace(rings((5, 8)), root_index=torch.tensor([7, 0]))
     nodes = model_of(config(task="node"))
     torch.testing.assert_close(nodes(graphs), nodes(replace(graphs, root_index=None))[[7, 0]])
     assert model_of(config(task="link"))(graphs).shape == (13, 12)
 
 
 def test_bfloat16_autocast() -> None:
-    model, graphs = model_of(config()).float(), packed((5, 8, 3))
+    model, graphs = model_of(config()).float(), rings((5, 8, 3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = model(graphs)
     torch.testing.assert_close(out.float(), model(graphs), rtol=0.1, atol=0.1)
@@ -206,7 +172,7 @@ def test_its_filters_have_a_group_of_their_own() -> None:
 @pytest.mark.parametrize("local", ["gated_gcn", pytest.param("none", marks=pytest.mark.long)])
 def test_it_fits_a_few_graphs(local: str) -> None:
     torch.manual_seed(0)
-    graphs, target = packed(tuple(range(4, 20))), torch.randn(16, 1)
+    graphs, target = rings(tuple(range(4, 20))), torch.randn(16, 1)
     options = {"position": PositionOptions("random_walk", 8), "filter": FilterConfig(inner_width=16, scale="length")}
     model = GECOGraphs(config(local, out_dim=1, width=32, layer=GPSOptions(local=local, mlp="residual"), **options))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -216,10 +182,3 @@ def test_it_fits_a_few_graphs(local: str) -> None:
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.1
-
-
-def test_edge_features_without_a_reader_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"edge features need layer\.local gated_gcn, or a local block"):
-        GECOGraphs(config("none", edge=Features(categories=(3,))))
-    with pytest.raises(ValueError, match=r"set layer\.local to gated_gcn"):
-        config("none", position=PositionOptions("stable_laplacian"))

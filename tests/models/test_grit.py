@@ -10,8 +10,8 @@ from graphmill.models.grit.network import GRIT
 from graphmill.models.grit.options import GRITConfig
 from graphmill.models.grit.published import as_released
 from graphmill.models.options.features import Features, atoms, bonds
-from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
+from tests.packed_graphs import alone
 from tests.recipe_options import MOLECULES
 
 TINY = GRITConfig(
@@ -67,18 +67,10 @@ def test_a_graph_alone_equals_itself_among_others():
     sizes = [5, 1, 9, 3]
     batch = random_graphs(sizes, seed=3)
     together = model(batch)
-    start = 0
     for b, n in enumerate(sizes):
-        inside = (batch.edge_index[0] >= start) & (batch.edge_index[0] < start + n)
-        alone = Graphs(
-            node_ptr=torch.tensor([0, n]),
-            edge_index=batch.edge_index[:, inside] - start,
-            x=batch.x[start : start + n],
-            edge_attr=batch.edge_attr[inside],
-        )
-        torch.testing.assert_close(model(alone)[0], together[b], rtol=0, atol=1e-12)
-        torch.testing.assert_close(model(replace(alone, max_nodes=n + 4))[0], together[b], rtol=0, atol=1e-12)
-        start += n
+        single = alone(batch, b)
+        torch.testing.assert_close(model(single)[0], together[b], rtol=0, atol=1e-12)
+        torch.testing.assert_close(model(replace(single, max_nodes=n + 4))[0], together[b], rtol=0, atol=1e-12)
 
 
 def test_stem_puts_zero_on_absent_pairs_and_walks_start_at_the_query():
@@ -130,27 +122,9 @@ def test_edges_without_features_take_one_category():
     torch.testing.assert_close(model(replace(graphs, edge_attr=None)), ones)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"width": 30}, "multiple of num_heads"),
-        ({"head_layers": 6}, "cannot be halved"),
-    ],
-)
-def test_bad_configs(options, message):
-    with pytest.raises(ValueError, match=message):
-        GRITConfig(**{"width": 16, "num_heads": 4, **options})
-
-
-def test_batch_norm_keeps_degrees_that_layer_norm_erases():
-    """Proposition 3.3: sum aggregation scales a state by the degree; LayerNorm undoes the scaling, BatchNorm does not."""
-    torch.manual_seed(0)
-    state, degree = torch.randn(16).double(), torch.tensor([[1.0], [2.0], [5.0]]).double()
-    scaled = degree * state
-    layered = nn.functional.layer_norm(scaled, (16,), eps=0.0)
-    torch.testing.assert_close(layered[0], layered[2])
-    normed = RowBatchNorm(16).double()(scaled)
-    assert (normed[0] - normed[2]).abs().max() > 1
+def test_a_width_that_cannot_be_halved():
+    with pytest.raises(ValueError, match="cannot be halved"):
+        GRITConfig(width=16, num_heads=4, head_layers=6)
 
 
 def cycles(*sizes: int) -> Graphs:
@@ -262,52 +236,9 @@ def test_activation_of_the_ffn_and_the_halving_head():
         replace(TINY, activation="tanh")
 
 
-def released_forward(model: GRIT, n: int, edges: list[tuple[int, int, int]], x: torch.Tensor) -> torch.Tensor:
-    """The released code's formulas for one graph, dense, in evaluation: [out_dim]. `edges` are (source, target, category)."""
-    config, heads = model.config, model.config.num_heads
-    adjacency = torch.zeros(n, n, dtype=torch.float64)
-    for u, v, _ in edges:
-        adjacency[u, v] = 1
-    degree = adjacency.sum(1)
-    walk = adjacency / degree.clamp(min=1)[:, None]
-    walks = torch.stack([torch.linalg.matrix_power(walk, k) for k in range(config.rrwp_steps)], dim=-1)
-    h = model.node_encoder.embedding.weight[x[:, 0]] + walks.diagonal().T @ model.absolute.weight.T
-    e = walks.transpose(0, 1) @ model.relative.weight.T  # e[i, j]: query i, and the walks from j to i
-    for u, v, category in edges:
-        e[v, u] += model.edge_encoder.embedding.weight[category]  # query v
-    for layer in model.layers:
-        attention = layer.attention
-        q, k, v = ((part(h)).view(n, heads, -1) for part in (attention.query, attention.key, attention.value))
-        weight, bias = attention.edge(e).view(n, n, heads, 2, -1).unbind(3)
-        product = (q[:, None] + k[None]) * weight
-        hat = (product.clamp(min=0).sqrt() - (-product).clamp(min=0).sqrt() + bias).clamp(min=0)
-        score = torch.einsum("ijhc,ch->ijh", hat, attention.score[..., 0]).clamp(-5, 5)
-        alpha = score.softmax(1)
-        row = torch.einsum("ijh,ijhc->ihc", alpha, hat)
-        value = torch.einsum("ijh,jhc->ihc", alpha, v) + torch.einsum("ihd,dhc->ihc", row, attention.edge_value)
-        out = value.flatten(1)
-        out = out * layer.scaler_1D2[..., 0] + degree.log1p()[:, None] * out * layer.scaler_1D2[..., 1]
-        h = layer.norm_1(h + layer.out(out))
-        h = layer.norm_2(h + layer.ffn[3](layer.ffn[0](h).clamp(min=0)))
-        e, norm = e + attention.edge_out(hat.flatten(2)), attention.edge_norm
-        e = (e - norm.running_mean) / (norm.running_var + 1e-5).sqrt() * norm.weight + norm.bias
-    pooled = h.sum(0)
-    linears = [module for module in model.head if isinstance(module, nn.Linear)]
-    for linear in linears[:-1]:
-        pooled = linear(pooled).clamp(min=0)
-        pooled = pooled / pooled.norm().clamp(min=1e-12)
-    return linears[-1](pooled)
-
-
 def test_as_released_on_directed_graphs():
     model = build(as_released(replace(TINY, head="mlp", head_layers=2, out_dim=2)))
-    expected = []
-    for start, stop in [(0, 4), (4, 6)]:
-        ends = DIRECTED.edge_index.T.tolist()
-        edges = [
-            (u - start, v - start, int(DIRECTED.edge_attr[e])) for e, (u, v) in enumerate(ends) if start <= u < stop
-        ]
-        expected.append(released_forward(model, stop - start, edges, DIRECTED.x[start:stop]))
+    expected = [slow_forward(model, n, alone(DIRECTED, b)) for b, n in enumerate((4, 2))]
     torch.testing.assert_close(model(DIRECTED), torch.stack(expected), rtol=1e-10, atol=1e-11)
     for field, paper in {"edge_query": "source", "transposed_rrwp": False, "head": "mlp"}.items():
         other = GRIT(replace(model.config, **{field: paper})).double().eval()
@@ -328,7 +259,7 @@ ABLATIONS = {
 
 
 def slow_forward(model: GRIT, n: int, graphs: Graphs) -> torch.Tensor:
-    """An ablated model on one graph in eval mode, node by node and pair by pair."""
+    """A model as released or ablated, on one graph in eval mode, node by node and pair by pair."""
     config = model.config
     adjacency = torch.zeros(n, n, dtype=torch.float64)
     adjacency[graphs.edge_index[0], graphs.edge_index[1]] = 1
@@ -344,13 +275,15 @@ def slow_forward(model: GRIT, n: int, graphs: Graphs) -> torch.Tensor:
             x[i] = x[i] + model.degree.weight[int(degree[i])]
         for j in range(n):
             if config.encoding == "rrwp":
-                e[i, j] = model.relative(torch.stack([power[i, j] for power in powers]))
+                walk_to = (j, i) if config.transposed_rrwp else (i, j)
+                e[i, j] = model.relative(torch.stack([power[walk_to] for power in powers]))
             if config.encoding == "shortest_path":
                 e[i, j] = model.distance.weight[
                     next((k for k, power in enumerate(powers) if power[i, j] > 0), config.rrwp_steps)
                 ]
     for (i, j), row in zip(graphs.edge_index.t().tolist(), model.edge_encoder(graphs.edge_attr), strict=True):
-        e[i, j] = e[i, j] + row
+        place = (i, j) if config.edge_query == "source" else (j, i)
+        e[place] = e[place] + row
     for index, layer in enumerate(model.layers):
         attention, heads = layer.attention, config.num_heads
         q, k, v = (part(x).view(n, heads, -1) for part in (attention.query, attention.key, attention.value))
@@ -367,21 +300,23 @@ def slow_forward(model: GRIT, n: int, graphs: Graphs) -> torch.Tensor:
                 t = (q[i] + k[j]) * w
                 hat[i, j] = torch.relu(t.sign() * t.abs().sqrt() + b).flatten()
                 scores.append(torch.einsum("hc,ch->h", hat[i, j].view(heads, -1), attention.score.squeeze(2)))
-            alpha = torch.stack(scores).softmax(0)
+            bound = config.score_clamp or float("inf")
+            alpha = torch.stack(scores).clamp(-bound, bound).softmax(0)
             mixed = sum(alpha[a].unsqueeze(1) * v[j] for a, j in enumerate(seen))
             if config.attention == "conditional":
                 row = sum(alpha[a].unsqueeze(1) * hat[i, j].view(heads, -1) for a, j in enumerate(seen))
                 mixed = mixed + torch.einsum("hd,dhc->hc", row, attention.edge_value)
             out[i] = mixed.flatten()
-        h = layer.out(out)
+        log_degree = torch.log1p(degree).unsqueeze(1)
+        h = layer.out(layer.scale(out, log_degree) if config.degree_scaler == "before" else out)
         if config.degree_scaler == "after":
-            h = layer.scale(h, torch.log1p(degree).unsqueeze(1))
+            h = layer.scale(h, log_degree)
         x = layer.norm_1(x + h)
         x = layer.norm_2(x + layer.ffn(x))
         if config.attention == "conditional" and config.update_pairs and index + 1 < len(model.layers):
             norm, fresh = attention.edge_norm, e + attention.edge_out(hat)
             e = (fresh - norm.running_mean) * torch.rsqrt(norm.running_var + norm.eps) * norm.weight + norm.bias
-    return model.head(x.sum(0))
+    return model.head(x.sum(0, keepdim=True))[0]
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)

@@ -13,6 +13,7 @@ from graphmill.models.options.features import Features
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.tokengt.network import TokenGT, TokenView
 from graphmill.models.tokengt.options import TokenGTConfig
+from tests.packed_graphs import alone
 from tests.recipe_options import MOLECULES, options_of
 
 NODE, EDGE = Features(categories=(4, 3)), Features(categories=(5,))
@@ -64,19 +65,6 @@ MIXED = [
 @pytest.fixture
 def mixed():
     return make_graphs(MIXED)
-
-
-def take(graphs, b):
-    """Graph b alone."""
-    start, stop = int(graphs.node_ptr[b]), int(graphs.node_ptr[b + 1])
-    inside = (graphs.edge_index[0] >= start) & (graphs.edge_index[0] < stop)
-    return Graphs(
-        torch.tensor([0, stop - start]),
-        graphs.edge_index[:, inside] - start,
-        x=graphs.x[start:stop],
-        edge_attr=graphs.edge_attr[inside],
-        encodings={name: rows[start:stop] for name, rows in graphs.encodings.items()},
-    )
 
 
 def plain(model, graph):
@@ -137,7 +125,7 @@ def plain(model, graph):
 def test_equals_a_loop_over_tokens(mixed, changes):
     model = build(options(**changes))
     got = model(mixed)
-    want = torch.cat([plain(model, take(mixed, b)) for b in range(4)])
+    want = torch.cat([plain(model, alone(mixed, b)) for b in range(4)])
     assert got.shape == (4 if model.config.task == "graph" else 8, 2)
     torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
 
@@ -156,8 +144,8 @@ def test_batch_mates_change_nothing(mixed, attention, identifier, task, reductio
     )
     model = build(config)
     together = model(mixed)
-    alone = torch.cat([model(take(mixed, b)) for b in range(4)])
-    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-11)
+    parts = torch.cat([model(alone(mixed, b)) for b in range(4)])
+    torch.testing.assert_close(together, parts, rtol=1e-10, atol=1e-11)
 
 
 def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
@@ -465,7 +453,6 @@ def test_learns_to_tell_one_cycle_from_two():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"width": 10}, "width must be a multiple of num_heads, got 10 and 3"),
         ({"identifier": "orf", "encoding": "lap"}, "set identifier to 'laplacian'"),
         ({"feature_table": "slots", "node": Features(dim=3)}, "set feature_table to 'exact'"),
     ],

@@ -115,21 +115,6 @@ def test_permutation_equivariance():
     torch.testing.assert_close(after, before[order][:, order], atol=1e-14, rtol=0)  # sums in another order
 
 
-def separated(first: networkx.Graph, second: networkx.Graph, steps: int) -> bool:
-    """Whether GD-WL tells them apart: a node's next colour is the multiset of (pair code, colour) over all nodes."""
-    pairs = random_walk_probabilities(packed(first, second), steps, dtype=torch.float64).round(decimals=9)
-    size = len(first)
-    codes = pairs.reshape(-1, steps).unique(dim=0, return_inverse=True)[1].view(2, size, size).tolist()
-    coloured = [[0] * size, [0] * size]
-    for _ in range(4):
-        names: dict[tuple, int] = {}
-        coloured = [
-            [names.setdefault(tuple(sorted(zip(row, colour))), len(names)) for row in code]
-            for code, colour in zip(codes, coloured)
-        ]
-    return sorted(coloured[0]) != sorted(coloured[1])
-
-
 def test_dodecahedron_and_desargues_have_the_same_distances_and_other_walks():
     first, second = networkx.dodecahedral_graph(), networkx.desargues_graph()
     for graph in (first, second):
@@ -138,20 +123,6 @@ def test_dodecahedron_and_desargues_have_the_same_distances_and_other_walks():
             assert sorted(lengths[v].values()) == sorted([0] + [1] * 3 + [2] * 6 + [3] * 6 + [4] * 3 + [5])
     fifth = random_walk_probabilities(packed(first, second), 6, dtype=torch.float64)[..., 5]
     assert [(matrix == 0).sum().item() for matrix in fifth] == [0, 200]
-    assert separated(first, second, 6)
-
-
-def shrikhande() -> networkx.Graph:
-    steps = [(0, 1), (1, 0), (1, 1)]
-    edges = [((i, j), ((i + a) % 4, (j + b) % 4)) for i in range(4) for j in range(4) for a, b in steps]
-    return networkx.convert_node_labels_to_integers(networkx.Graph(edges), ordering="sorted")
-
-
-def test_what_walks_separate_and_what_they_cannot():
-    two_triangles = networkx.disjoint_union(networkx.cycle_graph(3), networkx.cycle_graph(3))
-    assert separated(networkx.cycle_graph(6), two_triangles, 4)
-    rook = networkx.convert_node_labels_to_integers(networkx.line_graph(networkx.complete_bipartite_graph(4, 4)))
-    assert not separated(rook, shrikhande(), 16)
 
 
 def test_bf16_autocast_does_not_round_walks():

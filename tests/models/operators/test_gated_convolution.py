@@ -150,14 +150,6 @@ def test_a_second_pass_over_a_kept_graph_gives_the_same():
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_convolving_alone_is_the_plain_convolution():
-    """With gates of one the chain of order 1 is `circular_convolve`."""
-    f, v = torch.randn(2, 1, 67, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    weight, bias = torch.tensor([[0.0], [1.0]], dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
-    y = gated_convolve(v.t(), weight, bias, torch.ones(1, 1, 1, dtype=torch.float64), f)
-    torch.testing.assert_close(y.t(), circular_convolve(f, v), rtol=1e-11, atol=1e-11)
-
-
 def test_float16_is_widened():
     """Filters of size 1 over 4,096 nodes: sums beyond what float16 holds."""
     values = inputs(4096, 2, dtype=torch.float32)

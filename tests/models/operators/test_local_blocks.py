@@ -24,6 +24,7 @@ from graphmill.models.primphormer.options import PrimphormerConfig
 from graphmill.models.tokengt.network import TokenGT, TokenView
 from graphmill.models.tokengt.options import TokenGTConfig
 from tests.models.slow_local_blocks import EDGES, SLOW, graphs_of, slow_local, slow_with_edges
+from tests.packed_graphs import alone
 
 BLOCKS = list(SLOW)
 each_block = pytest.mark.parametrize("block", BLOCKS)
@@ -296,18 +297,6 @@ def two_graphs() -> Graphs:
     return Graphs(torch.tensor([0, 5, 8]), torch.cat([EDGES, second], 1), x=randn(8, 3), node_id=torch.arange(8))
 
 
-def alone(graphs: Graphs, b: int) -> Graphs:
-    first, end = graphs.node_ptr[b : b + 2].tolist()
-    inside = (graphs.edge_index[0] >= first) & (graphs.edge_index[0] < end)
-    assert graphs.x is not None
-    return Graphs(
-        torch.tensor([0, end - first]),
-        graphs.edge_index[:, inside] - first,
-        x=graphs.x[first:end],
-        node_id=torch.arange(first, end),
-    )
-
-
 def other(name: str, local: LocalOptions, **options) -> nn.Module:
     torch.manual_seed(0)
     node = Features(dim=3)
@@ -396,70 +385,44 @@ def test_without_global_layers_no_node_hears_one_that_it_is_not_joined_to(name, 
     assert torch.equal(before[:4], after[:4]) == (top_layers == 0)
 
 
+def slow_hybrid(model: nn.Module, block: str, graphs: Graphs) -> Tensor:
+    """A Primphormer or a GECOGraphs whose local block joins by gate or top."""
+    h, e, _ = model.stem(graphs)
+
+    def mixed(index: int) -> Tensor:
+        if isinstance(model, Primphormer):
+            return model.attentions[index](h, graphs).x_nD
+        return model.operators[index](h, graphs, Convolutions(graphs), None)
+
+    for index, layer in enumerate(model.local.layers):
+        h = slow_local(layer, block, h, e=e)
+        if model.local.gates:
+            h = h + model.local.gates[index].scale_D * mixed(index)
+    for index, layer in enumerate(model.layers):
+        h = layer(h, None, graphs, mixed(index))[0]
+    return model.readout(h, graphs)
+
+
+HYBRIDS = {"primphormer": {}, "geco-graphs": {"permutation": "none"}}
+
+
 @each_block
-def test_gated_primphormer_is_its_formula(block):
-    model = other("primphormer", LocalOptions(block, "gate", "linear", "layer", num_heads=2))
+@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("join", ["gate", "top"])
+def test_hybrid_models_with_local_blocks_are_their_formula(name, join, block):
+    model = other(name, LocalOptions(block, join, "linear", "layer", num_heads=2), **HYBRIDS[name])
     graphs = alone(two_graphs(), 0)
-    h = model.stem(graphs)[0]
-    for index, attention in enumerate(model.attentions):
-        h = slow_local(model.local.layers[index], block, h)
-        h = h + model.local.gates[index].scale_D * attention(h, graphs).x_nD
-    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
-
-
-def test_primphormer_on_top_is_its_formula():
-    model = other("primphormer", LocalOptions("gcn", "top", "linear", "layer"))
-    graphs = alone(two_graphs(), 0)
-    h = model.stem(graphs)[0]
-    for layer in model.local.layers:
-        h = slow_local(layer, "gcn", h)
-    (attention,), (layer,) = model.attentions, model.layers
-    h = layer(h, None, graphs, attention(h, graphs).x_nD)[0]
-    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(model(graphs), slow_hybrid(model, block, graphs), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("block", READS_EDGES)
-def test_local_blocks_over_graphs_read_the_states_of_edges(block):
-    """Of edges in any order, and of categories: GECO's and Primphormer's stems make states of them."""
+@pytest.mark.parametrize(("name", "join"), [("geco-graphs", "gate"), ("primphormer", "top")])
+def test_local_blocks_over_graphs_read_the_states_of_edges(name, join, block):
+    """Of edges in any order, and of categories: the stems make states of them."""
     graphs = replace(alone(two_graphs(), 0), edge_attr=torch.tensor([[0], [2], [1], [1], [0], [2]]))
-    kinds = Features(categories=(3,))
-    local = LocalOptions(block, "gate", "linear", "layer", num_heads=2)
-    model = other("geco-graphs", local, permutation="none", edge=kinds)
-    h, e, _ = model.stem(graphs)
-    for index, operator in enumerate(model.operators):
-        h = slow_local(model.local.layers[index], block, h, e=e)
-        h = h + model.local.gates[index].scale_D * operator(h, graphs, Convolutions(graphs), None)
-    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
-
-    model = other("primphormer", replace(local, join="top"), edge=kinds)
-    h, e, _ = model.stem(graphs)
-    for layer in model.local.layers:
-        h = slow_local(layer, block, h, e=e)
-    (attention,), (layer,) = model.attentions, model.layers
-    h = layer(h, None, graphs, attention(h, graphs).x_nD)[0]
-    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
-
-
-@each_block
-def test_gated_geco_over_graphs_is_its_formula(block):
-    model = other("geco-graphs", LocalOptions(block, "gate", "linear", "layer", num_heads=2), permutation="none")
-    graphs = alone(two_graphs(), 0)
-    h = model.stem(graphs)[0]
-    for index, operator in enumerate(model.operators):
-        h = slow_local(model.local.layers[index], block, h)
-        h = h + model.local.gates[index].scale_D * operator(h, graphs, Convolutions(graphs), None)
-    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
-
-
-def test_geco_over_graphs_on_top_is_its_formula():
-    model = other("geco-graphs", LocalOptions("gcn", "top", "linear", "layer"), permutation="none")
-    graphs = alone(two_graphs(), 0)
-    h = model.stem(graphs)[0]
-    for layer in model.local.layers:
-        h = slow_local(layer, "gcn", h)
-    (operator,), (layer,) = model.operators, model.layers
-    h = layer(h, None, graphs, operator(h, graphs, Convolutions(graphs), None))[0]
-    torch.testing.assert_close(model(graphs), model.readout(h, graphs), rtol=1e-10, atol=1e-10)
+    local = LocalOptions(block, join, "linear", "layer", num_heads=2)
+    model = other(name, local, edge=Features(categories=(3,)), **HYBRIDS[name])
+    torch.testing.assert_close(model(graphs), slow_hybrid(model, block, graphs), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "performer"])

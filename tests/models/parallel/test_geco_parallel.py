@@ -18,7 +18,7 @@ from graphmill.models.parallel.sequences import ShardedLayout
 from graphmill.models.parallel.shards import Shards
 from graphmill.models.parallel_cost import sent_bytes
 from graphmill.models.primitives.propagation import Adjacency
-from tests.gloo_workers import SIZES, check_parts, on_workers
+from tests.gloo_workers import SIZES, check_parts, on_workers, shards_of
 
 SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)
 
@@ -120,13 +120,6 @@ def problem(case: Case) -> Problem:
     )
 
 
-def shards_of(case: Case, size: int) -> Shards:
-    if not case.lopsided or size < 3:
-        return Shards.even(case.num_nodes, size)
-    inner = Shards.even(case.num_nodes, size - 2).bounds
-    return Shards((0, *inner, case.num_nodes))
-
-
 def outcome(model: GECO, x: torch.Tensor, y: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
     """The loss is a sum over rows, so that workers' parts add up."""
     ((y - target).square() * torch.linspace(0.5, 1, 3, dtype=y.dtype)).sum().backward()
@@ -145,7 +138,7 @@ def one_process(case: Case) -> dict[str, torch.Tensor]:
 
 
 def sharded(case: Case, peers: Peers) -> dict[str, Any]:
-    model, data, shards = build(case), problem(case), shards_of(case, peers.size)
+    model, data, shards = build(case), problem(case), shards_of(case.num_nodes, peers.size, lopsided=case.lopsided)
     start, stop = shards.range(peers.rank)
     first, last = int(data.indptr[start]), int(data.indptr[stop])
     adjacency = ShardedAdjacency(

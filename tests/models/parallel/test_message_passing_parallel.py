@@ -17,7 +17,7 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.parallel_cost import as_geco, num_parameters, sent_bytes
 from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.graphs import Graphs
-from tests.gloo_workers import SIZES, check_parts, on_workers
+from tests.gloo_workers import SIZES, check_parts, on_workers, shards_of
 
 IN, OUT = 5, 3
 CLASSIC = {"in_dim": IN, "out_dim": OUT, "width": 6, "norm": "layer", "seed": 5}
@@ -68,13 +68,6 @@ def problem(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     return edges, x, target
 
 
-def shards_of(case: Case, size: int) -> Shards:
-    if not case.lopsided or size < 3:
-        return Shards.even(case.num_nodes, size)
-    inner = Shards.even(case.num_nodes, size - 2).bounds
-    return Shards((0, *inner, case.num_nodes))
-
-
 def outcome(model: MessagePassing, graphs: Graphs | ShardedGraph, target: Tensor) -> dict[str, Any]:
     """The loss is a sum over rows, so that workers' parts add up."""
     assert graphs.x is not None
@@ -92,7 +85,11 @@ def one_process(case: Case) -> dict[str, Any]:
 
 
 def sharded(case: Case, peers: Peers) -> dict[str, Any]:
-    (edges, x, target), shards, model = problem(case), shards_of(case, peers.size), build(case)
+    (edges, x, target), shards, model = (
+        problem(case),
+        shards_of(case.num_nodes, peers.size, lopsided=case.lopsided),
+        build(case),
+    )
     start, stop = shards.range(peers.rank)
     here = edges[:, (edges[1] >= start) & (edges[1] < stop)]
     indptr = torch.zeros(stop - start + 1, dtype=torch.int64)
