@@ -63,7 +63,7 @@ class Config:
     local_reads: bool = True
     """Read partitions of this machine in the workers' processes; no: ask their servers."""
     out: Path = Path("runs/bench-checks")
-    """Where the table goes."""
+    """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ class ControllerConfig:
     polls: Count = 10
     """Polls of the controller, and looks of the host watch."""
     out: Path = Path("runs/bench-controller")
-    """Where the table goes."""
+    """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ class Config:
     timeout_s: Positive = 3600.0
     """Longest wait in one collective call."""
     out: Path = Path("runs/bench-evaluation")
-    """Where the table goes."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self)

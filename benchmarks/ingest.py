@@ -69,7 +69,7 @@ class BenchIngestConfig:
     timeout_s: Positive = 7200.0
     """Longest time of a row."""
     out: Path = Path("runs/bench-ingest")
-    """Where the table goes."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         if not self.partitioners:

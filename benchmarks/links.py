@@ -67,7 +67,7 @@ class LinksBench:
     models: tuple[Literal["sage", "geco"], ...] = ("sage", "geco")
     """Our models."""
     out: str = "runs/bench-links"
-    """Where the table goes."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self)

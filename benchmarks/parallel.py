@@ -43,7 +43,7 @@ class Config:
     timeout_s: Positive = 900.0
     """Longest wait in one collective call."""
     out: Path = Path("runs/bench-parallel")
-    """Where the table goes."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -77,7 +77,7 @@ class PlannedConfig:
     data_dir: Path = Path("data/bench")
     """Folder of the graph; on a cluster one that all nodes read."""
     out: Path = Path("runs/bench-planned")
-    """Where the table goes."""
+    """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ class TransportConfig:
     server: str | None = None
     """Address of the node that serves; none: this one."""
     out: Path = Path("runs/bench-transport")
-    """Where the table goes."""
+    """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:

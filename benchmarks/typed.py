@@ -53,9 +53,9 @@ class BenchConfig:
     pyg_python: str | None = None
     """An interpreter with torch-geometric, and torch-sparse or pyg-lib."""
     data_dir: Path = Path("data/bench")
-    """Where the graph is kept."""
+    """Folder of the graph."""
     out: Path = Path("runs/bench-typed")
-    """Where the table goes."""
+    """Folder of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self, batches=2)

@@ -1,1 +1,1 @@
-"""Where a model begins and ends: encoders of columns, heads, decoders of links. Imports: models.operators, .encodings and below."""
+"""The ends of a model: encoders of columns, heads, decoders of links. Imports: models.operators, .encodings and below."""

@@ -92,7 +92,7 @@ class HybridConfig:
     """The hybrid layer. With local none GECO has its own layer, which reads only dropout and activation."""
     position: PositionOptions = field(default_factory=PositionOptions)
     pool: Pool = "mean"
-    """How the states of a graph's nodes become one."""
+    """Pooling of a graph's node states."""
     head: Head = "halving"
     """"graphgym": as GraphGPS's `default` head."""
     head_layers: Count = 3

@@ -34,7 +34,7 @@ class GRITConfig:
     attention_dropout: Share = 0.2
     """On the attention weights."""
     pool: Pool = "sum"
-    """How the states of a graph's nodes become one."""
+    """Pooling of a graph's node states."""
     head: Literal["halving", "mlp", "graphgym"] = "halving"
     """halving: the code's "san_graph"; mlp: Linears of the full width; graphgym: GraphGym's MLP, always with ReLU."""
     head_layers: Count = 3

@@ -14,7 +14,7 @@ from graphmill.models.primitives.node_order import Order
 
 
 class NodeLayout(Protocol):
-    """Which rows are here, and how the global convolution reaches the others."""
+    """The rows that are here, and the global convolution over all rows."""
 
     @property
     def num_nodes(self) -> int:

@@ -39,7 +39,7 @@ class PPGTConfig:
     layer_scale: float | None = None
     """Initial value of a learned factor per channel on each residual branch."""
     urpe: Urpe = "phi"
-    """How pairs weigh attention after its softmax: by φ, by 1 + φ, or not."""
+    """Factor of a pair's attention after the softmax: φ, 1 + φ, or none."""
     unscaled_qk: bool = False
     """q·k without 1/√d_h: the same functions from another start."""
     # Stems
@@ -62,7 +62,7 @@ class PPGTConfig:
     node_degrees: bool = True
     """no: FC(log(1 + n)) alone (released base model)."""
     positions: Size = 0
-    """How many of the last columns of numeric node features are a place (superpixels): pair channels have the difference of two places, and a Linear of the place replaces FC(log(1 + n))."""
+    """Number of last columns of numeric node features that are a place (superpixels): pair channels have the difference of two places, and a Linear of the place replaces FC(log(1 + n))."""
     stem_hidden: Count = 128
     """Inner width of the pair stem's first MLP."""
     edge_width: Count = 64
@@ -85,7 +85,7 @@ class PPGTConfig:
     """Bytes that each layer's attention may keep likewise."""
     # Head
     pool: Pool = "sum"
-    """How the states of a graph's nodes become one."""
+    """Pooling of a graph's node states."""
     pool_norm: bool = False
     """BatchNorm on the pooled state."""
     head_layers: Count = 3
@@ -99,7 +99,7 @@ class PPGTConfig:
     class_layers: Size = 2
     """Layers of class attention."""
     class_norm: Literal["each", "before"] = "each"
-    """Where class attention normalises the nodes: in each of its layers, or once before them (released ogbn-arxiv model)."""
+    """each: class attention normalises the nodes in each of its layers; before: once before them (released ogbn-arxiv model)."""
     root_embedding: bool = False
     """Add a learned vector to the roots."""
     node_masking: Share = 0.0

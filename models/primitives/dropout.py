@@ -81,5 +81,5 @@ def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:
 
 
 def _dropped(p: float) -> int:
-    """How many of the levels are dropped."""
+    """Number of levels that are dropped."""
     return min(round(p * _LEVELS), _LEVELS - 1)

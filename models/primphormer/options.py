@@ -23,7 +23,7 @@ class PrimalOptions:
     heads: Literal["own", "shared"] = "own"
     """own: each head has its W_c, all share Λ, V has no bias. shared (Appendix D): all share W_c, each head has its Λ, V has a bias, and W_e and W_r are orthogonal over all heads; with running it has the published sizes."""
     score_terms: Literal["mean", "sum", "batch"] = "mean"
-    """How J reduces over nodes, and its trace over heads; batch: over all nodes of a batch at once, as in Appendix D's pseudo-code, not graph by graph."""
+    """Reduction of J over nodes, and of its trace over heads; batch: over all nodes of a batch at once, as in Appendix D's pseudo-code, not graph by graph."""
     multiplier: Literal["square", "softplus", "plain"] = "square"
     """Effective Λ; plain may turn negative."""
     dropout: Share = 0.0

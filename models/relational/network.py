@@ -133,7 +133,7 @@ class TypedShard:
         # Made once: a shard is used again in every step.
         self.lists: dict[Names, RelationLists] | None = None
         self.adjacency: ShardedAdjacency | None = None
-        self.order_E: Tensor | None = None  # of the adjacency's edges among those of one relation after another
+        self.order_E: Tensor | None = None  # place of the adjacency's edges among the edges relation by relation
 
     def _global_row(self, node_type: str, id_E: Tensor) -> Tensor:
         """Row of each stored id among the rows of all workers."""
@@ -166,7 +166,7 @@ class TypedGraphs:
         default_factory=dict
     )  # int64 [n_t], where weights estimate sums over so many
     shard: TypedShard | None = None  # indices are then places among own rows and the halo's
-    second_type: str = ""  # whose roots follow those of `root_type`
+    second_type: str = ""  # its roots follow the roots of `root_type`
     second_index: Tensor | None = None  # int64, their positions
 
     @cached_property

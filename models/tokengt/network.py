@@ -57,7 +57,7 @@ EDGE_TYPE, NODE_TYPE = 0, 1  # rows of the type table, as the code has them: int
 
 
 class TokenView:
-    """Where each token stands in the padded view [B, T]: special tokens, the graph's nodes, then its edges by source.
+    """The place of each token in the padded view [B, T]: special tokens, the graph's nodes, then its edges by source.
 
     Edges in the order of their sources are one contiguous run per graph, and one per node, which is what SEB sums.
     """

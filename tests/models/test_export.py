@@ -1,4 +1,4 @@
-"""`torch.export` of networks over graphs whose features are categories, of fixed sizes; and what a trace leaves behind."""
+"""`torch.export` of networks over graphs with categories and fixed sizes; afterwards the network works as before."""
 
 import pytest
 import torch

@@ -264,7 +264,7 @@ def test_overfits_random_labels():
 
 @pytest.mark.long
 def test_learns_what_only_far_nodes_tell():
-    """A graph without edges: the label of all nodes depends on one marked node, so only the convolution can carry it."""
+    """In a graph without edges the label of all nodes depends on one marked node, so only the convolution can carry it."""
     torch.manual_seed(0)
     num = 12
     model = GECO(config(in_dim=2, out_dim=2, width=16, filter=FilterConfig(scale="sqrt_length")))
@@ -348,7 +348,7 @@ def test_forward_refusals():
 
 @pytest.mark.parametrize("local", [LocalOptions(), LocalOptions("gcn", "gate", "linear", "batch")])
 def test_recomputing_layers_changes_no_number_and_keeps_less(local):
-    """With dropout: the second computation draws what the first drew. A batch counts once in running statistics."""
+    """With dropout, recomputation draws the same masks. A batch counts once in running statistics."""
     x, edges = torch.randn(40, 5, dtype=torch.float64), random_edges(40, 200, 3)
     adjacency, found = adjacency_of(edges, 40), []
     for recompute in (False, True):

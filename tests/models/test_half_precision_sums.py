@@ -1,7 +1,7 @@
-"""Sums over many terms are taken in float32 where the terms are bfloat16, and rounded once: forward and backward, under autocast or not.
+"""Sums over many bfloat16 terms are taken in float32 and rounded once: forward and backward, under autocast or not.
 
-A bfloat16 has 8 bits: a running sum of ones that is kept in it stops at 256. So each test adds up thousands of terms, and expects what
-float64 makes of the same terms, up to the rounding of the result.
+A bfloat16 has 8 bits: a running sum of ones in bfloat16 stops at 256. So each test adds up thousands of terms, and expects the float64
+sum of the same terms, up to the rounding of the result.
 """
 
 import copy
@@ -27,7 +27,7 @@ MANY = 3000
 
 
 def close(found: Tensor, exact: Tensor, roundings: float = 1.0) -> None:
-    """Within `roundings` roundings to bfloat16 (2⁻⁸ of the number each), and what float32 loses in sums of numbers of either sign."""
+    """Equal up to `roundings` roundings to bfloat16 (2⁻⁸ of the number each), and to float32's error in sums of numbers of either sign."""
     size = float(exact.detach().abs().max())
     torch.testing.assert_close(found.double(), exact.double(), rtol=roundings * 2**-7.9, atol=1e-5 * size)
 
@@ -160,7 +160,7 @@ def test_gradients_of_sl2_attention_over_many_blocks():
 
 
 def test_gradients_of_grit_attention_over_many_blocks(monkeypatch):
-    """Likewise; the products of a block are bfloat16, what blocks add up is not."""
+    """Products of a block are bfloat16, sums over blocks are not."""
     places, width = 512, 4
     monkeypatch.setattr(
         "graphmill.models.grit.attention._BLOCK_ELEMENTS", {"cpu": places * width, "cuda": 1}

@@ -102,7 +102,7 @@ EDGE_DIMS = (2, 0, 3, 0)
 
 
 class Kept(nn.Module):
-    """Keeps the graphs that it is given."""
+    """Keeps its graphs."""
 
     def forward(self, graphs, *, epoch: int) -> torch.Tensor:
         self.graphs = graphs
@@ -111,7 +111,7 @@ class Kept(nn.Module):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_features_of_edges_are_added_to_messages(weighted: bool) -> None:
-    """In each layer, by loops over edges; a model behind the layers gets them, and 0 of relations without any."""
+    """In each layer, by loops over edges; a model behind the layers gets the features, and 0 for relations without any."""
     torch.manual_seed(0)
     config = RelationalConfig(DIMS, RELATIONS, EDGE_DIMS, width=6, num_layers=1, num_bases=0, norm="none")
     model = OverTypes(config, Kept()).double().eval()
@@ -160,7 +160,7 @@ def test_gradients() -> None:
 
 
 def test_no_edges_and_nodes_that_hear_nothing() -> None:
-    """A node without in-edges of a relation hears zeros; a batch without any edge is a network of each node alone."""
+    """A node without in-edges of a relation gets zeros; in a batch without any edge each node is alone."""
     torch.manual_seed(0)
     model = RSAGE(CONFIG).double().eval()
     bare = model(typed({relation: [] for relation in RELATIONS}))
@@ -175,7 +175,7 @@ def test_no_edges_and_nodes_that_hear_nothing() -> None:
 
 
 def test_a_given_degree_divides_sums_of_coefficients() -> None:
-    """In a relation's mean, and in the plain graph, where a node's degree is that of all relations."""
+    """In a relation's mean, and in the plain graph, whose degrees count all relations."""
     graphs = typed()
     weight = {name: 1 + torch.arange(len(graphs.edges[name][1])).double() for name in RELATIONS}
     degree = {name: 3 + torch.arange(SIZES[name[2]]) for name in RELATIONS}
@@ -192,7 +192,7 @@ def test_a_given_degree_divides_sums_of_coefficients() -> None:
 
 
 def test_an_edge_of_weight_w_counts_as_w_parallel_edges() -> None:
-    """In a relation's mean, and in the plain graph, where edges of relations without weights have 1."""
+    """In a relation's mean, and in the plain graph, whose edges of relations without weights weigh 1."""
     count = {relation: [1 + i % 3 for i in range(11)] for relation in (WRITES, CITES)}
     edges = {relation: pairs(relation) for relation in RELATIONS}
     repeated = {
@@ -238,7 +238,7 @@ def of_subgraphs(number: Callable[[str, int], int] = lambda name, node: node % 3
 
 
 def only(graphs: TypedGraphs, root: int) -> TypedGraphs:
-    """One root's subgraph as a batch of its own."""
+    """A batch with one root's subgraph."""
     keep = {name: (whose == root).nonzero().squeeze(1) for name, whose in graphs.subgraph.items()}
     place = {name: {node: place for place, node in enumerate(nodes.tolist())} for name, nodes in keep.items()}
     edges = {}
@@ -292,7 +292,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_takes_it(name: str) -> None:
-    """It is the model over the layers' states, and the layers are trained through it."""
+    """The output is the model's over the layers' states, and gradients reach the layers."""
     torch.manual_seed(0)
     model = OverTypes(RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1), MODELS[name]()).double().eval()
     graphs = typed()
@@ -305,7 +305,7 @@ def test_every_model_takes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["grit", "ppgt"])
 def test_a_model_sees_each_subgraph_alone(name: str) -> None:
-    """Of uneven sizes, one of a root alone; another root's nodes change nothing."""
+    """Subgraphs have uneven sizes, one is a root alone; another root's nodes change nothing."""
     torch.manual_seed(0)
     relational = RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1)
     model = OverTypes(relational, MODELS[name]()).double().eval()

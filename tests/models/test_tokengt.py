@@ -149,7 +149,7 @@ def test_batch_mates_change_nothing(mixed, attention, identifier, task, reductio
 
 
 def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
-    """So that what a node is told does not shrink with the graph: an eigenvector's entries are about n^-½."""
+    """A node's identifier does not shrink with the graph, although an eigenvector's entries are about n^-½."""
     rows = mixed.encodings["lap"].clone()
     rows[0], rows[1] = 0, 1e-9  # no component's, and what a solver leaves on nodes outside an eigenvector's support
     mixed = dataclasses.replace(mixed, encodings={"lap": rows})

@@ -39,7 +39,7 @@ def test_equals_powers_of_each_graph_alone(steps, reverse):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_walks_take_edges_by_their_weights(reverse):
-    """Of an edge and its parallel the sum; a row of weights below 1 is divided by its own sum, and one of zeros has no steps."""
+    """Parallel edges add up; a row of weights below 1 is divided by its sum, and a row of zeros has no steps."""
     source, target = torch.tensor([0, 0, 0, 1, 2]), torch.tensor([1, 1, 2, 0, 0])
     weight = torch.tensor([0.25, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
     graphs = Graphs(node_ptr=torch.tensor([0, 3]), edge_index=torch.stack([source, target]), edge_coefficient=weight)

@@ -54,7 +54,7 @@ def test_bad_options() -> None:
 
 @pytest.mark.parametrize("kind", ["distmult", "transe", "mlp"])
 def test_a_relation_has_a_vector_of_its_own(kind) -> None:
-    """Scores by the vectors of three relations are those of three decoders of one, and `mlp` scales the states by it."""
+    """A decoder of three relations scores as three decoders of one relation each; `mlp` scales the states by the vector."""
     torch.manual_seed(4)
     decoder = build_link_decoder(LinkDecoderOptions(kind, width=D), 3).double().eval()
     u, z, relation = torch.randn(5, D).double(), torch.randn(7, D).double(), torch.tensor([2, 0, 1, 2, 2])

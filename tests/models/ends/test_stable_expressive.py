@@ -1,4 +1,4 @@
-"""Stable and expressive positions: the slow formula, and what they are for, indifference to sign and basis."""
+"""Stable and expressive positions: the slow formula, and indifference to sign and basis."""
 
 import torch
 from torch import Tensor

@@ -234,7 +234,7 @@ def released_attention(q, k, v, w, mask, epsilon):
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
 def test_released_stabilisers(spread):
-    """Where queries are long the released attention tends to the mean of the values, as ε outweighs all features; ours does not."""
+    """For long queries the released attention tends to the mean of the values, as ε outweighs all features; ours does not."""
     q, k, v = random_qkv((2, 2, 6, 24))
     q, k = q * spread, k * spread
     w = draw_projection(76, 24, torch.Generator().manual_seed(1), torch.float64)

@@ -56,7 +56,7 @@ def test_a_convolution_is_the_loop_over_nodes(block):
 
 @pytest.mark.parametrize("block", READS_EDGES)
 def test_a_convolution_that_reads_edges_is_the_loop_over_them(block):
-    """Of edges in any order: of `Graphs` sorted by its adjacency, with their features."""
+    """Edges come in any order: the adjacency of `Graphs` sorts them with their features."""
     torch.manual_seed(0)
     layer = away_from_the_start(make_convolution(LocalOptions(block, num_heads=2), 3, 4, edge_dim=2).double())
     x, e = randn(5, 3), randn(EDGES.shape[1], 2, seed=1)
@@ -418,7 +418,7 @@ def test_hybrid_models_with_local_blocks_are_their_formula(name, join, block):
 @pytest.mark.parametrize("block", READS_EDGES)
 @pytest.mark.parametrize(("name", "join"), [("geco-graphs", "gate"), ("primphormer", "top")])
 def test_local_blocks_over_graphs_read_the_states_of_edges(name, join, block):
-    """Of edges in any order, and of categories: the stems make states of them."""
+    """Edges come in any order and have categories, of which the stems make states."""
     graphs = replace(alone(two_graphs(), 0), edge_attr=torch.tensor([[0], [2], [1], [1], [0], [2]]))
     local = LocalOptions(block, join, "linear", "layer", num_heads=2)
     model = other(name, local, edge=Features(categories=(3,)), **HYBRIDS[name])

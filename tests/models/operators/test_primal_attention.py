@@ -197,7 +197,7 @@ def test_the_mean_of_the_batch_does_not_count_empty_graphs() -> None:
 
 
 def test_time_and_memory_are_linear_in_the_nodes() -> None:
-    """What autograd keeps grows in proportion to n: nothing of n² or of n times f_X."""
+    """Autograd's kept tensors grow in proportion to n: none has n² entries or n times f_X's."""
 
     def kept(n: int) -> int:
         sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""GECO with the graph's rows over 1, 2 and 4 real processes: outputs and gradients are those of one process, in float64."""
+"""GECO with the graph's rows over 1, 2 and 4 real processes has the outputs and gradients of one process, in float64."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     symmetric: bool = False
     weighted: bool = False
-    lopsided: bool = False  # the first and the last worker's shards are empty, where there are more than two
+    lopsided: bool = False  # of more than two workers, the first and the last have empty shards
 
 
 CASES = {
@@ -202,7 +202,7 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         back = (case.num_nodes - rows[rank]) * (config.order + 1) * channels[rank]
         back += rows[rank] * (config.width - channels[rank])
         assert found["sent"].get("sequences", 0) == 8 * num_global * (there * (before + after) + back)
-        # The degrees' products come once, with one channel; those of the out-degrees go the other way.
+        # The degrees' products come once, with one channel; the out-degrees' go the other way.
         halo = num_layers * config.hops * config.width * (there * found["halo_sent"] + found["halo_received"])
         degrees = found["halo_sent"] + (found["halo_received"] if config.propagation == "sym" else 0)
         assert found["sent"].get("halo", 0) == 8 * (halo + degrees)

@@ -33,7 +33,7 @@ def primal(options: PrimalOptions) -> PrimalAttention:
 
 
 def primal_outcome(name: str, num_nodes: int, peers: Peers | None) -> dict[str, torch.Tensor]:
-    """The loss has J squared, as Primphormer's objective, which every worker knows: a W-th each."""
+    """The loss has J², as Primphormer's objective; every worker knows J, so each takes a W-th of it."""
     model, x, target = primal(PRIMAL[name]), randn(1, num_nodes, 6), randn(2, num_nodes, 6)
     graphs: Any = Graphs(torch.tensor([0, num_nodes]), torch.zeros(2, 0, dtype=torch.int64), x=x)
     share = 1.0
@@ -103,7 +103,7 @@ def test_favor_attention_equals_one_process(results, name, size):
 
 
 def uneven_gradients(peers: Peers) -> list[torch.Tensor]:
-    """Of a parameter that only the last worker used, one that only the first used, and one of nobody."""
+    """Summed gradients of a parameter that only the first worker used and of one that only the last used; a third has none on any."""
     first, second, nobody = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
     if peers.rank == 0:
         first.grad = torch.ones(2)

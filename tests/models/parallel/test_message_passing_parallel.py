@@ -1,4 +1,4 @@
-"""GraphSAGE, GCN and GAT with the graph's rows over 1, 2 and 4 real processes: outputs and gradients are those of one process, in float64."""
+"""GraphSAGE, GCN and GAT with the graph's rows over 1, 2 and 4 real processes have the outputs and gradients of one process, in float64."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +27,7 @@ CLASSIC = {"in_dim": IN, "out_dim": OUT, "width": 6, "norm": "layer", "seed": 5}
 class Case:
     config: MessagePassingConfig
     num_nodes: int = 37
-    lopsided: bool = False  # the first and the last worker's shards are empty, where there are more than two
+    lopsided: bool = False  # of more than two workers, the first and the last have empty shards
 
 
 def plain(config: type[MessagePassingConfig], **options: Any) -> MessagePassingConfig:

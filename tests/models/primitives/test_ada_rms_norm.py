@@ -1,4 +1,4 @@
-"""AdaRMSN against its formula, and what E8 promises of it."""
+"""AdaRMSN against its formula, and its limits (E8): RMSNorm and the identity."""
 
 import torch
 
