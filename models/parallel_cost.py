@@ -59,13 +59,13 @@ def sent_bytes(
     others = (rows.total - num_rows) * channels  # own channels of the peers' rows
     own = num_rows * (config.width - channels)  # the peers' channels of own rows
     gates = config.order + 1
-    there = 2 if config.recompute else 1
+    forwards = 2 if config.recompute else 1
     ring = 2 * (rows.num_workers - 1) * num_parameters(config) * element_size // rows.num_workers
     summed, attended = _halo_channels(config)
     back = summed * (halo_sent if symmetric else halo_received) + attended * halo_received
     return {
-        "sequences": element_size * num_global * (there * (gates * own + others) + gates * others + own),
-        "halo": element_size * ((summed + attended) * there * halo_sent + back),
+        "sequences": element_size * num_global * (forwards * (gates * own + others) + gates * others + own),
+        "halo": element_size * ((summed + attended) * forwards * halo_sent + back),
         "gradients": ring,
         "sums": _norm_bytes(config, rows, rank, element_size),
     }
@@ -78,8 +78,8 @@ def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) 
         return 0
     num_norms = config.num_layers * (2 if config.local.is_paper else 1)
     others, width = rows.num_workers - 1, config.width * element_size
-    there = len(rows.blocks(rank)) * others * width
-    return 2 * num_norms * ((2 if config.recompute else 1) * there + 2 * others * width // rows.num_workers)
+    forward = len(rows.blocks(rank)) * others * width
+    return 2 * num_norms * ((2 if config.recompute else 1) * forward + 2 * others * width // rows.num_workers)
 
 
 def _halo_channels(config: GECOConfig) -> tuple[int, int]:

@@ -24,13 +24,9 @@ class SourceLists(NamedTuple):
     indices: Tensor  # [E]
     weight: Tensor | None  # [E]
 
-    def reversed(self, num_columns: int | None = None) -> "SourceLists":
-        """The transposed lists, each in ascending row order. One stable sort of E numbers.
-
-        `num_columns`: number of sources, if it is not the number of rows.
-        """
+    def reversed(self, num_columns: int) -> "SourceLists":
+        """The transposed lists of `num_columns` sources, each in ascending row order. One stable sort of E numbers."""
         num_rows = self.indptr.numel() - 1
-        num_columns = num_rows if num_columns is None else num_columns
         row_E = torch.repeat_interleave(
             torch.arange(num_rows, dtype=self.indices.dtype, device=self.indices.device), self.indptr.diff().long()
         )
@@ -63,7 +59,8 @@ class Adjacency:
     `degree` [N] replaces the nodes' degrees, in and out, if the edges are a sample whose weights estimate sums over all edges.
     `edge_feature` [E, F] are rows for blocks that read them (models/operators/local_blocks.py); ÂX does not.
     `symmetric=True` promises A = Aᵀ (every edge both ways, with the same weight), which spares the transpose;
-    `transposed` is a transpose that the caller already has.
+    `transposed` is a transpose that the caller already has. `num_sources`: sources are nodes of another set of so many, as in a relation of a typed
+    graph; ÂX is then a `mean` or a `sum` of X [num_sources, D].
     """
 
     all_rows: AllRows | None = None
@@ -78,9 +75,11 @@ class Adjacency:
         transposed: tuple[Tensor, Tensor, Tensor | None] | None = None,
         degree: Tensor | None = None,
         edge_feature: Tensor | None = None,
+        num_sources: int | None = None,
     ) -> None:
-        """Raises ValueError when the arrays do not describe N rows of ids in [0, N); ids are read on the CPU only."""
-        self._rows = check_lists(indptr, indices, edge_weight, "indptr")
+        """Raises ValueError when the arrays do not describe N rows of ids in [0, num_sources); ids are read on the CPU only."""
+        self._rows = check_lists(indptr, indices, edge_weight, "indptr", num_sources)
+        self.num_sources = self.num_nodes if num_sources is None else num_sources
         self._columns: SourceLists | None = self._rows if symmetric else None
         if transposed is not None:
             self._columns = check_lists(*transposed, "the transposed indptr")
@@ -116,7 +115,7 @@ class Adjacency:
     @cached_property
     def by_source(self) -> Grouping:
         """The same edges, grouped by the node they leave."""
-        return Grouping(self._rows.indices.long(), self.num_nodes)
+        return Grouping(self._rows.indices.long(), self.num_sources)
 
     def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor:
         """Returns ÂX [N, D] in x's dtype, with Â = D_in⁻¹A (mean), A (sum), D_in^-½ A D_out^-½ (sym) or
@@ -127,8 +126,15 @@ class Adjacency:
         in-edges gets a zero row. No self loops are added but with gcn. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
         shape or normalisation.
         """
-        check_propagation(x_ND, self.num_nodes, normalisation)
+        check_propagation(x_ND, self.num_sources, normalisation)
         return Propagate.apply(x_ND, self, normalisation, False)
+
+    def edge_mean(self, e_EF: Tensor) -> Tensor:
+        """[N, F]: the (weighted) mean over each node's in-edges of their features, which take no gradient; 0 without in-edges."""
+        left_N1, _ = self.factors("mean", e_EF.dtype)
+        assert left_N1 is not None
+        place_E = torch.arange(len(e_EF), dtype=self._rows.indices.dtype, device=e_EF.device)
+        return sum_rows(self._rows._replace(indices=place_E), e_EF.detach()) * left_N1
 
     def multiply(self, x_ND: Tensor, normalisation: str, transposed: bool) -> Tensor:
         """ÂX or ÂᵀX, without a gradient."""
@@ -146,7 +152,7 @@ class Adjacency:
         if not transposed:
             return self._rows
         if self._columns is None:
-            self._columns = self._rows.reversed()
+            self._columns = self._rows.reversed(self.num_sources)
         return self._columns
 
     def factors(self, normalisation: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:

@@ -36,57 +36,8 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.batch_norm import normalise
 from graphmill.models.primitives.dropout import Dropout, MaskRows
 from graphmill.models.primitives.graphs import Graphs
-from graphmill.models.primitives.propagation import (
-    Propagate,
-    SourceLists,
-    check_lists,
-    edge_sums,
-    power_or_zero,
-    sum_rows,
-)
+from graphmill.models.primitives.propagation import Adjacency
 from graphmill.models.relational.options import Names, RelationalConfig, RSAGEConfig
-
-
-class RelationLists:
-    """The in-edges of one relation: `indices[indptr[i]:indptr[i + 1]]` are the sources of row i, among `num_sources` nodes of another type or the same."""
-
-    def __init__(
-        self,
-        indptr: Tensor,
-        indices: Tensor,
-        num_sources: int,
-        weight: Tensor | None = None,
-        degree: Tensor | None = None,
-    ) -> None:
-        """`weight` [E], at least 0, counts each edge; `degree` [rows] replaces the sums of weights that make estimates. Raises ValueError when the arrays do not describe rows of ids in [0, num_sources); ids are read on the CPU only."""
-        self._rows = check_lists(indptr, indices, weight, "indptr", num_sources)
-        self._num_sources, self._degree = num_sources, degree
-
-    def mean(self, x_sD: Tensor) -> Tensor:
-        """[rows, D]: the (weighted) mean over each row's sources; 0 without sources. Differentiable, without scatter."""
-        return Propagate.apply(x_sD, self, "mean", False)
-
-    def edge_mean(self, e_EF: Tensor) -> Tensor:
-        """[rows, F]: the (weighted) mean over each row's edges of their features, which take no gradient."""
-        place = torch.arange(len(e_EF), dtype=self._rows.indices.dtype, device=e_EF.device)
-        return sum_rows(self._rows._replace(indices=place), e_EF.detach()) * self._share.to(e_EF.dtype)
-
-    def multiply(self, x_ND: Tensor, normalisation: str, transposed: bool) -> Tensor:
-        """D⁻¹A X or its transpose, without a gradient."""
-        share = self._share.to(x_ND.dtype)
-        if transposed:
-            return sum_rows(self._columns, x_ND * share)
-        return sum_rows(self._rows, x_ND) * share
-
-    @cached_property
-    def _share(self) -> Tensor:
-        """[rows, 1]: 1 / degree, which is the sum of the weights unless it was given."""
-        degree_n1 = edge_sums(self._rows) if self._degree is None else self._degree.unsqueeze(1).double()
-        return power_or_zero(degree_n1, -1.0)
-
-    @cached_property
-    def _columns(self) -> SourceLists:
-        return self._rows.reversed(self._num_sources)
 
 
 class TypedShard:
@@ -131,7 +82,7 @@ class TypedShard:
         )  # of each source among own rows and the halo's
         self.all_rows = ShardedNodes(self.shards, peers, row.device)
         # Made once: a shard is used again in every step.
-        self.lists: dict[Names, RelationLists] | None = None
+        self.lists: dict[Names, Adjacency] | None = None
         self.adjacency: ShardedAdjacency | None = None
         self.order_E: Tensor | None = None  # place of the adjacency's edges among the edges relation by relation
 
@@ -189,15 +140,15 @@ class TypedGraphs:
         return torch.cat([own, self.second_index + self.first_row[self.second_type]])
 
     @cached_property
-    def lists(self) -> dict[Names, RelationLists]:
+    def lists(self) -> dict[Names, Adjacency]:
         sizes, shard = self.num_nodes, self.shard
         if shard is not None and shard.lists is not None:
             return shard.lists
-        more = {name: (self.weight.get(name), self.degree.get(name)) for name in self.edges}
-        lists = {
-            name: RelationLists(*csc, sizes[name[0]] if shard is None else shard.halo.num_rows, *more[name])
-            for name, csc in self.edges.items()
-        }
+        lists = {}
+        for name, csc in self.edges.items():
+            num_sources = sizes[name[0]] if shard is None else shard.halo.num_rows
+            weight, degree = self.weight.get(name), self.degree.get(name)
+            lists[name] = Adjacency(*csc, weight, degree=degree, num_sources=num_sources)
         if shard is not None:
             shard.lists = lists
         return lists
@@ -299,7 +250,7 @@ class RelationalConvolution(nn.Module):
         y_of = dict(zip(graphs.num_nodes, self.own(x_nF).split(sizes), strict=True))
         for weight_FD, (name, lists) in zip(self.weights(), graphs.lists.items(), strict=True):
             source, _, target = name
-            mean_tF = lists.mean(x_of[source])
+            mean_tF = lists.propagate(x_of[source])
             y_of[target] = y_of[target] + (mean_tF + edge_of[name] if name in edge_of else mean_tF) @ weight_FD
         return torch.cat(list(y_of.values()))
 
@@ -307,7 +258,7 @@ class RelationalConvolution(nn.Module):
         """The rows here, after one exchange of rows for all relations; a collective call."""
         x_XF, y_nD = shard.halo.extend(x_nF), self.own(x_nF)
         for weight_FD, (name, lists) in zip(self.weights(), graphs.lists.items(), strict=True):
-            mean_tF = lists.mean(x_XF)
+            mean_tF = lists.propagate(x_XF)
             y_tD = (mean_tF + edge_of[name] if name in edge_of else mean_tF) @ weight_FD
             y_nD = y_nD.index_add(0, shard.row[name[2]], y_tD.to(y_nD.dtype))
         return y_nD

@@ -17,6 +17,7 @@ from graphmill.models.message_passing.options import SAGEConfig
 from graphmill.models.options.features import Features
 from graphmill.models.ppgt.network import PPGT
 from graphmill.models.ppgt.options import PPGTConfig
+from graphmill.models.primitives.propagation import Adjacency
 from graphmill.models.primphormer.network import Primphormer
 from graphmill.models.primphormer.options import PrimphormerConfig
 from graphmill.models.relational.network import (
@@ -24,7 +25,6 @@ from graphmill.models.relational.network import (
     OverTypes,
     RelationalConvolution,
     RelationalLayers,
-    RelationLists,
     TypedGraphs,
 )
 from graphmill.models.relational.options import RelationalConfig, RSAGEConfig
@@ -150,10 +150,10 @@ def test_bases_are_shared() -> None:
 
 def test_gradients() -> None:
     torch.manual_seed(0)
-    lists = RelationLists(*csc(WRITES, pairs(WRITES)), SIZES["author"])
+    lists = Adjacency(*csc(WRITES, pairs(WRITES)), num_sources=SIZES["author"])
     x = torch.randn(SIZES["author"], 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lists.mean, x)
-    assert torch.autograd.gradgradcheck(lists.mean, x)
+    assert torch.autograd.gradcheck(lists.propagate, x)
+    assert torch.autograd.gradgradcheck(lists.propagate, x)
     model = RSAGE(replace(CONFIG, norm="none", dropout=0.0)).double()
     model(typed()).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -169,9 +169,7 @@ def test_no_edges_and_nodes_that_hear_nothing() -> None:
             getattr(convolution, name).data.mul_(3)
     torch.testing.assert_close(model(typed({relation: [] for relation in RELATIONS})), bare)
     assert not torch.allclose(model(typed()), bare)
-    assert (
-        RelationLists(*csc(WRITES, pairs(WRITES)), SIZES["author"]).mean(torch.ones(SIZES["author"], 2))[0] == 0
-    ).all()
+    assert (typed().lists[WRITES].propagate(torch.ones(SIZES["author"], 2))[0] == 0).all()
 
 
 def test_a_given_degree_divides_sums_of_coefficients() -> None:
@@ -184,7 +182,7 @@ def test_a_given_degree_divides_sums_of_coefficients() -> None:
     indptr, indices = graphs.edges[WRITES]
     end = torch.repeat_interleave(indptr.diff())
     sums = torch.zeros(SIZES[WRITES[2]], 4).double().index_add(0, end, weight[WRITES].unsqueeze(1) * x[indices.long()])
-    torch.testing.assert_close(sampled.lists[WRITES].mean(x), sums / degree[WRITES].unsqueeze(1))
+    torch.testing.assert_close(sampled.lists[WRITES].propagate(x), sums / degree[WRITES].unsqueeze(1))
     plain = sampled.as_plain(torch.zeros(sum(SIZES.values()), 2).double())
     per_type = {name: sum(degree[one] for one in RELATIONS if one[2] == name) for name in SIZES}
     expected = [per_type[name] if torch.is_tensor(per_type[name]) else torch.zeros(SIZES[name]) for name in graphs.x]
@@ -357,4 +355,4 @@ def test_options_that_cannot_be(wrong, message: str) -> None:
 
 def test_ids_beyond_the_source_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"indices must lie in \[0, 2\), got 0 to 4"):
-        RelationLists(torch.tensor([0, 2]), torch.tensor([0, 4]), 2)
+        Adjacency(torch.tensor([0, 2]), torch.tensor([0, 4]), num_sources=2)
