@@ -206,7 +206,7 @@ def digest(batch: Any) -> bytes:
 
 
 def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[float]]:
-    """By static cache, the thousands of rows of a batch that it lacks, for each budget; a cache is fixed before the first batch."""
+    """By static cache, the thousands of rows of a batch that the cache lacks, for each budget. It is filled before the first batch."""
     import numpy as np
 
     from graphmill.samplers.access.router import local_router

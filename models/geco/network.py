@@ -231,13 +231,12 @@ class GECO(nn.Module):
         encoding_NE: Tensor | None = None,
         layout: NodeLayout | None = None,
     ) -> Tensor:
-        """Returns [N, out_dim] for features [N, in_dim] and the adjacency of the same rows.
+        """Returns [N, out_dim] for features [N, in_dim] and the adjacency of the same rows; N may be 0.
 
-        `node_id_N` int64 [N] are the permanent ids that fix the order (default: the row numbers), so any batch
-        visits its nodes in the same relative order. `epoch` matters to the dynamic permutation and, with a `layout`, to dropout. Works for N = 0
-        and N = 1. With a `layout` the rows are those of this process, but `node_id_N` has the ids of all nodes; dropout's masks follow from
-        the seed, the epoch and the row numbers: the same for any number of processes. Raises ValueError when shapes disagree with each other
-        or with the config.
+        `node_id_N` int64 [N]: permanent ids (default: the row numbers), which fix the same relative order in any batch. `epoch` matters to the
+        dynamic permutation and, with a `layout`, to dropout. With a `layout` the rows are this process's, but `node_id_N` has the ids of all
+        nodes; dropout's masks follow from the seed, the epoch and the row numbers, the same for any number of processes. Raises ValueError when
+        shapes disagree with each other or with the config.
         """
         num_nodes = adjacency.num_nodes if layout is None else layout.num_nodes
         self._check(x_ND, adjacency, num_nodes, node_id_N, encoding_NE)

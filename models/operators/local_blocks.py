@@ -352,7 +352,7 @@ class LocalLayers(nn.Module):
         self.gates = nn.ModuleList(LayerScale(width, options.gate_start) for _ in range(gates))
 
     def in_front(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
-        """x after all local layers if the global ones are on top of them; else x."""
+        """x after all local layers if global layers follow them; else x."""
         for layer in () if self.gates else self.layers:
             x_nD = layer(x_nD, adjacency)
         return x_nD

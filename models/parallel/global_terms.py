@@ -69,7 +69,7 @@ class ShardedKeys:
 
     peers: Peers
     runs: Sequence[Sequence[int]]
-    """[run][block]: the tokens here are runs, one after another; each has so many tokens of every one of the b blocks here."""
+    """[run][block]: numbers of tokens. The tokens here are runs, one after another; each run has tokens of all b blocks here."""
     blocks: Sequence[int]
     """b of each worker."""
 

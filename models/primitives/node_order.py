@@ -36,7 +36,7 @@ class Order(NamedTuple):
 
     @classmethod
     def of(cls, order_N: Tensor) -> "Order":
-        """With inverse[order[t]] = t."""
+        """π and its inverse: inverse[order[t]] = t."""
         inverse_N = torch.empty_like(order_N)
         inverse_N[order_N] = torch.arange(order_N.numel(), device=order_N.device)
         return cls(order_N, inverse_N)
