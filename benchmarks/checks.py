@@ -128,7 +128,7 @@ def _train(config: Config, servers: Any, manifest: Any, files: Any, folder: str)
     return trainer.fit().return_value
 
 
-def _measure_rank(given: dict[str, Any]) -> list[Share]:
+def _measure_rank(arguments: dict[str, Any]) -> list[Share]:
     """Runs on every worker; returns each rank's Share."""
     import ray.train
     import torch
@@ -146,17 +146,17 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     from graphmill.cluster.training.ray_train import register
     from graphmill.cluster.training.train_loop import Worker
 
-    config: Config = given["config"]
+    config: Config = arguments["config"]
     torch.set_num_threads(1)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     checkpoints = Checkpoints(RunStore(context.get_storage().experiment_fs_path))
-    reporter = Recorder(given["files"])
+    reporter = Recorder(arguments["files"])
     writer = CheckpointWriter(checkpoints, rank, None, partial(register, checkpoints, config.epochs))
-    spec = _spec(config, given["servers"], given["manifest"])
+    spec = _spec(config, arguments["servers"], arguments["manifest"])
     workers = {name: Worker(spec, reporter, rank, world_size, get_device(), writer) for name in LOOPS}
     for name in UNSAFE:
-        workers[name].data = OpenNodes(connect(given["servers"]))
+        workers[name].data = OpenNodes(connect(arguments["servers"]))
     ddp = {name: DistributedDataParallel(workers[name].model) for name in UNSAFE}
     before = {name: _flat(worker) for name, worker in workers.items()}
     wall, cpu, losses = ({name: [0.0] * config.epochs for name in LOOPS} for _ in range(3))

@@ -350,7 +350,7 @@ def test_forward_refusals():
 def test_recomputing_layers_changes_no_number_and_keeps_less(local):
     """With dropout, recomputation draws the same masks. A batch counts once in running statistics."""
     x, edges = torch.randn(40, 5, dtype=torch.float64), random_edges(40, 200, 3)
-    adjacency, found = adjacency_of(edges, 40), []
+    adjacency, results = adjacency_of(edges, 40), []
     for recompute in (False, True):
         model = build(config(num_layers=3, dropout=0.4, recompute=recompute, local=local)).train()
         kept = 0
@@ -365,8 +365,8 @@ def test_recomputing_layers_changes_no_number_and_keeps_less(local):
             y = model(x, adjacency)
         after = torch.rand(())
         y.square().sum().backward()
-        found.append((kept, [y.detach(), after, *model.buffers(), *(p.grad for p in model.parameters())]))
-    (plain, expected), (less, values) = found
+        results.append((kept, [y.detach(), after, *model.buffers(), *(p.grad for p in model.parameters())]))
+    (plain, expected), (less, values) = results
     # What is drawn again is the same to the bit; sums of gradients may be taken in another order.
     for a, b in zip(expected, values, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)

@@ -209,13 +209,13 @@ def test_graphgym_heads_scale_hidden_layers_to_length_one():
     graphs = random_graphs([6, 3], seed=5)
     states = []
     model.layers[-1].register_forward_hook(lambda module, inputs, out: states.append(out[0]))
-    found = model(graphs)
+    got = model(graphs)
     (h,) = states
     first, second, last = (module for module in model.head if isinstance(module, nn.Linear))
     for linear in (first, second):
         h = (h @ linear.weight.T + linear.bias).clamp(min=0)
         h = h / h.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
-    torch.testing.assert_close(found, h @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(got, h @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
 
 
 def test_activation_of_the_ffn_and_the_halving_head():

@@ -26,10 +26,10 @@ from graphmill.models.tokengt.network import TokenView
 MANY = 3000
 
 
-def close(found: Tensor, exact: Tensor, roundings: float = 1.0) -> None:
+def close(got: Tensor, exact: Tensor, roundings: float = 1.0) -> None:
     """Equal up to `roundings` roundings to bfloat16 (2⁻⁸ of the number each), and to float32's error in sums of numbers of either sign."""
     size = float(exact.detach().abs().max())
-    torch.testing.assert_close(found.double(), exact.double(), rtol=roundings * 2**-7.9, atol=1e-5 * size)
+    torch.testing.assert_close(got.double(), exact.double(), rtol=roundings * 2**-7.9, atol=1e-5 * size)
 
 
 def half(*shape: int, seed: int = 0) -> Tensor:
@@ -73,15 +73,15 @@ def test_groups_forward_and_backward(groups):
     close(grad[0], torch.full((3,), MANY))
 
 
-@pytest.mark.parametrize("how", ["sum", "mean", "max"])
-def test_pooling(how):
+@pytest.mark.parametrize("pool", ["sum", "mean", "max"])
+def test_pooling(pool):
     graphs = star()
     x = half(MANY + 2, 3)
     with autocast():
-        pooled = pool_nodes(x, graphs, how)
+        pooled = pool_nodes(x, graphs, pool)
     assert pooled.dtype == torch.bfloat16
     rows = x[: MANY + 1].double()
-    close(pooled[0], {"sum": rows.sum(0), "mean": rows.mean(0), "max": rows.amax(0)}[how])
+    close(pooled[0], {"sum": rows.sum(0), "mean": rows.mean(0), "max": rows.amax(0)}[pool])
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -130,15 +130,15 @@ def test_kernel_sums_of_performer():
     q, k, v = (half(1, 1, MANY, 4, seed=seed) for seed in (0, 1, 2))
     projection = FavorAttention(4, 6).projection_RD
     with autocast():
-        found = favor_attention(q, k, v, projection)
-    close(found, favor_attention(q.double(), k.double(), v.double(), projection.double()))
+        got = favor_attention(q, k, v, projection)
+    close(got, favor_attention(q.double(), k.double(), v.double(), projection.double()))
 
 
 def test_long_filters():
     f, v = half(2, MANY).float(), half(2, MANY, seed=1).float()
     with autocast():
-        found = circular_convolve(f, v)
-    torch.testing.assert_close(found.double(), circular_convolve(f.double(), v.double()), rtol=1e-5, atol=0)
+        got = circular_convolve(f, v)
+    torch.testing.assert_close(got.double(), circular_convolve(f.double(), v.double()), rtol=1e-5, atol=0)
 
 
 def test_gradients_of_sl2_attention_over_many_blocks():
@@ -154,8 +154,8 @@ def test_gradients_of_sl2_attention_over_many_blocks():
             y = sl2_urpe_attention(*leaves, block_scores=places)  # one query at a time
         return torch.autograd.grad(y, [leaves[1], leaves[2], *leaves[4:]], grad.to(dtype))
 
-    for found, exact in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
-        error, size = (found.double() - exact).norm(), exact.norm()
+    for got, exact in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
+        error, size = (got.double() - exact).norm(), exact.norm()
         assert error < 0.02 * size
 
 
@@ -175,11 +175,11 @@ def test_gradients_of_grit_attention_over_many_blocks(monkeypatch):
         rows = x.to(dtype).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             out, _ = own(rows, Pairs(y.to(dtype)), graphs.padding, update_edges=False)
-        wanted = (rows, own.key.weight, own.value.weight)
-        return torch.autograd.grad(out.double().sum(), wanted)
+        leaves = (rows, own.key.weight, own.value.weight)
+        return torch.autograd.grad(out.double().sum(), leaves)
 
-    for found, exact in zip(gradients(True), gradients(False), strict=True):
-        error, size = (found.double() - exact).norm(), exact.norm()
+    for got, exact in zip(gradients(True), gradients(False), strict=True):
+        error, size = (got.double() - exact).norm(), exact.norm()
         assert error < 0.02 * size
 
 

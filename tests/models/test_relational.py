@@ -123,7 +123,7 @@ def test_features_of_edges_are_added_to_messages(weighted: bool) -> None:
     layers = model.layers
     x = {name: layers.input[f"type {name}"](graphs.x[name]) for name in ("paper", "author")}
     x["place"] = layers.vector["type place"].repeat(SIZES["place"], 1)
-    out, shown = {name: layer.own(rows) for name, rows in x.items()}, []
+    out, edge_rows = {name: layer.own(rows) for name, rows in x.items()}, []
     for number, (name, (indptr, indices)) in enumerate(graphs.edges.items()):
         own = e[name] @ model.layers.edges[str(number)].weight.T if name in e else torch.zeros(sizes[name], 6).double()
         share, rows = weight.get(name, torch.ones(sizes[name]).double()), []
@@ -131,10 +131,10 @@ def test_features_of_edges_are_added_to_messages(weighted: bool) -> None:
             message = x[name[0]][indices[start:stop].long()] + own[start:stop]
             rows.append(share[start:stop] @ message / share[start:stop].sum().clamp_min(1e-9))
         out[name[2]] = out[name[2]] + torch.stack(rows) @ layer.basis_BFD[number]
-        shown.append(own)
+        edge_rows.append(own)
     model(graphs)
     torch.testing.assert_close(model.model.graphs.x, torch.cat([*out.values()]).relu(), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(model.model.graphs.edge_attr, torch.cat(shown))
+    torch.testing.assert_close(model.model.graphs.edge_attr, torch.cat(edge_rows))
     for wrong in ({}, {**e, CITES: e[CITES][:, :2]}):
         with pytest.raises(ValueError, match=r"features of edges of .* must have [23] columns, got"):
             model(replace(graphs, edge_attr=wrong))
@@ -205,12 +205,12 @@ def test_an_edge_of_weight_w_counts_as_w_parallel_edges() -> None:
     torch.testing.assert_close(model(graphs), model(parallel))
     assert not torch.allclose(model(graphs), model(typed()))
     rows = torch.randn(14, 2, dtype=torch.float64)
-    found = graphs.as_plain(rows).adjacency.propagate(rows, "sum")
-    torch.testing.assert_close(found, parallel.as_plain(rows).adjacency.propagate(rows, "sum"))
+    got = graphs.as_plain(rows).adjacency.propagate(rows, "sum")
+    torch.testing.assert_close(got, parallel.as_plain(rows).adjacency.propagate(rows, "sum"))
     assert typed().as_plain(rows).edge_coefficient is None
     whose = {name: torch.zeros(size, dtype=torch.int64) for name, size in SIZES.items()}
     alone = replace(graphs, subgraph=whose, root_index=torch.tensor([0])).as_plain(rows)
-    torch.testing.assert_close(alone.adjacency.propagate(rows, "sum"), found)
+    torch.testing.assert_close(alone.adjacency.propagate(rows, "sum"), got)
 
 
 def test_all_types_as_one_plain_graph() -> None:
@@ -294,10 +294,10 @@ def test_every_model_takes_it(name: str) -> None:
     torch.manual_seed(0)
     model = OverTypes(RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1), MODELS[name]()).double().eval()
     graphs = typed()
-    found = model(graphs)
-    assert found.shape == (3, 3)
-    torch.testing.assert_close(found, model.model(graphs.as_plain(model.layers(graphs)), epoch=0))
-    found.square().sum().backward()
+    got = model(graphs)
+    assert got.shape == (3, 3)
+    torch.testing.assert_close(got, model.model(graphs.as_plain(model.layers(graphs)), epoch=0))
+    got.square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.layers.input.parameters())
 
 
@@ -308,9 +308,9 @@ def test_a_model_sees_each_subgraph_alone(name: str) -> None:
     relational = RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1)
     model = OverTypes(relational, MODELS[name]()).double().eval()
     graphs = of_subgraphs(lambda name, node: node if name == "author" and node < 3 else 2 * (node % 2))
-    found = model(graphs)
+    got = model(graphs)
     for root in range(3):
-        torch.testing.assert_close(found[root : root + 1], model(only(graphs, root)), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(got[root : root + 1], model(only(graphs, root)), rtol=1e-9, atol=1e-9)
 
 
 def test_no_layer_is_the_input_alone() -> None:

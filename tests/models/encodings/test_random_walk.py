@@ -24,9 +24,9 @@ def powers(graph: networkx.Graph, steps: int, reverse: bool = False) -> torch.Te
 @pytest.mark.parametrize("steps", [1, 2, 3, 8, 11])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_equals_powers_of_each_graph_alone(steps, reverse):
-    found = random_walk_probabilities(packed(*MIXED), steps, reverse=reverse, dtype=torch.float64)
-    assert found.shape == (7, 7, 7, steps + (steps - 1) * reverse)
-    for graph, probabilities in zip(MIXED, found):
+    got = random_walk_probabilities(packed(*MIXED), steps, reverse=reverse, dtype=torch.float64)
+    assert got.shape == (7, 7, 7, steps + (steps - 1) * reverse)
+    for graph, probabilities in zip(MIXED, got):
         size = len(graph)
         expected = powers(graph, steps)
         if reverse:
@@ -45,8 +45,8 @@ def test_walks_take_edges_by_their_weights(reverse):
     graphs = Graphs(node_ptr=torch.tensor([0, 3]), edge_index=torch.stack([source, target]), edge_coefficient=weight)
     forward = [[0, 0.75, 0.25], [1, 0, 0], [0, 0, 0]]
     backward = [[0, 1, 0], [1, 0, 0], [1, 0, 0]]
-    found = transition_matrix(graphs, reverse=reverse, dtype=torch.float64)
-    assert found[0].tolist() == (backward if reverse else forward)
+    got = transition_matrix(graphs, reverse=reverse, dtype=torch.float64)
+    assert got[0].tolist() == (backward if reverse else forward)
     sym = transition_matrix(graphs, normalisation="sym", dtype=torch.float64)[0]
     assert sym[0, 1].item() == pytest.approx(0.75 / (1 * 0.75) ** 0.5)
     assert torch.isfinite(sym).all()
@@ -57,8 +57,8 @@ def test_symmetric_normalisation():
     adjacency = torch.tensor(networkx.to_numpy_array(MIXED[0])).double()
     root = adjacency.sum(1).rsqrt()
     symmetric = root[:, None] * adjacency * root
-    found = random_walk_probabilities(graphs, 3, normalisation="sym", dtype=torch.float64)[0, :, :, 1:]
-    torch.testing.assert_close(found, torch.stack([symmetric, symmetric @ symmetric], dim=-1))
+    got = random_walk_probabilities(graphs, 3, normalisation="sym", dtype=torch.float64)[0, :, :, 1:]
+    torch.testing.assert_close(got, torch.stack([symmetric, symmetric @ symmetric], dim=-1))
     reversed_edges = Graphs(graphs.node_ptr, graphs.edge_index.flip(0))
     # Exact: degrees are small integers, and a division of two has one result.
     assert torch.equal(transition_matrix(graphs, reverse=True), transition_matrix(reversed_edges))
@@ -69,9 +69,9 @@ def test_diagonal_is_the_diagonal(steps):
     graphs = packed(*MIXED)
     pairs = random_walk_probabilities(graphs, steps + 1, dtype=torch.float64)[..., 1:]
     expected = graphs.padding.unpad(pairs.diagonal(dim1=1, dim2=2).transpose(1, 2))
-    found = random_walk_diagonal(graphs, steps, dtype=torch.float64)
-    assert found.shape == (25, steps)
-    torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
+    got = random_walk_diagonal(graphs, steps, dtype=torch.float64)
+    assert got.shape == (25, steps)
+    torch.testing.assert_close(got, expected, atol=1e-14, rtol=0)
 
 
 def test_diagonals_of_both_directions():
@@ -128,8 +128,8 @@ def test_dodecahedron_and_desargues_have_the_same_distances_and_other_walks():
 def test_bf16_autocast_does_not_round_walks():
     graphs = packed(*MIXED)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = random_walk_probabilities(graphs, 5)
-    assert torch.equal(found, random_walk_probabilities(graphs, 5))
+        got = random_walk_probabilities(graphs, 5)
+    assert torch.equal(got, random_walk_probabilities(graphs, 5))
 
 
 def test_no_graphs():

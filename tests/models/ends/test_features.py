@@ -35,13 +35,13 @@ def test_csr_rows_are_the_dense_ones_with_the_same_dropout(training, scaled, row
 
 def test_products_and_gradients_are_those_of_dense_rows():
     x, linear = bag_of_words(), nn.Linear(130, 6).double()
-    found = []
+    results = []
     for rows in (NodeInput(0.0, True, linear=True)(x), NodeInput(0.0, True, linear=False)(x)):
         linear.zero_grad()
         y = linear(rows)
         y.square().sum().backward()
-        found.append((y.detach(), linear.weight.grad.clone(), linear.bias.grad.clone()))
-    for sparse, dense in zip(*found, strict=True):
+        results.append((y.detach(), linear.weight.grad.clone(), linear.bias.grad.clone()))
+    for sparse, dense in zip(*results, strict=True):
         torch.testing.assert_close(sparse, dense, rtol=1e-12, atol=1e-12)
 
 

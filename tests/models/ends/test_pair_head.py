@@ -33,9 +33,9 @@ def test_logits_and_ranks_are_those_of_a_loop(ties):
         expected.append([own, higher, sum(close)])
     trained = head.train()(x_nD, graphs, pair_2P)
     assert trained.shape == (7, 1)
-    found = head.eval()(x_nD, graphs, pair_2P)
-    torch.testing.assert_close(found, torch.tensor(expected))
-    torch.testing.assert_close(trained[:, 0], found[:, 0])
+    scores = head.eval()(x_nD, graphs, pair_2P)
+    torch.testing.assert_close(scores, torch.tensor(expected))
+    torch.testing.assert_close(trained[:, 0], scores[:, 0])
 
 
 def test_no_pairs():

@@ -43,11 +43,11 @@ def test_equals_the_definition_with_its_gradients(num, order, skip):
     tensors = inputs(num, order, skip=skip)
     expected = by_definition(*tensors)
     grad = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = torch.autograd.grad(expected, tensors, grad)
+    expected_grads = torch.autograd.grad(expected, tensors, grad)
     for chunk_bytes in (None, 3 * 8 * 4 * transform_length(num)):  # all at once, or chunks of 3 and 2 channels
         y = gated_convolve(*tensors, chunk_bytes=chunk_bytes)
         torch.testing.assert_close(y, expected, rtol=1e-11, atol=1e-11)
-        for got, want in zip(torch.autograd.grad(y, tensors, grad), wanted, strict=True):
+        for got, want in zip(torch.autograd.grad(y, tensors, grad), expected_grads, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
@@ -93,10 +93,10 @@ def test_filter_factors_give_the_filter_and_its_gradients(scale, num):
     parameters = list(module.parameters())
     expected = module(num)
     grad = torch.randn_like(expected)
-    wanted = torch.autograd.grad(expected, parameters, grad)
+    expected_grads = torch.autograd.grad(expected, parameters, grad)
     weight, features = module.factors(num)
     torch.testing.assert_close(weight @ features, expected, rtol=1e-10, atol=1e-11)
-    for got, want in zip(torch.autograd.grad(weight @ features, parameters, grad), wanted, strict=True):
+    for got, want in zip(torch.autograd.grad(weight @ features, parameters, grad), expected_grads, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 

@@ -287,8 +287,8 @@ def test_saved_memory_of_pairs(monkeypatch, memory):
             x, state = layer(x, state, padding)
     pair_bytes = 4 * 20 * 20 * width * 4
     # The input's and each layer's y, and what is kept besides; the rest is a tenth of one or less: rows of nodes.
-    found = sum(size for size in seen.values() if size > pair_bytes / 10) / pair_bytes
-    assert found == 4 + (3 * (3 + 3 * heads / width) if memory else 0)
+    num_tensors = sum(size for size in seen.values() if size > pair_bytes / 10) / pair_bytes
+    assert num_tensors == 4 + (3 * (3 + 3 * heads / width) if memory else 0)
     options, made = grit_attention._Options, []
     monkeypatch.setattr(grit_attention, "_Options", lambda **given: made.append(given["keep"]) or options(**given))
     layers[0](x, state, padding)

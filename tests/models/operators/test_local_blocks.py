@@ -95,12 +95,12 @@ def test_an_edge_of_weight_w_is_w_parallel_edges(block, edge_dim):
 
     parallel = graphs(EDGES.repeat_interleave(weight, 1), None if e is None else e.repeat_interleave(weight, 0))
     weighted = graphs(EDGES, e, edge_coefficient=weight.double())
-    found = []
+    results = []
     for each in (weighted, parallel):
         inner = x.clone().requires_grad_()
         out = layer(inner, each.adjacency)
-        found.append((out, *torch.autograd.grad(out.square().sum(), [inner, *layer.parameters()], allow_unused=True)))
-    for one, other in zip(*found, strict=True):
+        results.append((out, *torch.autograd.grad(out.square().sum(), [inner, *layer.parameters()], allow_unused=True)))
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-8)
 
 

@@ -106,9 +106,9 @@ def test_dropout_is_the_same_in_both_passes(block_scores, memory):
     got, expected = run(v), reference(q, k, v, p, weight, bias, mask, kept=kept)
     torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-12)
     weights = torch.randn_like(expected)
-    wanted = (q, k, v, p, weight, bias)
-    mine = torch.autograd.grad((got * weights).sum(), wanted)
-    for one, other in zip(mine, torch.autograd.grad((expected * weights).sum(), wanted), strict=True):
+    leaves = (q, k, v, p, weight, bias)
+    mine = torch.autograd.grad((got * weights).sum(), leaves)
+    for one, other in zip(mine, torch.autograd.grad((expected * weights).sum(), leaves), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 

@@ -193,7 +193,7 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
     num_layers, num_global = (5, 2) if name == "sage in front" else (config.num_layers, config.num_layers)
     parameters = sum(p.numel() for p in build(case).parameters())
     for rank in range(size):
-        found = results[size][rank][name]
+        counted = results[size][rank][name]
         rows, channels = Shards.even(case.num_nodes, size).sizes, Shards.even(config.width, size).sizes
         # Before the convolutions K + 1 groups of the peers' channels of own rows, after it own channels of the peers' rows.
         before = rows[rank] * (config.order + 1) * (config.width - channels[rank])
@@ -201,18 +201,18 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         # The backward pass sends the same blocks the other way.
         back = (case.num_nodes - rows[rank]) * (config.order + 1) * channels[rank]
         back += rows[rank] * (config.width - channels[rank])
-        assert found["sent"].get("sequences", 0) == 8 * num_global * (there * (before + after) + back)
+        assert counted["sent"].get("sequences", 0) == 8 * num_global * (there * (before + after) + back)
         # The degrees' products come once, with one channel; the out-degrees' go the other way.
-        halo = num_layers * config.hops * config.width * (there * found["halo_sent"] + found["halo_received"])
-        degrees = found["halo_sent"] + (found["halo_received"] if config.propagation == "sym" else 0)
-        assert found["sent"].get("halo", 0) == 8 * (halo + degrees)
-        assert found["sent"].get("gradients", 0) == 2 * (size - 1) * 8 * parameters // size
+        halo = num_layers * config.hops * config.width * (there * counted["halo_sent"] + counted["halo_received"])
+        degrees = counted["halo_sent"] + (counted["halo_received"] if config.propagation == "sym" else 0)
+        assert counted["sent"].get("halo", 0) == 8 * (halo + degrees)
+        assert counted["sent"].get("gradients", 0) == 2 * (size - 1) * 8 * parameters // size
         # And the published formula, which leaves out the degrees and which parameters have a gradient at all, a byte each.
         shards = Shards.even(case.num_nodes, size)
-        predicted = sent_bytes(config, shards, rank, found["halo_sent"], found["halo_received"], element_size=8)
-        planned = found["sent"].get("plan", 0)
+        predicted = sent_bytes(config, shards, rank, counted["halo_sent"], counted["halo_received"], element_size=8)
+        planned = counted["sent"].get("plan", 0)
         assert planned <= 2 * len(list(GECO(config).parameters()))
-        assert sum(predicted.values()) == sum(found["sent"].values()) - 8 * degrees - planned
+        assert sum(predicted.values()) == sum(counted["sent"].values()) - 8 * degrees - planned
 
 
 @pytest.mark.parametrize("num", [11, 67])  # 67 is padded
@@ -234,9 +234,9 @@ def test_some_channels_in_chunks_are_the_equation(scale, skip, trainable, num):
     for i in range(2):
         v = p[i] * (circular_convolve(filters[i], v) + (s[i].unsqueeze(1) * v if skip else 0))
     (v * weight).sum().backward()
-    found = gated_sequences.gated_sequences(q, chunked, t if skip else None, 1, 4)
-    (found * weight).sum().backward()
-    torch.testing.assert_close(found, v, rtol=1e-12, atol=1e-12)
+    got = gated_sequences.gated_sequences(q, chunked, t if skip else None, 1, 4)
+    (got * weight).sum().backward()
+    torch.testing.assert_close(got, v, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(q.grad, p.grad, rtol=1e-12, atol=1e-12)
     if skip:
         torch.testing.assert_close(t.grad, s.grad, rtol=1e-12, atol=1e-12)

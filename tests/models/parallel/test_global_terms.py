@@ -70,8 +70,8 @@ def favor_outcome(name: str, peers: Peers | None) -> dict[str, torch.Tensor]:
 
 
 def all_cases(peers: Peers) -> dict[str, Any]:
-    found: dict[str, Any] = {f"{name} {n}": primal_outcome(name, n, peers) for name in PRIMAL for n in NODES}
-    return found | {name: favor_outcome(name, peers) for name in KEYS}
+    outcomes: dict[str, Any] = {f"{name} {n}": primal_outcome(name, n, peers) for name in PRIMAL for n in NODES}
+    return outcomes | {name: favor_outcome(name, peers) for name in KEYS}
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +85,12 @@ def results() -> dict[int, list[Any]]:
 @pytest.mark.long
 def test_primal_attention_equals_one_process(results, name, num_nodes, size):
     expected = primal_outcome(name, num_nodes, None)
-    found = [by_case[f"{name} {num_nodes}"] for by_case in results[size]]
+    parts = [by_case[f"{name} {num_nodes}"] for by_case in results[size]]
     for key in ("y", "x"):
-        torch.testing.assert_close(torch.cat([f[key] for f in found]), expected[key], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(torch.cat([f[key] for f in parts]), expected[key], rtol=1e-10, atol=1e-10)
     for key in expected.keys() - {"y", "x"}:
         for rank in range(size):
-            torch.testing.assert_close(found[rank][key], expected[key], rtol=1e-10, atol=1e-10, msg=key)
+            torch.testing.assert_close(parts[rank][key], expected[key], rtol=1e-10, atol=1e-10, msg=key)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -98,8 +98,8 @@ def test_primal_attention_equals_one_process(results, name, num_nodes, size):
 def test_favor_attention_equals_one_process(results, name, size):
     expected = favor_outcome(name, None)
     for key, value in expected.items():
-        found = torch.cat([by_case[name][key] for by_case in results[size]], dim=2)
-        torch.testing.assert_close(found, value, rtol=1e-10, atol=1e-10, msg=key)
+        got = torch.cat([by_case[name][key] for by_case in results[size]], dim=2)
+        torch.testing.assert_close(got, value, rtol=1e-10, atol=1e-10, msg=key)
 
 
 def uneven_gradients(peers: Peers) -> list[torch.Tensor]:

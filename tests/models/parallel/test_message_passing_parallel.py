@@ -154,8 +154,8 @@ def test_a_batch_norm_over_all_rows_is_torchs(dtype, close):
     rows = rows.to(dtype)
     ours, torchs = (RowBatchNorm(6).to(torch.promote_types(dtype, torch.float32)).train() for _ in range(2))
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        found, expected = ours(rows, ShardedNodes(Shards.even(500, 1), Peers())), torchs(rows)
-    assert found.dtype == expected.dtype
-    torch.testing.assert_close(found, expected, rtol=close, atol=close)
+        got, expected = ours(rows, ShardedNodes(Shards.even(500, 1), Peers())), torchs(rows)
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, rtol=close, atol=close)
     for name, buffer in torchs.named_buffers():
         torch.testing.assert_close(dict(ours.named_buffers())[name], buffer, rtol=1e-5, atol=1e-6)

@@ -48,12 +48,12 @@ def test_places_may_be_given_but_not_too_few(graphs):
         Graphs(graphs.node_ptr, graphs.edge_index, x=graphs.x, max_nodes=2).padding  # noqa: B018
 
 
-@pytest.mark.parametrize("how", ["sum", "mean", "max"])
-def test_pooling(graphs, how):
-    pooled = pool_nodes(graphs.x, graphs, how)
+@pytest.mark.parametrize("pool", ["sum", "mean", "max"])
+def test_pooling(graphs, pool):
+    pooled = pool_nodes(graphs.x, graphs, pool)
     for b, (start, stop) in enumerate([(0, 3), (3, 3), (3, 4), (4, 6)]):
         rows = graphs.x[start:stop]
-        want = {"sum": rows.sum(0), "mean": rows.mean(0), "max": rows.amax(0) if len(rows) else rows.sum(0)}[how]
+        want = {"sum": rows.sum(0), "mean": rows.mean(0), "max": rows.amax(0) if len(rows) else rows.sum(0)}[pool]
         # A mean may be a division or a product with the reciprocal.
         torch.testing.assert_close(pooled[b], want if len(rows) else torch.zeros(2))
 

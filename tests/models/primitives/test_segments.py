@@ -32,9 +32,9 @@ def test_gradients_of_first_and_second_order(grouping: Grouping) -> None:
 def test_sorted_groups_take_their_bounds_as_given() -> None:
     group = torch.tensor([0, 0, 2, 2, 2])
     rows = torch.randn(5, 3)
-    given = Grouping(group, 4, ptr=torch.tensor([0, 2, 2, 5, 5]))
-    torch.testing.assert_close(given.sum(rows), Grouping(group, 4).sum(rows))
-    assert given.size_S.tolist() == [2, 0, 3, 0]
+    bounded = Grouping(group, 4, ptr=torch.tensor([0, 2, 2, 5, 5]))
+    torch.testing.assert_close(bounded.sum(rows), Grouping(group, 4).sum(rows))
+    assert bounded.size_S.tolist() == [2, 0, 3, 0]
 
 
 @pytest.mark.parametrize("is_sorted", [True, False])
