@@ -119,18 +119,11 @@ class _Watched:
     def __init__(self, graph: Any) -> None:
         from graphmill.cluster.data.training_data import OpenNodes
         from graphmill.models.parallel.collectives import Peers
-        from graphmill.samplers.access.node_tables import NodeTables
-        from graphmill.samplers.access.owners import LocalOwner
-        from graphmill.samplers.access.partition_owner import PartitionOwner
-        from graphmill.samplers.access.router import Router
+        from graphmill.samplers.access.router import local_router
         from graphmill.samplers.access.traffic import Traffic
 
-        self._traffic, tables = Traffic(graph.manifest.num_partitions), NodeTables(graph)
-        owners = [
-            self._traffic.watch(LocalOwner(PartitionOwner(part, graph.manifest.num_nodes, tables)), index)
-            for index, part in enumerate(graph.partitions())
-        ]
-        self._nodes = OpenNodes(Router(graph.manifest, owners), traffic=self._traffic)
+        self._traffic = Traffic(graph.manifest.num_partitions)
+        self._nodes = OpenNodes(local_router(graph, watch=self._traffic.watch), traffic=self._traffic)
         self._peers = Peers.of_group()
 
     def open(self) -> "_Watched":

@@ -86,7 +86,8 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
     reset_peak()
     baseline = own_bytes("VmRSS")
     options = FullGraphOptions(num_blocks=NUM_BLOCKS, alone="shard")
-    opened = WholeGraphData(StoredNodes.of(graph, verify=False), options, ShardMemory.of(manifest, model_config)).open()
+    memory = ShardMemory((model_config,), manifest.num_nodes, manifest.num_edges)
+    opened = WholeGraphData(StoredNodes.of(graph, verify=False), options, memory).open()
     shard, batch = opened.shard.graph, opened.sampler(options, size).sample(0, rank)
     assert shard is not None
     peers = shard.peers

@@ -21,16 +21,21 @@ class FeatureEncoder(nn.Module):
     table N(0, 1) (GraphGym's TypeDict encoder). TokenGT and PPGT set their own.
     """
 
-    def __init__(self, features: Features, width: int) -> None:
+    def __init__(self, features: Features, width: int, slot: int = 0) -> None:
+        """`slot`: TokenGT's released table, in which category c of column f has row 2 + slot · f + c; its data set adds 1 of the 2, its collator the other.
+        Row 0 is padding and stays 0, row 1 is unused; initial values are N(0, 1)."""
         super().__init__()
         self.features, self.width = features, width
         self.linear = nn.Linear(features.dim, width) if features.dim else None
         # One table for all columns, column f from row offset[f] on: one gather and one sum.
-        self.embedding = nn.Embedding(sum(features.categories), width) if features.categories else None
+        num_columns = len(features.categories)
+        num_rows = slot * num_columns if slot else sum(features.categories)
+        self.embedding = nn.Embedding(num_rows, width, 0 if slot else None) if num_columns else None
         self.offset: Tensor
-        offset = torch.tensor([0, *features.categories[:-1]] if features.categories else []).long().cumsum(0)
+        offset = torch.tensor([0, *features.categories[:-1]] if num_columns else []).long().cumsum(0)
+        offset = 2 + slot * torch.arange(num_columns) if slot else offset
         self.register_buffer("offset", offset, persistent=False)
-        if self.embedding is not None and len(features.categories) > 1:
+        if self.embedding is not None and num_columns > 1 and not slot:
             for table in self.embedding.weight.split(features.categories):
                 nn.init.xavier_uniform_(table)
 

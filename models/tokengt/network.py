@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from graphmill.models.encodings.identifiers import node_identifiers, orthogonal_identifiers
 from graphmill.models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
-from graphmill.models.ends.features import FeatureEncoder, NodeInput, checked_categories
+from graphmill.models.ends.features import FeatureEncoder, NodeInput
 from graphmill.models.operators.favor import FavorAttention, KeyLayout
 from graphmill.models.operators.local_blocks import LocalLayers
 from graphmill.models.options.features import Features
@@ -158,30 +158,6 @@ class TokenView:
         )
 
 
-class SlotEncoder(nn.Module):
-    """The code's feature table: column f's category c has row 2 + 512 f + c; row 0 is padding and stays 0, row 1 is unused.
-
-    The code's data set adds 1 of the 2, its collator the other.
-    """
-
-    def __init__(self, features: Features, width: int) -> None:
-        super().__init__()
-        self.features = features
-        self.embedding = nn.Embedding(SLOT * len(features.categories), width, padding_idx=0)
-        self.offset: Tensor
-        self.register_buffer("offset", 2 + SLOT * torch.arange(len(features.categories)), persistent=False)
-
-    def forward(self, rows_nF: Tensor | None) -> Tensor:
-        columns = len(self.features.categories)
-        if rows_nF is None or rows_nF.dim() != 2 or rows_nF.shape[1] != columns:
-            got = None if rows_nF is None else tuple(rows_nF.shape)
-            raise ValueError(
-                f"features must have {columns} columns of categories, got {got}; set the features of the config"
-            )
-        rows_nF = checked_categories(rows_nF, self.features)
-        return nn.functional.embedding_bag(rows_nF + self.offset, self.embedding.weight, mode="sum")
-
-
 class TokenEmbedding(nn.Module):
     """z_(u,v): features, node identifiers and type of every token, laid out by a TokenView."""
 
@@ -191,9 +167,8 @@ class TokenEmbedding(nn.Module):
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
 
         def encoder(features: Features) -> nn.Module | None:
-            if features.empty:
-                return None
-            return (SlotEncoder if config.feature_table == "slots" else FeatureEncoder)(features, config.width)
+            slot = SLOT if config.feature_table == "slots" else 0
+            return None if features.empty else FeatureEncoder(features, config.width, slot)
 
         self.node, self.edge = encoder(config.node), encoder(config.edge)
         has_identifier = config.identifier != "none"
