@@ -10,7 +10,7 @@ import numpy as np
 
 from graphmill.samplers.batches.typed_batch import TypedBatch
 from graphmill.storage.format.source import Relation
-from tests.memory_graph import TypedMemoryGraph
+from tests.memory_graph import EdgeTable, TypedMemoryGraph
 from tests.reference_sampler import MASK, NEIGHBORS, floyd, hash64, stream_key
 
 
@@ -36,12 +36,13 @@ def typed_batch(
     seed: int,
     epoch: int,
     batch: int,
+    direction: str = "in",
 ) -> Expected:
     position: dict[str, dict[int, int]] = {name: {} for name in graph.node_types}
     hop_of: dict[str, list[int]] = {name: [] for name in graph.node_types}
     in_lists: dict[Relation, list[list[int]]] = {relation: [] for relation in graph.relations}
     edge_rows: dict[Relation, list[int]] = {relation: [] for relation in graph.relations}
-    stored = {relation: graph.in_edges(relation) for relation in graph.relations}
+    stored = {relation: lists_of(graph, relation, direction) for relation in graph.relations}
     frontier: dict[str, list[int]] = {name: [] for name in graph.node_types}
     frontier[root_type] = roots
     position[root_type] = {root: i for i, root in enumerate(roots)}
@@ -67,6 +68,24 @@ def typed_batch(
     for relation in graph.relations:
         in_lists[relation] += [[]] * (len(position[relation.target]) - len(in_lists[relation]))
     return Expected({name: list(places) for name, places in position.items()}, hop_of, in_lists, edge_rows)
+
+
+def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dict[int, list[tuple[int, int]]]:
+    """Permanent id of a node → what the relation's table may draw for it. A graph with reverses: the table of r holds the out-edges of r's reverse.
+
+    Out-edges are read from the other relation's own edges, along them. A relation that stores its own out-edges takes these.
+    """
+    source, target, edges = graph.tables[relation.source].ids, graph.tables[relation.target].ids, graph.edges[relation]
+    if direction == "in" or relation.reverse in graph.edges:
+        other = graph.edges[relation.reverse] if direction == "out" else EdgeTable(edges.dst, edges.src)
+        lists: dict[int, list[tuple[int, int]]] = {one: [] for one in target}
+        for row, (src, dst) in enumerate(zip(other.src, other.dst, strict=True)):
+            lists[target[src]].append((source[dst], row))
+        return {one: sorted(found) for one, found in lists.items()}
+    incoming, outgoing = graph.in_edges(relation), {one: [] for one in source}
+    for row, (src, dst) in enumerate(zip(edges.src, edges.dst, strict=True)):
+        outgoing[source[src]].append((target[dst], row))
+    return {one: (incoming[one] if direction == "both" else []) + sorted(found) for one, found in outgoing.items()}
 
 
 def assert_is(batch: TypedBatch, expected: Expected, graph: TypedMemoryGraph, num_roots: int) -> None:

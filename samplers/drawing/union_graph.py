@@ -16,7 +16,7 @@ from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.kernels.lists import all_positions
 from graphmill.samplers.kernels.random_streams import hash_again, hash_ids
 from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
-from graphmill.samplers.vocabulary.requirements import edge_uses, no_out_edges
+from graphmill.samplers.vocabulary.requirements import directed_lists
 from graphmill.storage.format.source import Relation
 
 OfType = dict[str, tuple[np.ndarray | slice, np.ndarray]]  # a type's places among some nodes, and their stored ids
@@ -144,24 +144,10 @@ class UnionGraph:
 def searched_graph(
     router: Router | TypedRouter, relations: Sequence[Relation], direction: WalkDirection
 ) -> Router | UnionGraph:
-    """These relations as one graph. Raises ConfigError where they have no lists of the direction.
-
-    A relation's out-edges are the in-edges of its reverse, where the graph has that: as many edges by the name that ingestion gives.
-    """
+    """These relations as one graph. Raises ConfigError if a relation has no lists of the direction (`directed_lists`)."""
+    lists = directed_lists(router, relations, direction)
     if isinstance(router, Router):
-        edge_uses(router, direction, induced=True)
         return router
-    searched = set[Lists]()
-    for each in relations:
-        manifest, reverse = router.edges[each].manifest, router.edges.get(each.reverse)
-        # Lists of both directions are of one relation's nodes.
-        if direction == "in" or (each.source == each.target and (manifest.symmetric or manifest.has_out_edges)):
-            searched.add((each, direction))
-        elif reverse is not None and reverse.manifest.num_edges == manifest.num_edges:
-            searched |= {(each.reverse, "in"), (each if direction == "both" else each.reverse, "in")}
-        else:
-            raise no_out_edges(direction, each)
-    if len(router.nodes) == len(relations) == 1 and searched == {(relations[0], direction)}:
+    if len(router.nodes) == len(relations) == 1 and lists == {relations[0]: direction}:
         return router.edges[relations[0]]
-    ways: tuple[WalkDirection, ...] = ("in", "out", "both")
-    return UnionGraph(router, [(each, way) for each in router.edges for way in ways if (each, way) in searched])
+    return UnionGraph(router, list(lists.items()))

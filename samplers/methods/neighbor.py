@@ -190,7 +190,7 @@ class NeighborSampler:
             nodes,
             options.fanout(relation, hop),
             [int(stream_key(options.seed, Purpose.NEIGHBORS, *position, *names)) for position in positions],
-            options.direction,
+            use.direction,
             untils=untils,
             scheme=use.scheme,
             replace=options.replace,

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.vocabulary.messages import EdgeColumn, Scheme, WalkDirection
-from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.manifest import EDGE, Manifest
 from graphmill.storage.format.source import Relation
 
 NO_EDGE_IDS = "edge ids: the graph keeps none; ingest it with --edge-ids"
@@ -56,28 +56,51 @@ def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> 
     return ConfigError(lacks)
 
 
-def _check_edges(
-    manifest: Manifest,
-    direction: WalkDirection,
-    scheme: Scheme,
-    edge_columns: tuple[EdgeColumn, ...],
-    *,
-    induced: bool,
-    timed: bool,
-) -> None:
-    if direction != "in" and not (manifest.symmetric or manifest.has_out_edges):
-        raise no_out_edges(direction)
-    if "weight" in (scheme, *edge_columns) and not manifest.has_edge_weight:
+def directed_lists(
+    graph: GraphParts, relations: Iterable[Relation], direction: WalkDirection
+) -> dict[Relation, WalkDirection]:
+    """The relations whose lists hold the edges of `relations` in a direction, in the graph's order, each with the direction of these lists.
+
+    The out-edges of a relation within one type are its own lists, if the graph stores them or if it is symmetric. Otherwise they are the in-edges
+    of its reverse: the relation with the name that ingestion gives and as many edges. Raises ConfigError if a relation has neither.
+    """
+    lists = dict[Relation, WalkDirection]()
+    for each in relations:
+        pair = [each, each.reverse] if _has_reverse(graph, each) else [each]
+        if direction == "in" or all(_has_out_lists(graph, one) for one in pair):
+            lists[each] = direction
+        elif len(pair) == 1:
+            raise no_out_edges(direction, None if each == EDGE else each)
+        else:
+            lists |= dict.fromkeys(pair if direction == "both" else pair[1:], "in")
+    return {each: lists[each] for each in graph.edges if each in lists}
+
+
+def _has_reverse(graph: GraphParts, relation: Relation) -> bool:
+    reverse = graph.edges.get(relation.reverse)
+    if reverse is None or relation.reverse.reverse != relation:  # as of rev_rev_NAME
+        return False
+    return reverse.manifest.num_edges == graph.edges[relation].manifest.num_edges
+
+
+def _has_out_lists(graph: GraphParts, relation: Relation) -> bool:
+    manifest = graph.edges[relation].manifest
+    return relation.source == relation.target and (manifest.symmetric or manifest.has_out_edges)
+
+
+def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
+    """Raises ConfigError if a relation lacks what is taken of its edges."""
+    if "weight" in (use.scheme, *use.columns) and not manifest.has_edge_weight:
         raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
-    if (timed or scheme == "last" or "time" in edge_columns) and not manifest.has_edge_time:
+    if (use.timed or use.scheme == "last" or "time" in use.columns) and not manifest.has_edge_time:
         raise ConfigError(NO_EDGE_TIMES)
-    if scheme == "last" and direction == "both" and not manifest.symmetric:
+    if use.scheme == "last" and use.direction == "both" and not manifest.symmetric:
         raise ConfigError(LAST_OF_BOTH)
-    of_out_edges = direction != "in" and not manifest.symmetric and not induced
-    if "id" in edge_columns and not manifest.has_edge_id and (of_out_edges or manifest.num_partitions > 1):
-        # In one partition the place of an in-edge is its id; several do not know how many edges lie before theirs.
+    of_out_edges = use.direction != "in" and not manifest.symmetric and not induced
+    if "id" in use.columns and not manifest.has_edge_id and (of_out_edges or manifest.num_partitions > 1):
+        # With one partition an in-edge's position is its id. With several, a partition does not know the offset of its first edge.
         raise ConfigError(NO_EDGE_IDS)
-    if "feature" in edge_columns:
+    if "feature" in use.columns:
         if not manifest.edge_feature_dim:
             raise ConfigError(f"{manifest.name}: the graph has no edge features; ingest a source that has them")
         if of_out_edges:
@@ -128,6 +151,7 @@ class EdgeUse:
     scheme: Scheme
     columns: tuple[EdgeColumn, ...]
     timed: bool
+    direction: WalkDirection = "in"  # of the lists that are drawn from
 
 
 def edge_uses(
@@ -139,28 +163,28 @@ def edge_uses(
     induced: bool = False,
     timed: bool = False,
 ) -> dict[Relation, EdgeUse]:
-    """By relation. Where there are several, each gives of the columns what it stores: one without weights (or times) draws uniformly, at any time.
+    """The use of each relation's edges.
 
-    `induced`: the columns are those of induced edges, which are in-edges whatever the direction. Raises ConfigError where the one relation lacks what the
-    options need, where none of several has a column, or where one of them has no lists of the direction.
+    In a graph of several relations each gives the columns that it stores; a relation without weights (or times) is drawn from uniformly (at any
+    time). `induced`: the columns are columns of induced edges, which are in-edges in every direction. Raises ConfigError if the only relation lacks
+    what the options need, if none of several has a column, or if a relation has no lists of the direction (`directed_lists`).
     """
     alone, uses = has_one_relation(graph), dict[Relation, EdgeUse]()
     needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # by scheme
     wanted = set(edge_columns) | {
         column for one, column in needed.items() if one == scheme or (timed and column == "time")
     }
-    for relation, router in graph.edges.items():
-        manifest = router.manifest
-        if not (alone or direction == "in" or manifest.symmetric or manifest.has_out_edges):
-            raise no_out_edges(direction, relation)
+    for relation, list_direction in directed_lists(graph, graph.edges, direction).items():
+        manifest = graph.edges[relation].manifest
         stored = wanted if alone else {name for name in wanted if has_column(manifest, name)}
         use = EdgeUse(
             scheme if scheme not in needed or needed[scheme] in stored else "uniform",
             tuple(name for name in edge_columns if name in stored),
             timed and "time" in stored,
+            list_direction,
         )
         try:
-            _check_edges(manifest, direction, use.scheme, use.columns, induced=induced, timed=use.timed)
+            _check_edges(manifest, use, induced=induced)
         except ConfigError as error:
             raise error if alone else ConfigError(f"{relation}: {error}") from None
         uses[relation] = use

@@ -122,6 +122,12 @@ SAMPLERS: dict[str, Build] = {
         TypedNeighborOptions((4, 3), 8, root_type="node", time="until", scheme="last", recency_dim=3),
         n,
     ),
+    "typed-neighbor-out": lambda r, n: NeighborSampler(
+        several_types(r), TypedNeighborOptions((4, 3), 8, root_type="node", direction="out", edge_columns=("id",)), n
+    ),
+    "typed-neighbor-both": lambda r, n: NeighborSampler(
+        several_types(r), TypedNeighborOptions((4, 3), 8, root_type="node", direction="both", scheme="weight"), n
+    ),
     "typed-neighbor-induced": lambda r, n: NeighborSampler(
         several_types(r), TypedNeighborOptions((3, 2), 8, root_type="node", edges="induced", encodings=ENCODINGS), n
     ),
@@ -277,7 +283,7 @@ def one_type(router: Router) -> TypedRouter:
 
 def several_types(router: Router) -> TypedRouter:
     """A plain graph as a typed one, of two types and three relations, which all have its nodes and edges."""
-    ends = {"edge": ("node", "node"), "to": ("node", "other"), "back": ("other", "node")}
+    ends = {"edge": ("node", "node"), "to": ("node", "other"), "rev_to": ("other", "node")}
     edges = {Relation(source, name, target): router for name, (source, target) in ends.items()}
     return TypedRouter({"node": router, "other": router}, edges)
 

@@ -11,14 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.core.errors import ConfigError
-from graphmill.samplers.access.typed_router import typed_router
+from graphmill.samplers.access.router import Router
+from graphmill.samplers.access.typed_router import TypedRouter, typed_router
 from graphmill.samplers.batches.typed_batch import TypedBatch, typed_to_torch
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import LoaderOptions, TypedNeighborOptions
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLIT_VALID, Relation
 from tests import typed_reference as reference
-from tests.memory_graph import EdgeTable, NodeTable, TypedMemoryGraph, random_typed_graph, typed_graphs
+from tests.memory_graph import (
+    EdgeTable,
+    MemoryGraph,
+    NodeTable,
+    TypedMemoryGraph,
+    memory_router,
+    random_graph,
+    random_typed_graph,
+    typed_graphs,
+)
 from tests.reference_sampler import root_order, share
 
 GRAPH = random_typed_graph()
@@ -97,6 +107,47 @@ def test_any_typed_graph_yields_the_reference(
         reference.assert_is(found, expected, graph, len(order))
         seen += found.predicted_id.tolist()
     assert sorted(seen) == roots
+
+
+@pytest.mark.parametrize("direction", ["out", "both"])
+@given(graph=typed_graphs(), fanout=st.integers(-1, 3), epoch=st.integers(0, 2))
+def test_directions_of_several_relations_yield_the_reference(direction, graph: TypedMemoryGraph, fanout, epoch) -> None:
+    """A relation's out-edges are the in-edges of its reverse; without one, or with fewer edges there, they are refused."""
+    back = {each.reverse: EdgeTable(edges.dst, edges.src) for each, edges in graph.edges.items()}
+    there, roots = replace(graph, edges={**graph.edges, **back}), graph.tables["a"].ids
+    options = TypedNeighborOptions(fanouts=(fanout, 2), seed=7, direction=direction, root_type="a")
+    found = NeighborSampler(typed_router(there), options).sample_roots(np.array(roots), epoch, 3)
+    expected = reference.typed_batch(there, "a", roots, all_fanouts(there, options), 7, epoch, 3, direction)
+    reference.assert_is(found, expected, there, len(roots))
+    first, other = graph.relations[0], back[graph.relations[0].reverse]
+    fewer = replace(there, edges=there.edges | {first.reverse: EdgeTable([*other.src, 0], [*other.dst, 0])})
+    for lacking in (graph, fewer):
+        with pytest.raises(
+            ConfigError, match=f"{first}: direction '{direction}' needs lists of out-edges, a relation has in"
+        ):
+            NeighborSampler(typed_router(lacking), options)
+
+
+@pytest.mark.parametrize("direction", ["out", "both"])
+def test_a_relation_that_stores_out_edges_gives_its_own(direction) -> None:
+    """Beside relations that have reverses; a plain graph's single relation does so too (tests/samplers/test_conformance.py)."""
+    plain = random_graph(40, 300)
+    router, again = memory_router(plain), memory_router(MemoryGraph(40, [(dst, src) for src, dst in plain.edges]))
+    bare = [Router(replace(one.manifest, has_out_edges=False), one._owners) for one in (router, again)]
+    ends = [("a", "r", "a"), ("a", "to", "b"), ("b", "rev_to", "a")]
+    relations = dict(zip(map(Relation.of, ends), (router, *bare), strict=True))
+    table = NodeTable(plain.ids)
+    edges = {each: EdgeTable(*map(list, zip(*plain.edges, strict=True))) for each in relations}
+    edges[Relation.of(ends[2])] = EdgeTable(edges[Relation.of(ends[0])].dst, edges[Relation.of(ends[0])].src)
+    graph, options = (
+        TypedMemoryGraph({"a": table, "b": table}, edges),
+        replace(OPTIONS, direction=direction, root_type="a"),
+    )
+    found = NeighborSampler(TypedRouter({"a": router, "b": router}, relations), options).sample_roots(np.arange(20))
+    expected = reference.typed_batch(graph, "a", list(range(20)), all_fanouts(graph, options), 7, 0, 0, direction)
+    for relation, lists in expected.in_lists.items():
+        assert found.edges[relation].indices.tolist() == [source for one in lists for source in one]
+        assert np.diff(found.edges[relation].indptr).tolist() == list(map(len, lists))
 
 
 def drawn_edges(batch: TypedBatch, relation: Relation) -> set[tuple[int, int]]:

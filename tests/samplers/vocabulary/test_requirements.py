@@ -147,7 +147,7 @@ def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, gra
     except ConfigError:
         unchecked = NeighborSampler(router, NeighborOptions((2,), 5, edges=edges))
         unchecked.options = options
-        unchecked._uses = dict.fromkeys(router.edges, EdgeUse("uniform", columns, timed=False))
+        unchecked._uses = dict.fromkeys(router.edges, EdgeUse("uniform", columns, timed=False, direction=direction))
         with pytest.raises(ConfigError):
             unchecked.sample(0, 0)
     else:
