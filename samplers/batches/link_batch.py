@@ -1,7 +1,7 @@
 """A batch of links: a batch whose roots are the ends of links and of their negatives, and which of them make a pair."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -48,19 +48,14 @@ class TypedLinkBatch(OfLinks[np.ndarray], TypedBatch[np.ndarray]):
 
 class _Tensors(OfLinks[torch.Tensor]):
     @property
-    def root_id(self) -> torch.Tensor:
-        """int64 [r]: permanent ids of the roots, within their types."""
-        raise NotImplementedError
-
-    @property
     def target(self) -> torch.Tensor:
         """float32 [m]: 1 for links, 0 for pairs that are none."""
         assert self.is_link is not None
         return self.is_link.float()
 
     @property
-    def predicted_id(self) -> torch.Tensor:
-        """int64 [m]: the permanent ids of the sources."""
+    def predicted_id(self: "_HasRoots") -> torch.Tensor:
+        """int64 [m]: permanent ids of the sources."""
         assert self.link_source is not None
         return self.root_id[self.link_source]
 
@@ -69,12 +64,20 @@ class _Tensors(OfLinks[torch.Tensor]):
         return self.link_split
 
 
+class _HasRoots(Protocol):
+    link_source: torch.Tensor | None
+
+    @property
+    def root_id(self) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, repr=False)
 class TorchLinkBatch(_Tensors, TorchBatch):
     """`LinkBatch` as tensors."""
 
     @property
     def root_id(self) -> torch.Tensor:
+        """int64 [r]: permanent ids of the roots."""
         return self.node_id[self.root_index]
 
 
@@ -84,6 +87,7 @@ class TorchTypedLinkBatch(_Tensors, TypedBatch[torch.Tensor]):
 
     @property
     def root_id(self) -> torch.Tensor:
+        """int64 [r + r2]: permanent ids of the roots within their types, the roots of `second_type` last."""
         first = self.roots.node_id[self.root_index]
         if self.second_index is None:
             return first
