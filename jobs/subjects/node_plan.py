@@ -210,7 +210,9 @@ def _add_settings(
 def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:
     """Of scoring on the whole graph, an eighth and a quarter of its batch; none where the batch is small, or draws by roots."""
     if isinstance(valid, FullGraphOptions):
-        valid = RandomPartitionOptions(1, 0, valid.split_set, valid.root_splits, False, valid.encodings)
+        valid = RandomPartitionOptions(
+            1, valid.root_splits, split_set=valid.split_set, shuffle=False, encodings=valid.encodings
+        )
     if not isinstance(valid, RandomPartitionOptions) or valid.num_chunks is None:
         return []
     if num_nodes < _SMALL * valid.num_chunks:

@@ -1,4 +1,4 @@
-"""Options of every sampler and of the loader: those that a user chooses, and those that the run fills in (GIVEN)."""
+"""Options of every sampler and of the loader: a user sets them, except those in GIVEN, which the run fills in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -14,68 +14,96 @@ from graphmill.storage.format.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN,
 RootOrder = Literal["shuffled", "groups"]
 
 
-def _repr_without(options: Any, **unset: Any) -> str:
-    """A dataclass without these fields where they have these values: a run from before them compares its options when it resumes."""
-    told = {one.name: getattr(options, one.name) for one in fields(options)}
-    shown = ", ".join(f"{name}={value!r}" for name, value in told.items() if name not in unset or value != unset[name])
-    return f"{type(options).__name__}({shown})"
+def _repr_of(options: Any, unset: Mapping[str, Any], after: Mapping[str, tuple[str, ...]]) -> str:
+    """The repr of earlier versions, since a resumed run compares it: inherited fields follow the own fields that `after` names.
+
+    Fields that came later are left out while they have the values of `unset`.
+    """
+    names, moved = [each.name for each in fields(options)], {name for group in after.values() for name in group}
+    order = [name for own in names if own not in moved for name in (own, *after.get(own, ()))]
+    values = [(name, getattr(options, name)) for name in order]
+    told = ", ".join(f"{name}={value!r}" for name, value in values if name not in unset or value != unset[name])
+    return f"{type(options).__name__}({told})"
 
 
 def check_fields(options: Any, **least: float) -> None:
-    """Raises ConfigError where a field has another type, is smaller than `least` says, or names an encoding that there cannot be."""
+    """Raises ConfigError if a field has another type, is smaller than `least` says, or names an encoding that cannot exist."""
     option_checks.check_fields(options, **least)
     check_encoding_names(getattr(options, "encodings", ()))
 
 
-@dataclass(frozen=True)
-class NeighborOptions:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SamplerOptions:
+    """Fields of every sampler that draws from one graph; the run fills them in."""
+
+    GIVEN: ClassVar[tuple[str, ...]] = ("seed", "split_set", "shuffle", "encodings", "root_type")
+    UNSET: ClassVar[Mapping[str, Any]] = {"root_type": None}  # `_repr_of`
+    AFTER: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    seed: int = 0
+    split_set: int = 0
+    shuffle: bool = True
+    """False: the same batches in every epoch; roots that are dealt to batches ascend in permanent id."""
+    encodings: tuple[str, ...] = ()
+    """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
+    root_type: str | None = None
+    """Type of the roots in a typed graph. None: the only type that has labels."""
+
+    def __repr__(self) -> str:
+        return _repr_of(self, self.UNSET, self.AFTER)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RootOptions(SamplerOptions):
+    """Fields of every sampler whose roots are the nodes of one split."""
+
+    GIVEN: ClassVar[tuple[str, ...]] = (*SamplerOptions.GIVEN, "root_split")
+    root_split: int | None = SPLIT_TRAIN
+    """Split code of the roots. None: all nodes. In a graph without splits all nodes train."""
+
+
+_OF_ROOTS = ("seed", "split_set", "root_split", "shuffle")
+
+
+@dataclass(frozen=True, repr=False)
+class NeighborOptions(RootOptions):
     """How roots become batches."""
 
-    GIVEN: ClassVar[tuple[str, ...]] = ("seed", "split_set", "root_split", "shuffle", "encodings", "root_type")
+    UNSET: ClassVar = {"relation_fanouts": {}, "root_type": None}
+    AFTER: ClassVar = {"edges": _OF_ROOTS, "features": ("encodings",), "relation_fanouts": ("root_type",)}
     fanouts: tuple[int, ...] = (15, 10, 5)
     """Neighbors per hop, of each relation; -1: all."""
     batch_size: int = 1024
     """Roots per batch."""
     root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
-    groups, shuffled, so that most of what it needs lies on one host."""
+    """shuffled: a micro-batch has roots from anywhere; groups: each micro-batch of a step has roots from its own share of the graph's locality
+    groups, shuffled, so that most of the rows that it needs lie on one host."""
     edges: Literal["sampled", "induced"] = "sampled"
-    """Edges drawn, or all edges among the nodes found."""
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN
-    """None: all nodes; in a graph without splits all nodes train."""
-    shuffle: bool = True
-    """False: roots in ascending permanent id, and the same draws in every epoch."""
+    """sampled: the edges that are drawn; induced: all edges among the nodes of the batch."""
     direction: WalkDirection = "in"
-    """neighbors: sources of in-edges, ends of out-edges, or both."""
+    """Which neighbors of a node: the sources of its in-edges, the ends of its out-edges, or both. In a typed graph a relation's out-edges are the in-edges of its reverse."""
     scheme: Scheme = "uniform"
-    """Uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations. Of several relations one without weights (or times) draws uniformly."""
+    """How neighbors are drawn: uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, which all nodes of the frontier share, so that they draw the same neighbors and fanouts are expectations. In a graph of several relations, a relation without weights (or times) is drawn from uniformly."""
     time: Literal["all", "until", "before"] = "all"
-    """Edges of all times; at every hop those until the root's time, that included (PyG's temporal sampling); or those before it. A node that is
-    reached from roots of two times is there twice. Of several relations one without times has edges of all times."""
+    """all: edges of all times; until: at every hop, edges no later than the root's time (PyG's temporal sampling); before: edges earlier than that. A
+    node that is reached from roots of two times is in the batch twice. In a graph of several relations, a relation without times gives all its edges."""
     as_of: int | None = None
-    """With time: the time of every root. None: its own, of the node table or of its link."""
+    """With time: the time of every root. None: each root's own time, from the node table or its link."""
     recency_dim: int = 0
-    """With time: so many cosines beside each node's features of how long before its root's time the newest edge was by which the batch reaches it (graphmill.samplers.batches.recency)."""
+    """With time: number of cosines that are appended to each node's features. They encode how long before its root's time the newest edge was by which the batch reaches the node (graphmill.samplers.batches.recency)."""
     recency_unit: Positive = 1.0
-    """Of the times, how much counts as 1 in these cosines: 86400 makes days of seconds. 16 cosines tell apart 1 to some 500 units, 100 about 10^10."""
+    """The time that counts as 1 in these cosines: 86400 turns seconds into days. 16 cosines tell apart 1 to about 500 units, 100 cosines 1 to about 10^10."""
     batch_dependency: int = 1
-    """With scheme labor: so many consecutive steps share their coins, and so most of their nodes (arXiv:2310.12403). A step by itself is drawn as with 1."""
+    """With scheme labor: number of consecutive steps that share their coins, and so most of their nodes (arXiv:2310.12403). Each step alone is distributed as with 1."""
     layer_dependency: bool = False
     """With scheme labor: all hops of a batch share their coins."""
     replace: bool = False
     """Draw each of the `fanout` neighbors independently."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "time", "feature"; of several relations, in those that have it."""
+    """Columns of edges in the batch: "id", "weight", "time", "feature"; in a graph of several relations, of those that store them."""
     features: bool = True
     """Fetch node features."""
-    encodings: tuple[str, ...] = ()
-    """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     relation_fanouts: Mapping[Relation, tuple[int, ...]] = field(default_factory=dict, hash=False)
-    """Of a typed graph, those of some relations in place of `fanouts`, as author--writes--paper=5,0; 0 leaves the relation out of a hop."""
-    root_type: str | None = None
-    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    """In a typed graph, the fanouts of single relations in place of `fanouts`, as author--writes--paper=5,0; 0 leaves the relation out of a hop."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1, batch_dependency=1, recency_dim=0)
@@ -88,18 +116,17 @@ class NeighborOptions:
                 f"as_of: expected time until or before beside it, got all and {self.as_of}; set --sampler.time"
             )
         if self.time != "all" and (self.edges == "induced" or self.scheme == "degree"):
-            what = "edges 'induced'" if self.edges == "induced" else "scheme 'degree'"
+            refused = "edges 'induced'" if self.edges == "induced" else "scheme 'degree'"
             raise ConfigError(
-                f"time: expected sampled edges by another scheme than degree, for {what} would look at edges of all times, got {self.time!r}; set time"
+                f"time: expected sampled edges by another scheme than degree, for {refused} would look at edges of all times, got {self.time!r}; set time"
             )
         if self.scheme != "labor" and (self.batch_dependency > 1 or self.layer_dependency):
             raise ConfigError(
                 f"batch_dependency and layer_dependency: expected them with scheme 'labor' alone, got {self.scheme!r}; set scheme"
             )
-        given = {Relation.of(name): tuple(counts) for name, counts in self.relation_fanouts.items()}
-        of_relations = dict(sorted(given.items()))
-        object.__setattr__(self, "relation_fanouts", of_relations)
-        for name, counts in {"fanouts": self.fanouts, **{str(one): own for one, own in of_relations.items()}}.items():
+        by_relation = sorted((Relation.of(name), tuple(counts)) for name, counts in self.relation_fanouts.items())
+        object.__setattr__(self, "relation_fanouts", dict(by_relation))
+        for name, counts in (("fanouts", self.fanouts), *((str(each), own) for each, own in by_relation)):
             if not counts or any(count < -1 for count in counts):
                 raise ConfigError(f"{name}: expected one count >= 0 (or -1: all) per hop, got {counts}; set fanouts")
             if len(counts) != len(self.fanouts):
@@ -111,18 +138,16 @@ class NeighborOptions:
                     f"replace: expected a scheme other than 'labor' and 'last', and fanouts >= 0, got {self.scheme!r} and {counts}"
                 )
 
-    def __repr__(self) -> str:
-        return _repr_without(self, relation_fanouts={}, root_type=None)
-
     def fanout(self, relation: Relation, hop: int) -> int:
         return self.relation_fanouts.get(relation, self.fanouts)[hop]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TypedNeighborOptions(NeighborOptions):
-    """The same with the default of a typed graph."""
+    """`NeighborOptions` with the default fanouts of a typed graph."""
 
-    GIVEN: ClassVar = (*NeighborOptions.GIVEN, "root_type", "features")
+    GIVEN: ClassVar = (*NeighborOptions.GIVEN, "features")
+    UNSET: ClassVar = {}
     fanouts: tuple[int, ...] = (10, 10)
     """Neighbors per hop, of each relation; -1: all."""
 
@@ -130,40 +155,36 @@ class TypedNeighborOptions(NeighborOptions):
 _MOST_HOPS = (1 << 15) - 1
 
 
-@dataclass(frozen=True)
-class Node2SubgraphOptions:
+# Of the samplers of one subgraph per root.
+_UNSET: dict[str, Any] = {"relations": (), "root_type": None, "features": True}
+
+
+@dataclass(frozen=True, repr=False)
+class Node2SubgraphOptions(RootOptions):
     """How far a search goes, and how roots become batches."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings", "root_type", "features")
+    GIVEN: ClassVar = (*RootOptions.GIVEN, "by_weight", "features")
+    UNSET: ClassVar = _UNSET
+    AFTER: ClassVar = {"fixed": (*_OF_ROOTS, "encodings"), "relations": ("root_type",)}
     max_hops: int = 10
     """Layers around the root; 0: the root alone."""
     max_nodes: int = 100
-    """Nodes of a subgraph at most, of all types, the root among them."""
+    """Largest number of nodes in a subgraph, over all types, with the root."""
     direction: WalkDirection = "both"
-    """Of the search: against edges ("in"), along them ("out"), or either."""
+    """Direction of the search: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
     """Roots per batch, one subgraph each."""
     root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
-    groups, shuffled, so that most of what it needs lies on one host."""
+    """shuffled: a micro-batch has roots from anywhere; groups: each micro-batch of a step has roots from its own share of the graph's locality
+    groups, shuffled, so that most of the rows that it needs lie on one host."""
     fixed: bool = False
     """True: the same subgraphs in every epoch."""
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN
-    """None: all nodes; in a graph without splits all nodes train."""
-    shuffle: bool = True
-    """False: roots in ascending permanent id, and the same subgraphs in every epoch."""
-    encodings: tuple[str, ...] = ()
-    """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """Of a layer that does not fit, a node is taken by the weights of the edges that lead to it; an edge of weight 0 is none, one of a relation without weights has 1."""
+    """If a layer does not fit, its nodes are drawn by the weights of the edges that lead to them. Edges of weight 0 do not count; edges of a relation without weights weigh 1."""
     relations: tuple[str, ...] = ()
-    """Of a typed graph, those to search over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
-    root_type: str | None = None
-    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    """In a typed graph, the relations to search over, as author--writes--paper; none: all. The batch has the edges of all relations."""
     features: bool = True
     """Fetch node features."""
 
@@ -172,20 +193,18 @@ class Node2SubgraphOptions:
         object.__setattr__(self, "relations", _names(self.relations))
         check_options(self, {"max_hops": (0 <= self.max_hops <= _MOST_HOPS, f"0 to {_MOST_HOPS}")})
 
-    def __repr__(self) -> str:
-        return _repr_without(self, relations=(), root_type=None, features=True)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TypedNode2SubgraphOptions(Node2SubgraphOptions):
-    """The same with the default of a typed graph."""
+    """`Node2SubgraphOptions` with the default direction of a typed graph."""
 
+    UNSET: ClassVar = {}
     direction: WalkDirection = "in"
-    """Of the search: against edges ("in"), along them ("out"), or either."""
+    """Direction of the search: against edges ("in"), along them ("out"), or either."""
 
 
 def _names(relations: tuple[str, ...]) -> tuple[str, ...]:
-    """Of distinct relations. Raises ConfigError for what is no relation's name."""
+    """Names of distinct relations. Raises ConfigError for anything that is not the name of a relation."""
     return tuple(dict.fromkeys(str(Relation.of(name)) for name in relations))
 
 
@@ -193,31 +212,28 @@ Cut = Literal["random", "partitions", "within"]
 DEFAULT_CHUNKS = 4
 
 
-@dataclass(frozen=True)
-class RandomPartitionOptions:
+@dataclass(frozen=True, repr=False)
+class RandomPartitionOptions(SamplerOptions):
     """How the graph is cut."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_splits", "shuffle", "encodings", "root_type")
+    GIVEN: ClassVar = (*SamplerOptions.GIVEN, "root_splits")
+    AFTER: ClassVar = {
+        "num_chunks": ("seed", "split_set"),
+        "root_splits": ("shuffle", "encodings"),
+        "corrected": ("root_type",),
+    }
     num_chunks: int | None = None
-    """None: 4 of a random cut, else the graph's partitions. Within these: equally many of each."""
-    seed: int = 0
-    split_set: int = 0
+    """Number of chunks. None: 4 with cut random, else the number of the graph's partitions. With cut within, each partition has equally many."""
     root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)
-    """Nodes with one of these codes are roots. None: all nodes; in a graph without splits all nodes train."""
-    shuffle: bool = True
-    """False: the same cut, or the same groups of partitions, in every epoch."""
-    encodings: tuple[str, ...] = ()
-    """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
+    """Nodes with one of these split codes are roots. None: all nodes. In a graph without splits all nodes train."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     chunks_per_batch: int = 1
-    """At most; dealt evenly where num_chunks is no multiple of it."""
+    """Largest number of chunks in a batch; chunks are dealt evenly if num_chunks is no multiple of it."""
     cut: Cut = "random"
-    """Of all nodes at random; the stored partitions; or of each stored partition at random ("within"): a batch is read from one partition alone."""
+    """random: all nodes are cut at random; partitions: the chunks are the stored partitions; within: each stored partition is cut at random, so a batch is read from one partition."""
     corrected: bool = False
-    """Neighbors in the batch count for those that are not: sums and means over in-edges estimate the whole graph's (uniform vertex sampling, arXiv:2604.02651)."""
-    root_type: str | None = None
-    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    """Neighbors in the batch also count for those that are not in it: sums and means over in-edges estimate the whole graph's (uniform vertex sampling, arXiv:2604.02651)."""
 
     def __post_init__(self) -> None:
         check_fields(self, num_chunks=1)
@@ -229,30 +245,27 @@ class RandomPartitionOptions:
         if not codes or not all(SPLIT_NONE <= code <= SPLIT_TEST for code in codes):
             raise ConfigError(f"root_splits: expected codes of no split, train, valid or test, got {self.root_splits}")
 
-    def __repr__(self) -> str:
-        return _repr_without(self, root_type=None)
-
 
 @dataclass(frozen=True)
 class FullGraphOptions:
-    """All nodes, each with all its in-edges. Several ranks share them: each has a shard, the rows of a range of stored nodes."""
+    """All nodes, each with all its in-edges. Several ranks share the nodes: a rank's shard is a range of stored nodes."""
 
     split_set: int = 0
     root_splits: tuple[int, ...] = (SPLIT_TRAIN,)
-    """Nodes with one of these codes are roots."""
+    """Nodes with one of these split codes are roots."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     num_blocks: int = 1
-    """Shards end where one of so many even blocks of nodes does: sums by blocks are then the same for any number of ranks."""
+    """Number of even blocks of nodes. Shards end at ends of blocks, so sums by blocks are the same for any number of ranks."""
     alone: Literal["batch", "shard"] = "batch"
-    """What a single rank has: a minibatch, nodes ascending in permanent id, or the one shard."""
+    """Form of a single rank's batch: a minibatch, nodes ascending in permanent id, or the one shard."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     root_type: str | None = None
-    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    """Type of the roots in a typed graph. None: the only type that has labels."""
 
     def __repr__(self) -> str:
-        return _repr_without(self, root_type=None)
+        return _repr_of(self, {"root_type": None}, {})
 
 
 def full_evaluation(
@@ -263,10 +276,10 @@ def full_evaluation(
     alone: Literal["batch", "shard"] = "batch",
     edge_columns: tuple[EdgeColumn, ...] = (),
 ) -> dict[str, RandomPartitionOptions | FullGraphOptions]:
-    """Scores all splits on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks.
+    """Options that score all splits on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks.
 
-    The options of all splits are the same: each batch is scored for all of them. With `num_blocks` several ranks share the batch as shards,
-    and `alone` says what a single one has.
+    All splits have the same options: each batch is scored for all of them. With `num_blocks` several ranks share the batch as shards; `alone` is
+    the form of a single rank's batch.
     """
     codes = tuple(SPLITS.values())
     options: RandomPartitionOptions | FullGraphOptions
@@ -284,40 +297,32 @@ def full_evaluation(
     return dict.fromkeys(SPLITS, options)
 
 
-@dataclass(frozen=True)
-class PprOptions:
-    """What a walk is, how exactly to follow it, and how roots become batches."""
+@dataclass(frozen=True, repr=False)
+class PprOptions(RootOptions):
+    """The walk, how exactly it is followed, and how roots become batches."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "by_weight", "encodings", "root_type", "features")
+    GIVEN: ClassVar = (*RootOptions.GIVEN, "by_weight", "features")
+    UNSET: ClassVar = _UNSET
+    AFTER: ClassVar = {"root_order": (*_OF_ROOTS, "encodings"), "relations": ("root_type",)}
     alpha: float = 0.15
-    """Chance that a walk ends at each step."""
+    """Probability that a walk ends at each step."""
     epsilon: float = 0.0001
-    """Residual per degree that is left alone."""
+    """A node with a smaller residual per degree is not pushed."""
     top_k: int = 64
-    """Nodes beside the root, at most, of all types."""
+    """Largest number of nodes in addition to the root, over all types."""
     direction: WalkDirection = "in"
-    """Of a walk's steps: against edges ("in"), along them ("out"), or either."""
+    """Direction of a walk's steps: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
     """Roots per batch, one subgraph each."""
     root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
-    groups, shuffled, so that most of what it needs lies on one host."""
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN
-    """None: all nodes; in a graph without splits all nodes train."""
-    shuffle: bool = True
-    """False: roots in ascending permanent id."""
-    encodings: tuple[str, ...] = ()
-    """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
+    """shuffled: a micro-batch has roots from anywhere; groups: each micro-batch of a step has roots from its own share of the graph's locality
+    groups, shuffled, so that most of the rows that it needs lie on one host."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
+    """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """A walk steps along an edge by its weight, in place of each alike; an edge of a relation without weights has 1."""
+    """A walk steps along edges by their weights instead of uniformly; edges of a relation without weights weigh 1."""
     relations: tuple[str, ...] = ()
-    """Of a typed graph, those to walk over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
-    root_type: str | None = None
-    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    """In a typed graph, the relations to walk over, as author--writes--paper; none: all. The batch has the edges of all relations."""
     features: bool = True
     """Fetch node features."""
 
@@ -330,47 +335,31 @@ class PprOptions:
         }
         check_options(self, rows)
 
-    def __repr__(self) -> str:
-        return _repr_without(self, relations=(), root_type=None, features=True)
-
 
 TypedOptions = TypedNeighborOptions | TypedNode2SubgraphOptions
 SubgraphOptions = Node2SubgraphOptions | PprOptions  # one per root
 
 
-@dataclass(frozen=True)
-class SaintOptions:
-    """Walks of a batch, and how well their frequencies are known."""
+@dataclass(frozen=True, repr=False)
+class SaintOptions(RootOptions):
+    """The walks of a batch, and how exactly their frequencies are estimated. Walks start at roots, and the loss is over roots."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings", "root_type")
+    AFTER: ClassVar = {"batches_per_epoch": (*_OF_ROOTS, "encodings"), "edge_columns": ("root_type",)}
     num_walks: int = 2000
     """Roots drawn per batch."""
     walk_length: int = 2
     """Steps of a walk."""
     num_presamples: int = 200
-    """Batches drawn before training, by which a node's probability is estimated (T in the paper)."""
+    """Batches drawn before training to estimate a node's probability (T in the paper)."""
     direction: WalkDirection = "both"
-    """Of a step: against edges ("in"), along them ("out"), or either."""
+    """Direction of a step: against edges ("in"), along them ("out"), or either."""
     batches_per_epoch: int | None = None
-    """Over all ranks; None: as many as draw each root once on average."""
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN
-    """Walks start at these nodes, and the loss is over these. None: all nodes; in a graph without splits all nodes train."""
-    shuffle: bool = True
-    """False: the same batches in every epoch."""
-    encodings: tuple[str, ...] = ()
-    """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
+    """Batches of an epoch over all ranks. None: as many as draw each root once on average."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
-    root_type: str | None = None
-    """Of a typed graph, the roots' type; none: the only type that has labels."""
+    """Columns of edges in the batch: "id", "weight", "time", "feature"."""
 
     def __post_init__(self) -> None:
         check_fields(self, num_walks=1, walk_length=0, num_presamples=1, batches_per_epoch=1)
-
-    def __repr__(self) -> str:
-        return _repr_without(self, root_type=None)
 
 
 TrainNegatives = Literal["uniform", "degree", "in_batch", "fixed"]
@@ -378,23 +367,23 @@ TrainNegatives = Literal["uniform", "degree", "in_batch", "fixed"]
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """How links become batches, and what they are told from."""
+    """How links become batches, and how their negatives are drawn."""
 
     around: Any
-    """Options of the sampler that makes a batch around the links' ends."""
+    """Options of the sampler that draws a batch around the links' ends."""
     splits: tuple[int, ...] = (SPLIT_TRAIN,)
-    """Their links, by code."""
+    """Codes of the splits whose links are dealt."""
     batch_size: int | None = 1024
-    """Links of a batch; None: all in one batch, and every node is a root."""
+    """Links per batch. None: all links in one batch, and every node is a root."""
     negatives: TrainNegatives | Literal["all"] = "uniform"
-    """fixed: those that are stored, all of them where `shuffle` is False; all: a link's destination is ranked among all nodes but those that its
-    source is known to be joined with."""
+    """fixed: stored negatives, all of them if `shuffle` is False; all: a link's destination is ranked among all nodes except the known neighbors of
+    its source."""
     num_negatives: int = 1
-    """Drawn for each link."""
+    """Negatives drawn for each link."""
     exclude_own: bool = True
     """Leave the batch's own links, and their reverses, out of its edges."""
     relation: str | None = None
-    """Of a typed graph: the relation whose links these are; None: the one of which links are held out."""
+    """In a typed graph, the relation of the links. None: the relation whose links are held out."""
     seed: int = 0
     shuffle: bool = True
     """False: links in ascending order, and the same negatives in every epoch."""
@@ -412,11 +401,11 @@ class TopLinkOptions:
     around: Any
     """Options of the sampler that makes a batch of all nodes."""
     top_k: int = 10
-    """Of each node; those that it has an edge to, and itself, are left out."""
+    """Destinations per node; the node itself and the nodes that it has an edge to are left out."""
     relation: int | None = None
-    """Of a knowledge graph: the number of the links' relation."""
+    """In a knowledge graph, the number of the links' relation."""
     links_of: str | None = None
-    """Of a typed graph, as `LinkOptions.relation`."""
+    """In a typed graph, as `LinkOptions.relation`."""
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=1)
@@ -424,21 +413,21 @@ class TopLinkOptions:
 
 @dataclass(frozen=True)
 class GraphBatchOptions:
-    """Budgets of one batch; 0: no such bound. At least one must be set."""
+    """Budgets of one batch; 0: no such bound. At least one budget must be set."""
 
     GIVEN: ClassVar = ("seed", "shuffle")
     max_graphs: int = 0
-    """Graphs of one batch."""
+    """Graphs in a batch."""
     max_nodes: int = 0
-    """Nodes of all graphs."""
+    """Nodes of a batch's graphs."""
     max_edges: int = 0
-    """Edges of all graphs."""
+    """Edges of a batch's graphs."""
     max_node_pairs: int = 0
-    """Nodes² of all graphs: what dense attention costs."""
+    """Sum of nodes² over a batch's graphs: the cost of dense attention."""
     bucket_ratio: float = 1.2
-    """Largest over smallest graph that may meet in a batch; inf: any."""
+    """Largest ratio of the sizes of two graphs in a batch; inf: any."""
     oversize: Literal["error", "alone"] = "error"
-    """A graph beyond a budget: "error", or "alone" for a batch of its own."""
+    """A graph that exceeds a budget: "error", or "alone" for a batch with this graph only."""
     seed: int = 0
     shuffle: bool = True
     """False: the same batches in every epoch, small graphs first."""
@@ -452,26 +441,26 @@ class GraphBatchOptions:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How far and how wide the loader works ahead."""
+    """How far and with how many threads the loader works ahead."""
 
     threads: int = 1
-    """Threads that draw batches, beside the one that trains."""
+    """Threads that draw batches, in addition to the thread that trains."""
     prefetch: int = 2
     """Batches finished or under way beyond the one in use; at least one per thread."""
     max_bytes: int = 1 << 30
-    """The same in bytes, unfinished ones as large as the largest so far; one batch is always allowed."""
+    """Bytes of these batches; an unfinished batch counts as the largest so far, and one batch is always allowed."""
     cache_bytes: int = 0
-    """Of rows of other machines' partitions, kept while a batch that is drawn ahead needs them; 0: every batch fetches all of its own."""
+    """Bytes of rows of other machines' partitions that are kept until the last batch drawn ahead that needs them; 0: every batch fetches all its rows."""
     plan_bytes: int = 1 << 30
-    """With cache_bytes: of batches drawn ahead, before their rows are there. As far as that reaches, it is known which row is needed next."""
+    """With cache_bytes: bytes of batches drawn ahead, without their rows. These batches tell which row is needed next."""
     shared_bytes: int = 0
-    """With cache_bytes, and several workers on a host: of rows of other machines that these need most, in memory that they share, for as long as they live."""
+    """With cache_bytes and several workers on a host: bytes of the other machines' rows that these workers need most, in memory that they share for as long as they live."""
     kept_bytes: int = 1 << 28
-    """Of a worker's evaluation batches, which are the same every time: up to this they stay in its memory (its GPU's) from the first one on."""
+    """Bytes of evaluation batches, the same in every evaluation, that stay in a worker's memory (on a GPU, the GPU's) from the first batch on."""
     timeout_s: Positive = 300.0
-    """Longest wait for one batch."""
+    """Longest wait for one batch, in seconds."""
     close_timeout_s: Positive = 30.0
-    """Longest wait for threads at work when the loader is closed."""
+    """Longest wait for working threads when the loader is closed, in seconds."""
 
     def __post_init__(self) -> None:
         check_fields(
