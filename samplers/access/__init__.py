@@ -1,1 +1,1 @@
-"""Who owns a partition and how it is asked: router, owners, pools of arrays, traffic. Imports: samplers.kernels, .vocabulary."""
+"""Access to partitions: router, owners, pools of arrays, traffic. Imports: samplers.kernels, .vocabulary."""

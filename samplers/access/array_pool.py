@@ -1,7 +1,7 @@
-"""Large arrays whose memory is reused once they are released.
+"""Large arrays whose memory is reused after their release.
 
-A fresh array of hundreds of megabytes costs a page fault per 4 KiB, about as long as the gather that fills it. A block comes back only when
-the last view of it (numpy's or torch's) is gone.
+A fresh array of hundreds of megabytes costs a page fault per 4 KiB, about as much time as the gather that fills it. A block comes back only when
+its last view (numpy's or torch's) is gone.
 """
 
 import queue
@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-_LEAST_BYTES = 1 << 20  # below this the allocator itself uses memory again, see `keep_freed_memory`
+_LEAST_BYTES = 1 << 20  # below this the allocator itself reuses memory, see `keep_freed_memory`
 _KEPT_BY_GLIBC = (1 << 25) - (1 << 13)  # just below 32 MiB, the largest block that moves its thresholds
 _STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches of about the same size share blocks
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Has this process's allocator keep up to 64 MiB of freed memory, per arena, for arrays to come. Once per process; without glibc in vain.
+    """Makes glibc's allocator keep up to 64 MiB of freed memory per arena for later arrays; without glibc it does nothing.
 
-    Else a batch of tens of megabytes in smaller arrays may go back to the system whenever it is dropped, and the next one costs a page fault per
-    4 KiB. glibc raises its thresholds to the size of a mapped block that is freed, and twice that, up to 32 and 64 MiB, unless the user has set them
-    (mallopt(3), M_MMAP_THRESHOLD). The block is never touched.
+    Otherwise a batch of tens of megabytes in small arrays may return to the system whenever it is dropped, and the next batch costs a page fault per
+    4 KiB. When a mapped block is freed, glibc raises its thresholds to the block's size and twice that, up to 32 and 64 MiB, unless the user has set
+    them (mallopt(3), M_MMAP_THRESHOLD). The block is never touched.
     """
     np.empty(_KEPT_BY_GLIBC, np.uint8)
 
@@ -39,15 +39,14 @@ class ArrayPool:
         self._max_idle_bytes = max_idle_bytes
         self._idle: list[np.ndarray] = []  # the longest idle first
         self._lock = threading.Lock()
-        # The garbage collector may return a block at any point, even inside `empty`. SimpleQueue.put is safe there; waiting for a lock
-        # is not.
+        # The garbage collector may return a block at any point, even inside `empty`: SimpleQueue.put is safe there, a lock is not.
         self._returned: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
 
     def __reduce__(self) -> tuple[type["ArrayPool"], tuple[int]]:
         return ArrayPool, (self._max_idle_bytes,)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array of any content that shares memory with no other living one."""
+        """An uninitialised array that shares memory with no other living array."""
         dtype = np.dtype(dtype)
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if num_bytes < _LEAST_BYTES:
@@ -64,7 +63,7 @@ class ArrayPool:
 
     def _give_back(self, block: np.ndarray) -> None:
         self._returned.put(block)
-        # The thread that holds the lock will collect soon; waiting for it here could be a deadlock with ourselves.
+        # A thread that holds the lock will collect soon. Waiting for it here could deadlock: it may be this thread.
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
@@ -74,13 +73,13 @@ class ArrayPool:
     def _take(self, num_bytes: int) -> np.ndarray:
         with self._lock:
             self._collect()
-            for index in range(len(self._idle) - 1, -1, -1):  # the latest is the likeliest to be in a cache
+            for index in range(len(self._idle) - 1, -1, -1):  # the latest block is most likely in a cache
                 if self._idle[index].nbytes == num_bytes:
                     return self._idle.pop(index)
         return np.empty(num_bytes, np.uint8)
 
     def _collect(self) -> None:
-        """Adds returned blocks to the idle ones, and frees the longest idle if there are too many."""
+        """Adds returned blocks to the idle blocks and frees the longest idle beyond the budget."""
         while True:
             try:
                 self._idle.append(self._returned.get_nowait())
@@ -92,7 +91,7 @@ class ArrayPool:
 
 
 class _Lease:
-    """The base object of an array of the pool; returns the block when the last view is gone."""
+    """The base object of an array of the pool; returns the block when its last view is gone."""
 
     def __init__(self, block: np.ndarray, give_back: Callable[[np.ndarray], None]) -> None:
         self._block, self._give_back = block, give_back

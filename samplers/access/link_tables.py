@@ -1,9 +1,9 @@
-"""What batches of links are drawn from: every node in ascending permanent id, the links of each split, and the edges as links to train on.
+"""Tables for batches of links: all nodes in ascending permanent id, the links of each split, and the edges as links to train on.
 
-A node's number is its place in ascending permanent id, within its type, so that nothing here depends on partitions. A process reads each table once, when
-it is first asked for: 20 bytes a node, 16 bytes an edge, and as many again of each direction for what is known.
+A node's number is its rank by permanent id within its type, so nothing here depends on partitions. A process reads each table at its first use:
+20 bytes per node, 16 bytes per edge, and as much again per direction for the known links.
 
-Links are those of a plain graph, or of one relation of a typed graph, which may begin at nodes of another type than they end at.
+The links are links of a plain graph, or of one relation of a typed graph, which may join two types.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.manifest import EDGE, Manifest
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, Relation
 
-_NODES = 1 << 18  # of a request: bounds what is under way
+_NODES = 1 << 18  # per request: bounds the memory of replies
 
 
 class Lists(Protocol):
-    """What is asked of a router."""
+    """The part of a router that is used here."""
 
     manifest: Manifest
 
@@ -50,17 +50,16 @@ class LinkTable:
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
-    num_links: int  # the pairs after them are no links
-    # Of links with lists of their own: link i has the negatives negative[negative_ptr[i]:negative_ptr[i + 1]], ends in place of its destination.
-    negative_ptr: np.ndarray  # int64 [m + 1]
-    negative: np.ndarray  # int64
-    time: np.ndarray | None = None  # int64 [m], where links are told apart by it
+    num_links: int  # the pairs after these are not links
+    negative_ptr: np.ndarray  # int64 [m + 1]: link i has the negatives negative[negative_ptr[i]:negative_ptr[i + 1]]
+    negative: np.ndarray  # int64, ends that replace the destination
+    time: np.ndarray | None = None  # int64 [m], if links at several times are distinct
     relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Where known links end: of each source, in a knowledge graph of each (source, relation)."""
+    """The ends of known links by source, in a knowledge graph by (source, relation)."""
 
     key: np.ndarray  # int64 [m], ascending: source · relations + relation
     node: np.ndarray  # int64 [m], ascending for each key
@@ -77,7 +76,7 @@ class Ends:
         return cls(key[is_new], node[is_new], count)
 
     def after(self, source: np.ndarray, relation: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """(places among these links, ascending; the nodes where known links of the same source and relation end)."""
+        """(place, node): known links from source[place], of relation[place], end in `node`; places ascend."""
         key = source * self.num_relations + (0 if relation is None else relation)
         first, last = (np.searchsorted(self.key, key, side=side) for side in ("left", "right"))
         counts = last - first
@@ -86,20 +85,20 @@ class Ends:
 
 
 class LinkTables:
-    """One graph's, or one relation's, through its router."""
+    """The tables of one graph or relation, read through its router."""
 
     def __init__(self, router: Lists, sources: Lists | None = None, relation: Relation = EDGE) -> None:
-        """`router`: of a plain graph, or of the relation; `sources`: of the type that its links begin at, where that is another."""
+        """`router`: of the plain graph or the relation; `sources`: router of the source type, if it is not the target type."""
         self._router, self._sources, self.relation = router, sources, relation
         self.is_one_type, self.num_sources = sources is None, router.manifest.num_sources
-        self.num_nodes = router.manifest.num_nodes  # where links may end
+        self.num_nodes = router.manifest.num_nodes  # of the type where links end
         self.symmetric = router.manifest.symmetric
-        self.num_relations = len(router.manifest.relations)  # 0: links have none
+        self.num_relations = len(router.manifest.relations)  # 0: not a knowledge graph
         self._of_split: dict[tuple[int, bool], LinkTable] = {}
 
     @property
     def digest(self) -> str:
-        """Of what is held out; empty without."""
+        """Digest of the held-out links; empty without them."""
         links = self._router.manifest.links
         return "" if links is None else links.digest
 
@@ -111,12 +110,12 @@ class LinkTables:
 
     @cached_property
     def nodes(self) -> NodeList:
-        """Where links may end: node number i is entry i."""
+        """The nodes where links may end; entry i is node number i."""
         return self._router.list_chunk(key=0, chunk=0, num_chunks=1)
 
     @cached_property
     def sources(self) -> NodeList:
-        """Where they may begin."""
+        """The nodes where links may begin."""
         return self.nodes if self._sources is None else self._sources.list_chunk(key=0, chunk=0, num_chunks=1)
 
     @cached_property
@@ -129,7 +128,7 @@ class LinkTables:
         return self._number if self.is_one_type else _numbers(self.sources)
 
     def _is_link(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
-        """bool: not a loop, nor of a symmetric graph's two directions the other."""
+        """bool: edges that count as links: no loops, and in a symmetric graph only the edge from the lower node."""
         if not self.is_one_type:
             return np.ones(len(source), bool)
         return source < destination if self.symmetric else source != destination
@@ -137,8 +136,7 @@ class LinkTables:
     @cached_property
     @stage("plan")
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """The graph's edges as links (source, destination), each once, ascending, without loops; of a symmetric graph's two directions the one
-        from the lower node."""
+        """The graph's edges as distinct links (source, destination), ascending; see `_is_link`."""
         keys = []
         for start in range(0, self.num_nodes, _NODES):
             node = np.arange(start, min(start + _NODES, self.num_nodes))
@@ -153,13 +151,13 @@ class LinkTables:
     @cached_property
     @stage("plan")
     def timed_edges(self) -> np.ndarray:
-        """int64 [3, m]: (source, destination, time) of the edges as links, as `edges`, but of edges at several times each."""
+        """int64 [3, m]: the edges as distinct links (source, destination, time), ascending."""
         return self._edges_with("time")
 
     @cached_property
     @stage("plan")
     def triples(self) -> np.ndarray:
-        """int64 [3, m]: (source, destination, relation) of a knowledge graph's edges, loops too, each once, ascending."""
+        """int64 [3, m]: a knowledge graph's edges as distinct triples (source, destination, relation), ascending, with loops."""
         return self._edges_with("feature", loops=True)
 
     def _edges_with(self, column: Literal["time", "feature"], *, loops: bool = False) -> np.ndarray:
@@ -181,12 +179,12 @@ class LinkTables:
 
     @cached_property
     def ends(self) -> Ends:
-        """Where the edges of each node end; a symmetric graph's both ways."""
+        """The ends of the edges, in a symmetric graph in both directions."""
         return self._ends([])
 
     @cached_property
     def known(self) -> Ends:
-        """The same of the edges and of all links that are held out."""
+        """The ends of the edges and of all held-out links."""
         return self._ends([self._stored(code) for code in (SPLIT_VALID, SPLIT_TEST)])
 
     def _ends(self, held_out: list[LinkTable]) -> Ends:
@@ -203,8 +201,7 @@ class LinkTables:
 
     @cached_property
     def weight_ends(self) -> np.ndarray:
-        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2), in whole 1024ths; the degree counts edges at either end that is of
-        these nodes' type."""
+        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2) in whole 1024ths. Between two types only in-edges count."""
         source, destination = self.edges
         degree = np.bincount(destination, minlength=self.num_nodes)
         if self.is_one_type:
@@ -213,7 +210,7 @@ class LinkTables:
         return np.cumsum(np.rint(1024 * root * np.sqrt(root)).astype(np.int64))
 
     def links(self, split: int, *, timed: bool = False) -> LinkTable:
-        """Of a split, as stored; of the training split, where none are stored, the graph's edges. `timed`: with the time of each."""
+        """The stored links of a split; for a training split without stored links, the graph's edges. `timed`: with times."""
         if (split, timed) not in self._of_split:
             stored = self._stored(split)
             if split == SPLIT_TRAIN and not stored.num_links:

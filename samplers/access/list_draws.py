@@ -1,7 +1,8 @@
 """Answers `SampleNeighbors` from one partition: bounds of the lists, a draw of their entries, and the columns of each entry.
 
-Where edges have times, lists ascend in them: a list up to a time is shorter, and all else is as it is for whole lists. A node's list holds its in-edges, its out-edges, or first these and then those; of a symmetric graph, whose in-edges and out-edges are
-one, "both" means the list once. Entry j of a list is the same edge however the graph is partitioned, and so is every draw.
+A node's list has its in-edges, its out-edges, or its in-edges and then its out-edges. In a symmetric graph, whose in-edges and out-edges are the same,
+"both" gives the list once. If edges have times, lists ascend in time, and a list up to a time is its first entries. Entry j of a list is the same edge
+for every partitioning, and so is every draw.
 """
 
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ from graphmill.storage.partition import Partition, are_below
 
 @dataclass(frozen=True)
 class EdgeLists:
-    """One direction of a partition's edges, with the columns that lie beside them."""
+    """One direction of a partition's edges, with their columns."""
 
     indptr: np.ndarray
     indices: np.ndarray
-    num_sources: int  # which all `indices` are below
+    num_sources: int  # upper bound of `indices`, exclusive
     edge_id: np.ndarray | None
     weight: np.ndarray | None
     time: np.ndarray | None
@@ -46,9 +47,9 @@ class EdgeLists:
 
 
 def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeLists, EdgeLists | None]:
-    """(lists, lists that follow them, if any). Raises ConfigError where out-edges are asked for and not stored.
+    """(lists, lists that follow them or None). Raises ConfigError if out-edges are requested and not stored.
 
-    A symmetric graph stores no out-edges: they are its in-edges, and columns are those of the reverse edge.
+    A symmetric graph stores no out-edges: its in-edges serve as out-edges, with the columns of the reverse edge.
     """
     in_columns = (partition.edge_id, partition.edge_weight, partition.edge_time, partition.edge_feature)
     inward = EdgeLists(partition.indptr, partition.indices, partition.num_sources, *in_columns)
@@ -62,13 +63,13 @@ def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeList
 
 
 def _take(lists: EdgeLists, more: EdgeLists | None, name: str, place: np.ndarray) -> np.ndarray:
-    """A column's values at the places of some entries."""
+    """Values of a column at the places of entries."""
     values = getattr(lists, name)
     return entries(values, place) if more is None else joined_entries(values, getattr(more, name), place)
 
 
 class _Lists:
-    """The lists of some nodes, in one or two pieces each; with `until`, of each list what is no later."""
+    """The lists of some nodes, each in one or two pieces; with `until`, each list up to its time."""
 
     def __init__(
         self, lists: EdgeLists, more: EdgeLists | None, row: np.ndarray, until: np.ndarray | None = None
@@ -96,7 +97,7 @@ class _Lists:
         return _take(self._lists, self._more, name, place)
 
     def sources(self, place: np.ndarray) -> np.ndarray:
-        """Ids of neighbors. Raises DamagedLists for one that no node has."""
+        """Ids of neighbors. Raises DamagedLists for an id that no node has."""
         return checked(self.take("indices", place), self._lists.num_sources)
 
     def everything(self) -> np.ndarray:
@@ -106,14 +107,14 @@ class _Lists:
 
 
 def checked(ids: np.ndarray, num_sources: int) -> np.ndarray:
-    """The same ids, in [0, num_sources). Raises DamagedLists."""
+    """The same ids. Raises DamagedLists if one is not in [0, num_sources)."""
     if not are_below(ids, num_sources):
         raise DamagedLists
     return ids
 
 
 def _bounds(lists: EdgeLists, row: np.ndarray, until: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """(start, degree) of the rows' lists. Raises ConfigError where there is a time and edges have none."""
+    """(start, degree) of the rows' lists. Raises ConfigError if `until` is given and edges have no times."""
     start, degree = list_bounds(lists.indptr, row, len(lists.indices))
     if until is None:
         return start, degree
@@ -125,15 +126,15 @@ def _bounds(lists: EdgeLists, row: np.ndarray, until: np.ndarray | None) -> tupl
 def sample_lists(
     partition: Partition, num_nodes: int, row: np.ndarray, request: SampleNeighbors, tables: NodeTables | None
 ) -> NeighborLists:
-    """The reply to a request about the partition's rows `row`; `num_nodes` are the graph's."""
+    """The reply to a request about the partition's rows `row`; `num_nodes` is the graph's number of nodes."""
     lists, more = edge_lists(partition, request.direction)
-    some = _Lists(lists, more, row, request.until)
-    count, position = _draw(partition, row, some, request, tables)
-    place = some.place(count, position)
+    row_lists = _Lists(lists, more, row, request.until)
+    count, position = _draw(partition, row, row_lists, request, tables)
+    place = row_lists.place(count, position)
     whole = partition.num_nodes == num_nodes
     return NeighborLists(
         count=count,
-        neighbor=some.sources(place),
+        neighbor=row_lists.sources(place),
         **edge_columns(lists, more, place, request.columns, has_ranks=whole and lists.indptr is partition.indptr),
     )
 
@@ -156,7 +157,7 @@ def _draw(
         return draws.draw_last(first, degree, fanout)
     first_id = partition.first_id
     keys = hash_ids(key, entries(partition.original_id, row) if first_id is None else row + first_id)
-    if request.until is not None:  # a node's draws at two times have nothing to do with each other
+    if request.until is not None:  # a node's draws at two times are independent
         keys = hash_again(keys, request.until)
     if request.scheme == "uniform":
         if request.replace:
@@ -176,7 +177,7 @@ def _permanent_id(partition: Partition, tables: NodeTables | None) -> np.ndarray
 def _weights(
     partition: Partition, row: np.ndarray, lists: _Lists, request: SampleNeighbors, tables: NodeTables | None
 ) -> np.ndarray:
-    """What all entries of the lists are drawn by, one list after the other. Raises DataError for a weight that is negative or not finite."""
+    """Weights of all entries, list after list. Raises DataError for a weight that is negative or not finite."""
     place = lists.everything()
     if request.scheme == "degree":
         in_degree = np.diff(partition.indptr) if tables is None else tables.in_degree
@@ -189,7 +190,7 @@ def _weights(
 
 
 def check_weights(weight: np.ndarray, count: np.ndarray, permanent_id: np.ndarray, row: np.ndarray) -> None:
-    """Raises DataError for one of row i's `count[i]` weights that is negative or not finite."""
+    """Raises DataError if one of row i's `count[i]` weights is negative or not finite."""
     bad = np.flatnonzero(~((weight >= 0) & (weight < np.inf)))
     if len(bad):
         owner = np.searchsorted(np.cumsum(count), bad[0], side="right")
@@ -202,10 +203,10 @@ def check_weights(weight: np.ndarray, count: np.ndarray, permanent_id: np.ndarra
 def edge_columns(
     lists: EdgeLists, more: EdgeLists | None, place: np.ndarray, columns: tuple[EdgeColumn, ...], *, has_ranks: bool
 ) -> dict[str, np.ndarray]:
-    """What `columns` ask for of the entries at `place`, by its name in `NeighborLists`.
+    """The requested columns of the entries at `place`, by their names in `NeighborLists`.
 
-    An edge's id is its row in the source, where the graph keeps that. Without it, in-edges of a graph in one partition
-    (`has_ranks`) have their rank by permanent ids of destination and source (by destination, time and source where there are times). Raises ConfigError where a column is not stored.
+    An edge's id is its row in the source, if the graph keeps it. Otherwise, in a graph in one partition (`has_ranks`), an in-edge's id is its rank by
+    permanent ids of destination and source (by destination, time and source if edges have times). Raises ConfigError if a column is not stored.
     """
     taken = {}
     if "id" in columns:

@@ -1,4 +1,4 @@
-"""Neighbor lists of one batch, each fetched once: the nodes of many subgraphs share them."""
+"""Neighbor lists of one batch, each fetched once for all subgraphs that use it."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
 
 
 class SizeOfGraph(Protocol):
-    """What a search knows of the graph beforehand."""
+    """What a search knows about a graph in advance."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -19,7 +19,7 @@ class SizeOfGraph(Protocol):
 
 
 class ListsNeighbors(Protocol):
-    """Where a search finds neighbors: a plain graph's router, or several relations of a typed graph over one space of ids."""
+    """The source of neighbors for a search: a plain graph's router, or several relations of a typed graph over one space of ids."""
 
     @property
     def manifest(self) -> SizeOfGraph: ...
@@ -30,7 +30,7 @@ class ListsNeighbors(Protocol):
 
 
 class _Growing:
-    """A one-dimensional array that grows at its end in amortised constant time."""
+    """A one-dimensional array with appends in amortised constant time."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self._array, self._length = np.empty(1024, dtype), 0
@@ -50,10 +50,9 @@ class _Growing:
 
 
 class ListPool:
-    """Nodes by number in order of first appearance, their degrees, and their lists as far as they were fetched.
+    """Nodes numbered in order of first appearance, their degrees, and their lists once fetched.
 
-    Node i's list is neighbor[start[i] : start[i] + degree[i]], in ascending permanent id (out-edges after in-edges where the
-    direction is both); start[i] is -1 until it is fetched.
+    Node i's list is neighbor[start[i] : start[i] + degree[i]], in ascending permanent id (for direction "both", out-edges after in-edges).
     """
 
     def __init__(self, router: ListsNeighbors, direction: WalkDirection, by_weight: bool = False) -> None:
@@ -84,11 +83,11 @@ class ListPool:
 
     @property
     def weight(self) -> np.ndarray:
-        """float32, beside `neighbor`; empty where nobody asks for weights."""
+        """float32: weights of the entries of `neighbor`; empty unless the search is by weight."""
         return self._weight.array
 
     def number(self, node: np.ndarray) -> np.ndarray:
-        """int32 [len(node)]: numbers of nodes; new ones have no list and no degree yet."""
+        """int32 [len(node)]: numbers of nodes; new nodes have no list and no degree yet."""
         number = self._relabeler.add(node)
         unseen = np.full(self._relabeler.num_nodes - len(self.start), -1, np.int64)
         self._start.extend(unseen)
@@ -96,7 +95,7 @@ class ListPool:
         return number
 
     def fetch(self, number: np.ndarray, max_degree: np.ndarray | None = None) -> None:
-        """Asks for the lists of these distinct numbers, or of those only whose degree is at most their `max_degree`."""
+        """Fetches the lists of these distinct numbers; lists longer than their `max_degree` are left out."""
         lists = self._router.list_neighbors(self.node[number], self._direction, max_degree, self._by_weight)
         end = len(self.neighbor) + np.cumsum(lists.count)
         self.degree[number] = lists.degree

@@ -1,4 +1,4 @@
-"""In which type integers travel between processes: the narrowest one that holds them all. They arrive in their own."""
+"""The type in which integers travel between processes: the narrowest that holds them all. They arrive in their own type."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ _TYPES = [(np.dtype(name), np.iinfo(name).min, np.iinfo(name).max) for name in (
 
 
 def narrow_dtype(array: np.ndarray) -> np.dtype:
-    """The type in which this array travels; its own for numbers that are no integers."""
+    """The type in which this array travels: its own type unless it holds integers."""
     if array.dtype.kind not in "iu" or array.itemsize == 1 or not array.size:
         return array.dtype
     return _narrowest(array.dtype, int(array.min()), int(array.max()))

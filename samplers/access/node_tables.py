@@ -1,7 +1,7 @@
-"""Columns of all nodes that an owner needs for some draws among its neighbors: permanent ids (LABOR) and in-degrees (draws by degree).
+"""Columns of all nodes that an owner needs for some draws among neighbors: permanent ids (LABOR) and in-degrees (draws by degree).
 
-The neighbors of a typed graph's relation are nodes of its source type; their in-degrees are those of all relations. Read once from the graph's files, only where a request needs it: 8 and 4 bytes per node of the graph, and of remote files only
-nodes.arrow, or topology.arrow, of every partition.
+The neighbors in a relation are nodes of its source type; their in-degrees count the edges of all relations. Each column is read once, when a request
+first needs it: 8 and 4 bytes per node, from nodes.arrow and topology.arrow of every partition.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,16 +32,15 @@ class TypedTables(Protocol):
 
 
 class NodeTables:
-    """Columns over all nodes of a stored graph, or of a type, by node id. Safe to share between threads: at worst a column is read twice.
+    """Columns over all nodes of a stored graph, or of one type, by node id. Threads may share them: at worst a column is read twice.
 
-    `relations`: of a type, those that end in its nodes.
+    `relations`: if the graph is a type, the relations that end in it.
     """
 
     def __init__(self, graph: StoredGraph, relations: Sequence[StoredGraph] | None = None) -> None:
         self._graph, self._relations = graph, [graph] if relations is None else relations
-        self.are_of_one_relation = (
-            relations is None
-        )  # of a partition that is the whole graph its own columns say the same
+        # Then a partition that is the whole graph has the same columns itself.
+        self.are_of_one_relation = relations is None
 
     @cached_property
     def permanent_id(self) -> np.ndarray:
@@ -65,7 +64,7 @@ class NodeTables:
 
 
 def tables_of_relations(graph: TypedTables) -> dict[Relation, NodeTables]:
-    """Those of each relation's neighbors; relations from one type share them."""
+    """For each relation the tables of its neighbors; relations with the same source type share them."""
     tables = {
         name: NodeTables(graph.nodes(name), [graph.relation(each) for each in graph.relations if each.target == name])
         for name in graph.node_types

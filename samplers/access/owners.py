@@ -1,6 +1,6 @@
-"""Who answers for a partition: an owner in this process, a server elsewhere, or, of a typed graph, a part of what one owner elsewhere has.
+"""Owners of partitions: in this process, as a server elsewhere, or as one part (type or relation) of a typed graph's owner elsewhere.
 
-Several requests may be sent together (`submit_together`): those to parts of one owner travel as one message.
+`submit_together` sends several requests at once; requests to parts of one owner travel as one message.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, 
 
 
 class Pending(Protocol):
-    """An answer under way."""
+    """A reply under way."""
 
     def result(self) -> Reply:
         """Waits for the reply, up to the owner's deadline. Raises what the owner raised, or DeadlineError."""
@@ -40,17 +40,17 @@ class Pending(Protocol):
 
 
 class Owner(Protocol):
-    """Whoever answers for one partition: in this process, or a server elsewhere."""
+    """Answers requests about one partition, in this process or as a server elsewhere."""
 
     def submit(self, request: Request) -> Pending: ...
 
 
 @runtime_checkable
 class PlacesRows(Protocol):
-    """An owner that reads its partition in this process, and can write rows where they belong at once."""
+    """An owner that reads its partition in this process and writes rows directly to their places."""
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the rows asked for to `position` (a slice: to all, in order) of the columns that `into` has."""
+        """Writes the requested rows to `position` (a slice: to all, in order) of the columns that `into` has."""
         ...
 
 
@@ -72,7 +72,7 @@ class PendingRows:
         self._pending, self._partition, self._num_rows = pending, partition, num_rows
 
     def result(self) -> NodeRows:
-        """As many as were asked for, in every column. Raises StageError for another number, and what the owner raised."""
+        """The requested rows. Raises StageError if a column has another number of rows, and what the owner raised."""
         rows = expect(self._pending.result(), NodeRows)
         for name, column in vars(rows).items():
             if column is not None and len(column) != self._num_rows:
@@ -84,7 +84,7 @@ class PendingRows:
 
 
 class LocalOwner:
-    """Answers in this process, at once."""
+    """Answers immediately, in this process."""
 
     def __init__(self, owner: PartitionOwner) -> None:
         self._owner = owner
@@ -97,12 +97,12 @@ class LocalOwner:
 
     @property
     def feature_bytes(self) -> int:
-        """Of a stored row of features."""
+        """Bytes of a stored row of features."""
         return self._owner.feature_bytes
 
 
 class StoreOwner:
-    """Answers in this process, where features stay on a store: requests for rows are under way meanwhile, as those to other processes."""
+    """Answers in this process with features that stay on a store: rows are fetched in the background, as from other processes."""
 
     def __init__(self, owner: PartitionOwner) -> None:
         self._owner = owner
@@ -114,7 +114,7 @@ class StoreOwner:
 
 
 class PartOfOwner:
-    """A part of a typed graph, as an owner of its own, of a partition that one owner elsewhere has with all parts."""
+    """One part (a type or a relation) of a partition of a typed graph whose parts all belong to `whole`, an owner elsewhere."""
 
     def __init__(self, whole: Owner, part: str) -> None:
         self.whole, self.part = whole, part
@@ -125,7 +125,7 @@ class PartOfOwner:
 
 
 def submit_together(requests: Sequence[tuple[Owner, PartRequest]]) -> list[Pending]:
-    """Sends all requests: those to parts that one owner has as one message. Owners elsewhere are asked first, and answer meanwhile."""
+    """Sends all requests; requests to parts of one owner are one message. Owners elsewhere are asked first and answer in the meantime."""
     if not any(isinstance(owner, PartOfOwner) for owner, _ in requests):
         return [owner.submit(request) for owner, request in requests]
     pending: dict[int, Pending] = {}
@@ -168,6 +168,6 @@ class _PartReply:
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
-    """The reply, which is of this kind."""
+    """The reply, asserted to be of this kind."""
     assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
     return reply

@@ -1,6 +1,6 @@
 """Answers a sampler's requests from one partition in this process.
 
-The one implementation of every request: a partition server forwards to it, and a router in the same process calls it directly.
+This is the only implementation of each request: a partition server forwards to it, and a router in the same process calls it directly.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ from graphmill.storage.graph import Partition, TypedGraph
 class PartitionOwner:
     """Stateless, read-only and thread-safe over a `Partition`.
 
-    `tables` serve draws that depend on other partitions' nodes (LABOR, by degree); without them the partition must be the whole graph.
+    `tables` serve draws that depend on nodes of other partitions (LABOR, by degree); without them the partition must be the whole graph.
     """
 
     def __init__(self, partition: Partition, num_nodes: int, tables: NodeTables | None = None) -> None:
@@ -67,8 +67,8 @@ class PartitionOwner:
         self._pool = ArrayPool()
 
     def answer(self, request: Request) -> Reply:
-        """The reply to one request. Raises ConfigError where it names a node that this partition does not own, FormatError where the partition's lists
-        are not what they were when it was opened."""
+        """The reply to a request. Raises ConfigError if it names a node that this partition does not own, FormatError if the partition's files have
+        changed since they were opened."""
         try:
             return _kind_of_answer(type(request))(self, request)
         except DamagedLists:
@@ -88,7 +88,7 @@ class PartitionOwner:
             ) from None
 
     def _own_positions(self, member: np.ndarray) -> np.ndarray:
-        """int64, ascending: where `member` names nodes of this partition. Raises ConfigError where it names no node of the graph."""
+        """int64, ascending: positions in `member` of nodes of this partition. Raises ConfigError for an id that no node of the graph has."""
         if len(member) and not 0 <= int(member.min()) <= int(member.max()) < self._num_nodes:
             bad = int(member.min()) if member.min() < 0 else int(member.max())
             raise ConfigError(f"expected node ids in [0, {self._num_nodes}), got {bad}")
@@ -109,12 +109,12 @@ class PartitionOwner:
     def _sample_for_batches(self, request: SampleForBatches) -> NeighborLists:
         draw = vars(request).copy()
         node, start, key, until = (draw.pop(name) for name in ("node", "start", "key", "until"))
-        some = [slice(first, stop) for first, stop in pairwise(start)]
+        batches = [slice(first, stop) for first, stop in pairwise(start)]
         drawn = [
             self._sample_neighbors(
-                SampleNeighbors(node[own], key=int(one), until=None if until is None else until[own], **draw)
+                SampleNeighbors(node[own], key=int(own_key), until=None if until is None else until[own], **draw)
             )
-            for own, one in zip(some, key, strict=True)
+            for own, own_key in zip(batches, key, strict=True)
         ]
         columns = {name: join_columns([getattr(one, name) for one in drawn]) for name in vars(drawn[0])}
         return NeighborLists(**columns)  # type: ignore[arg-type]  # counts and neighbors are always there
@@ -123,7 +123,7 @@ class PartitionOwner:
     def _induced_edges(self, request: InducedEdges) -> NeighborLists:
         partition, member = self._partition, request.member
         row = self._rows(member[self._own_positions(member)])
-        # The dense map costs 4 bytes per node of the graph to clear; worth it once the members are a fair share of them.
+        # Clearing the dense map costs 4 bytes per node of the graph: worth it for many members.
         if self._num_nodes <= 32 * len(member):
             position_of_id = np.full(self._num_nodes, -1, np.int32)
             position_of_id[member] = np.arange(len(member), dtype=np.int32)
@@ -136,7 +136,7 @@ class PartitionOwner:
     def _with_columns(
         self, count: np.ndarray, neighbor: np.ndarray, entry: np.ndarray, columns: tuple[EdgeColumn, ...]
     ) -> NeighborLists:
-        """Lists of in-edges, which are these entries of the partition's."""
+        """Lists of in-edges with columns; `entry` are the edges' places in the partition."""
         lists, _ = edge_lists(self._partition, "in")
         has_ranks = self._partition.num_nodes == self._num_nodes
         told = edge_columns(lists, None, entry, columns, has_ranks=has_ranks)
@@ -156,14 +156,14 @@ class PartitionOwner:
         )
 
     def _encodings(self, row: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-        """The encodings of these rows, side by side."""
+        """The encodings of these rows, concatenated."""
         encoding = self._pool.empty((len(row), encoding_columns(names)), np.float32)
         for stored, out in self._encoding_slices(names, encoding):
             np.take(stored, row, axis=0, out=out, mode="clip")
         return encoding
 
     def _encoding_slices(self, names: tuple[str, ...], into: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(stored rows, their columns of `into`) for each name. Raises ConfigError for an encoding that is not stored."""
+        """(stored rows, their columns in `into`) for each name. Raises ConfigError for an encoding that is not stored."""
         partition = self._partition
         for name, out in split_encodings(into, names).items():
             try:
@@ -176,7 +176,7 @@ class PartitionOwner:
                 ) from None
 
     def _features(self, row: np.ndarray) -> np.ndarray | None:
-        """As they are stored."""
+        """Rows of features as they are stored."""
         table, on_store = self._partition.feature, self._partition.feature_on_store
         if on_store is not None:
             return on_store.read(row)
@@ -187,8 +187,8 @@ class PartitionOwner:
         return feature
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the rows asked for to `position` (a slice: to all, in order) of the columns that `into` has: what `FetchRows` replies, features as
-        float32, with no copy in between."""
+        """Writes the reply to `FetchRows` to `position` (a slice: to all, in order) of the columns that `into` has, without an intermediate copy;
+        features become float32."""
         partition, at = self._partition, None if isinstance(position, slice) else position
         row = self._rows(request.node)
         columns = [(partition.label, into.label)]
@@ -212,7 +212,7 @@ class PartitionOwner:
 
     @property
     def feature_bytes(self) -> int:
-        """Of a stored row of features."""
+        """Bytes of a stored row of features."""
         partition = self._partition
         has_none = partition.feature is None and partition.feature_on_store is None
         return 0 if has_none else partition.feature_rows.row_bytes
@@ -246,7 +246,7 @@ class PartitionOwner:
         if request.count == request.num_chunks:
             return self._node_list(np.arange(self._partition.num_nodes))
         hashed = hash_ids(np.uint64(request.key), self._partition.original_id)
-        # Bounds of the chunks' hashes in exact integers: chunk = floor(hash · num_chunks / 2^64).
+        # Exact integer bounds of the chunks' hashes: chunk = floor(hash · num_chunks / 2^64).
         low = -(-(request.chunk << 64) // request.num_chunks)
         high = -(-((request.chunk + request.count) << 64) // request.num_chunks) - 1
         return self._node_list(np.flatnonzero((hashed >= np.uint64(low)) & (hashed <= np.uint64(high))))
@@ -270,7 +270,7 @@ class PartitionOwner:
         return NodeList(node=row + partition.start, original_id=partition.original_id[row], time=time)
 
     def _walk_lists(self, direction: WalkDirection, column: str = "indices") -> tuple[Any, Any, Any, Any, bool]:
-        """Two pairs (indptr, indices or another column), and whether the second counts; in a symmetric graph both directions are one."""
+        """Two pairs (indptr, indices or another column), and whether the second is used: for "both", unless the graph is symmetric."""
         lists, more = edge_lists(self._partition, direction)
         other = more or lists
         return lists.indptr, getattr(lists, column), other.indptr, getattr(other, column), more is not None
@@ -302,7 +302,7 @@ class PartitionOwner:
         target, target_ptr = member, member_ptr
         if request.target is not None and request.target_ptr is not None:
             target, target_ptr = request.target, request.target_ptr
-            if len(target_ptr) != len(member_ptr):  # the compiled loop reads both by one index
+            if len(target_ptr) != len(member_ptr):  # the compiled loop uses one index for both
                 raise ConfigError(f"expected as many sets of both types, got {len(target_ptr)} and {len(member_ptr)}")
         position = self._own_positions(target).astype(np.int32)
         row = self._rows(target[position])
@@ -313,19 +313,18 @@ class PartitionOwner:
         return self._with_columns(count, neighbor, entry, request.columns)
 
 
-# A look at the descriptor makes a function each time, which takes as long as the lists of a small batch.
+# The descriptor builds a function at each access, which takes as long as the lists of a small batch.
 _kind_of_answer = PartitionOwner.__dict__["_answer"].dispatcher.dispatch
 
 
 class PartsOwner:
-    """The owner of a partition of a typed graph: each type and relation is answered for as a plain graph's partition, in one message where several are
-    asked. Stateless, read-only and thread-safe, as the owners of its parts are."""
+    """The owner of a partition of a typed graph: a `PartitionOwner` for each type and relation. One message may ask several of them."""
 
     def __init__(self, parts: Mapping[str, PartitionOwner]) -> None:
         self._parts = dict(parts)
 
     def answer(self, request: Request) -> PartReplies:
-        """The replies of the parts that are asked. Raises ConfigError where there is no such part, and what an owner raises."""
+        """The replies of the parts. Raises ConfigError for a part that the graph lacks, and what an owner raises."""
         if not isinstance(request, ForParts) or len(request.parts) != len(request.requests):
             raise ConfigError(f"expected requests to parts of a typed graph, got {type(request).__name__}")
         replies: list[PartReply] = []
@@ -339,7 +338,7 @@ class PartsOwner:
 
 
 def open_parts(graph: TypedGraph, index: int, *, verify: bool = False) -> PartsOwner:
-    """The owner of a partition of a stored typed graph. Raises FormatError for damaged files."""
+    """The owner of one partition of a stored typed graph. Raises FormatError for damaged files."""
     nodes = {name: graph.nodes(name) for name in graph.node_types}
     tables = {str(relation): of_sources for relation, of_sources in tables_of_relations(graph).items()}
     stored = nodes | {str(relation): graph.relation(relation) for relation in graph.relations}

@@ -1,7 +1,7 @@
-"""The client that samplers use: it splits a question by owner, asks all owners at once, and merges their answers.
+"""The client that samplers use: it splits a question by owner, asks all owners at once, and merges their replies.
 
-The merged answer is the one that a single partition would give, so a sampler cannot tell one partition from many, nor a local
-owner from a remote one. One request per owner and question.
+The merged answer is the answer of a single partition: a sampler cannot tell one partition from many, nor a local owner from a remote owner. Each
+question is one request per owner.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,15 +69,15 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Question(NamedTuple, Generic[Answer]):
-    """What a router asks its owners, and how their replies become one answer; `ask` sends several together."""
+    """Requests to owners, and the function that merges their replies into one answer. `ask` sends several questions together."""
 
     requests: Sequence[tuple[Owner, PartRequest]]
-    merge: Callable[[list[Reply]], Answer]  # the replies to these requests, in their order
+    merge: Callable[[list[Reply]], Answer]  # takes the replies in the order of `requests`
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What is fetched of each node."""
+    """The columns of nodes to fetch."""
 
     feature: bool = True
     split_set: int | None = None
@@ -87,22 +87,22 @@ class Columns:
     def of(
         cls, router: "Router", split_set: int, encodings: tuple[str, ...] = (), *, feature: bool = True
     ) -> "Columns":
-        """With the codes of a split set where the nodes have it."""
+        """Columns with the codes of a split set, if the router's nodes have it."""
         return cls(feature, split_set if split_set < router.manifest.num_split_sets else None, encodings)
 
 
 def ask(questions: "Sequence[Question[Answer]]") -> list[Answer]:
-    """The answers to these questions, of one type or relation each, all sent at once: one message to each owner elsewhere."""
+    """The answers to these questions, each about one type or relation; all are sent at once, in one message per owner elsewhere."""
     requests = [request for question in questions for request in question.requests]
-    replies = iter([one.result() for one in submit_together(requests)])
+    replies = iter([pending.result() for pending in submit_together(requests)])
     return [question.merge([next(replies) for _ in question.requests]) for question in questions]
 
 
 class Router:
     """A whole graph behind one owner per partition.
 
-    Nodes are stored ids, which `find_nodes` finds by permanent ids. Every method raises ConfigError where they are no integers, or no
-    nodes of the graph.
+    Nodes are stored ids; `find_nodes` finds them by permanent ids. Every method raises ConfigError for ids that are not integers or not nodes of
+    the graph.
     """
 
     def __init__(self, manifest: Manifest, owners: Sequence[Owner]) -> None:
@@ -110,24 +110,24 @@ class Router:
             raise ConfigError(f"expected one owner per partition ({manifest.num_partitions}), got {len(owners)}")
         self.manifest = manifest
         self._owners = list(owners)
-        # Once: a look at a protocol takes as long as the rows of a small batch.
+        # Checked once: a check of a protocol takes as long as the rows of a small batch.
         self._near = [owner if isinstance(owner, PlacesRows) else None for owner in owners]
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
         self._pool = ArrayPool()
 
     @property
     def nodes(self) -> "dict[str, Router]":
-        """Routers by type: of a plain graph, itself for its one type."""
+        """Routers by type: this router for the one type of a plain graph."""
         return {NODE: self}
 
     @property
     def edges(self) -> "dict[Relation, Router]":
-        """Routers by relation: of a plain graph, itself for its one relation."""
+        """Routers by relation: this router for the one relation of a plain graph."""
         return {EDGE: self}
 
     @property
     def content_hash(self) -> str:
-        """Of the graph, whatever its partitions."""
+        """Hash of the graph, independent of its partitions."""
         return self.manifest.measured.graph_digest
 
     def sample_neighbors(
@@ -140,7 +140,7 @@ class Router:
         until: np.ndarray | None = None,
         **draw: Any,
     ) -> NeighborLists:
-        """Up to `fanout` neighbors of each node (-1: all), drawn as `SampleNeighbors` says; `draw`: its scheme, replace and columns."""
+        """Up to `fanout` neighbors of each node (-1: all), see `SampleNeighbors`; `draw`: its scheme, replace and columns."""
         untils = None if until is None else [until]
         return ask([self.sample_question([node], fanout, [key], direction, untils=untils, **draw)])[0][0]
 
@@ -154,21 +154,21 @@ class Router:
         untils: Sequence[np.ndarray] | None = None,
         **draw: Any,
     ) -> Question[list[NeighborLists]]:
-        """What `sample_neighbors` asks for each array of nodes by its key, with one request per owner for all of them."""
+        """The question of `sample_neighbors` for each array of nodes with its key: one request per owner for all arrays."""
         if not fanout or not any(map(len, nodes)):
             columns = draw.get("columns", ())
-            return Question((), lambda _: [_no_lists(self.manifest, columns, len(one)) for one in nodes])
+            return Question((), lambda _: [_no_lists(self.manifest, columns, len(each)) for each in nodes])
         if len(nodes) == 1:
-            one, own_key, until_of = integer_ids(nodes[0]), keys[0], None if untils is None else untils[0]
+            single, own_key, until_of = integer_ids(nodes[0]), keys[0], None if untils is None else untils[0]
             return self._lists_question(
-                one,
+                single,
                 lambda at: SampleNeighbors(
-                    one[at], fanout, own_key, direction, until=None if until_of is None else until_of[at], **draw
+                    single[at], fanout, own_key, direction, until=None if until_of is None else until_of[at], **draw
                 ),
                 lambda lists: [lists],
             )
         node, until = integer_ids(np.concatenate(nodes)), None if untils is None else np.concatenate(untils)
-        start, key = pointers(np.array([len(one) for one in nodes])), np.array(keys, np.uint64)
+        start, key = pointers(np.array([len(each) for each in nodes])), np.array(keys, np.uint64)
 
         def build(at: np.ndarray | slice) -> PartRequest:
             own_start = start if isinstance(at, slice) else np.searchsorted(at, start)
@@ -182,12 +182,8 @@ class Router:
 
         return self._lists_question(node, build, cut)
 
-    def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
-        """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
-        return ask([self.among_question(node, columns)])[0]
-
     def among_question(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> Question[NeighborLists]:
-        """What `induced_edges` asks."""
+        """Edges among distinct nodes, as positions in `node`: count[i] sources of the edges that end in node[i]."""
         node = integer_ids(node)
         return self._lists_question(node, lambda _: InducedEdges(node, columns), _as_they_are)
 
@@ -198,7 +194,7 @@ class Router:
         max_degree: np.ndarray | None = None,
         by_weight: bool = False,
     ) -> DegreeLists:
-        """All neighbors of each node, with the edges' weights where asked; of a node with more than its entry of `max_degree`, only their number."""
+        """All neighbors of each node, `by_weight` with the edges' weights; only their number for a node with more than its entry of `max_degree`."""
         return ask([self.list_question(node, direction, max_degree, by_weight)])[0]
 
     def list_question(
@@ -208,7 +204,7 @@ class Router:
         max_degree: np.ndarray | None = None,
         by_weight: bool = False,
     ) -> Question[DegreeLists]:
-        """What `list_neighbors` asks."""
+        """The question of `list_neighbors`."""
         node = integer_ids(node)
         requests, groups = self._requests_at(
             node,
@@ -224,9 +220,9 @@ class Router:
         source_ptr: np.ndarray | None = None,
         columns: tuple[EdgeColumn, ...] = (),
     ) -> Question[NeighborLists]:
-        """Edges within each set target[target_ptr[g]:target_ptr[g + 1]]; of a relation between two types, set g has also source[source_ptr[g]:source_ptr[g + 1]].
+        """Edges within each set target[target_ptr[g]:target_ptr[g + 1]]; between two types, set g also has source[source_ptr[g]:source_ptr[g + 1]].
 
-        The lists are those of `target`, as positions in `source` (none: in `target`).
+        The answer has a list for each entry of `target`, as positions in `source` (None: in `target`).
         """
         target, dtype = integer_ids(target).astype(self.manifest.index_dtype, copy=False), self.manifest.index_dtype
         request = InducedSubgraphs(target, target_ptr, columns)
@@ -236,13 +232,13 @@ class Router:
         return self._lists_question(target, lambda _: request, _as_they_are)
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
-        """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
+        """The next node of each walk: a uniform neighbor, or the node itself if it has none."""
         return ask([self.step_question(node, walk, key, direction)])[0].neighbor
 
     def step_question(
         self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in"
     ) -> Question[NeighborLists]:
-        """What `step_walks` asks."""
+        """The question of `step_walks`."""
         node = integer_ids(node)
         return self._lists_question(node, lambda at: StepWalks(node[at], walk[at], key, direction), _as_they_are)
 
@@ -254,14 +250,11 @@ class Router:
         split_set: int | None = None,
         encodings: tuple[str, ...] = (),
     ) -> NodeRows:
-        """Rows of `node`, in its order; with stored encodings, by name.
-
-        Features, which travel as they are stored, become float32 where they are put into these rows.
-        """
+        """Rows of `node`, in its order, with the named stored encodings. Features travel as they are stored and become float32 here."""
         return fetch_rows([(self, node, Columns(feature, split_set, encodings))])[0]
 
     def put_rows(self, stored: NodeRows, row: np.ndarray | None, into: NodeRows, position: np.ndarray) -> None:
-        """into[position] = stored[row] (all rows where that is None) in every column; features, as they travel, become float32."""
+        """into[position] = stored[row] (None: all rows) in every column; stored features become float32."""
         for name, column in vars(into).items():
             if column is None:
                 continue
@@ -276,23 +269,23 @@ class Router:
 
     @property
     def partition_sizes(self) -> np.ndarray:
-        """int64 [owners]: nodes of each."""
+        """int64 [owners]: number of each owner's nodes."""
         return np.diff(self._offsets)
 
     @property
     def is_near(self) -> np.ndarray:
-        """bool [owners]: whose rows are written where they belong in this process."""
+        """bool [owners]: owners in this process, which write rows directly to their places."""
         return np.array([owner is not None for owner in self._near])
 
     def row_requests(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
     ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[int, FetchRows, np.ndarray]]]:
-        """What places the rows of owners in this process, and the requests to the others, by their numbers, each with the positions of its nodes in `node`."""
+        """(near, far), each with the positions of its nodes in `node`: functions that place the rows of owners in this process, and requests to the
+        other owners by number."""
         near: list[tuple[PlaceRows, np.ndarray | slice]] = []
         far: list[tuple[int, FetchRows, np.ndarray]] = []
-        # One owner says itself which ids are not its own.
-        all_of_one: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]
-        for index, group in all_of_one if len(self._owners) == 1 else self._groups(node):
+        only_group: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]  # a single owner checks the ids itself
+        for index, group in only_group if len(self._owners) == 1 else self._groups(node):
             owner, request = self._near[index], FetchRows(node[group], feature, split_set, encodings)
             if owner is not None:
                 near.append((partial(owner.place_rows, request), group))
@@ -301,7 +294,7 @@ class Router:
         return near, far
 
     def owner(self, index: int) -> Owner:
-        """Of a partition."""
+        """The owner of a partition."""
         return self._owners[index]
 
     def empty_rows(
@@ -313,7 +306,7 @@ class Router:
         encodings: tuple[str, ...],
         stored: bool = False,
     ) -> NodeRows:
-        """Room for what `fetch` returns of so many nodes or, of `stored` rows, for what owners reply."""
+        """Uninitialised rows of `length` nodes, as `fetch` returns them or, if `stored`, as owners reply."""
         manifest = self.manifest
         rows, width, dtype = manifest.feature_rows, manifest.feature_dim, np.dtype(np.float32)
         if stored and rows is not None:
@@ -335,15 +328,15 @@ class Router:
         return self.list_found(permanent_id).node
 
     def list_found(self, permanent_id: np.ndarray) -> NodeList:
-        """The nodes with these permanent ids, in their order. Asks every owner; no table of all nodes is made."""
-        wanted = integer_ids(permanent_id).astype(np.int64, copy=False)
-        listed = self._list_nodes(self._owners, FindNodes(np.sort(wanted)))
-        place = np.searchsorted(listed.original_id, wanted)
+        """The nodes with these permanent ids, in their order. Asks every owner; needs no table of all nodes."""
+        ids = integer_ids(permanent_id).astype(np.int64, copy=False)
+        listed = self._list_nodes(self._owners, FindNodes(np.sort(ids)))
+        place = np.searchsorted(listed.original_id, ids)
         place[place == len(listed.node)] = -1
-        missing = np.flatnonzero(listed.original_id[place] != wanted) if len(listed.node) else np.arange(len(wanted))
+        missing = np.flatnonzero(listed.original_id[place] != ids) if len(listed.node) else np.arange(len(ids))
         if len(missing):
             raise ConfigError(
-                f"expected ids of nodes of the graph {self.manifest.name}, as its source numbers them, got {int(wanted[missing[0]])}, "
+                f"expected ids of nodes of the graph {self.manifest.name}, as its source numbers them, got {int(ids[missing[0]])}, "
                 "which it does not have"
             )
         return listed.take(place)
@@ -360,44 +353,43 @@ class Router:
         return self._list_nodes(self._owners, ListSplit(split_set, code))
 
     def list_links(self, split: int) -> list[LinkRows]:
-        """The stored links with this split code, as each owner lists them."""
+        """The stored links with this split code, one reply per owner."""
         pending = [owner.submit(ListLinks(split)) for owner in self._owners]
-        return [expect(one.result(), LinkRows) for one in pending]
+        return [expect(each.result(), LinkRows) for each in pending]
 
     @cached_property
     def link_tables(self) -> LinkTables:
-        """What batches of links are drawn from; read when it is first asked for."""
+        """The tables from which batches of links are drawn."""
         return LinkTables(self)
 
     def list_chunk(
         self, key: int, chunk: int, num_chunks: int, count: int = 1, partition: int | None = None
     ) -> NodeList:
-        """All nodes of `count` chunks from `chunk` on of a random cut of the graph, or of one partition, ascending in permanent id."""
+        """All nodes of the chunks [chunk, chunk + count) of a random cut of the graph, or of one partition, ascending in permanent id."""
         owners = self._owners if partition is None else [self._owners[partition]]
         return self._list_nodes(owners, ListChunk(key, chunk, num_chunks, count))
 
     def list_partitions(self, partitions: Sequence[int]) -> NodeList:
-        """All nodes of these distinct partitions, at least one, ascending in permanent id. Asks their owners alone."""
+        """All nodes of these distinct partitions (at least one), ascending in permanent id. Asks only their owners."""
         whole = ListChunk(key=0, chunk=0, num_chunks=1)
         return self._list_nodes([self._owners[partition] for partition in partitions], whole)
 
     def _list_nodes(self, owners: Sequence[Owner], request: Request) -> NodeList:
-        """What these owners list, all asked at once, ascending in permanent id."""
+        """The nodes that these owners list, ascending in permanent id. All owners are asked at once."""
         pending = [owner.submit(request) for owner in owners]
-        replies = [expect(one.result(), NodeList) for one in pending]
-        return ascending_nodes(replies)
+        return ascending_nodes([expect(each.result(), NodeList) for each in pending])
 
     def _requests_at(
         self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
     ) -> tuple[list[tuple[Owner, PartRequest]], list[np.ndarray | slice]]:
-        """Each owner with the request built from the positions of its nodes, and those positions."""
+        """(owner, request) pairs, and the positions of each owner's nodes, from which `build` makes the request."""
         if len(self._owners) == 1:
             return [(self._owners[0], build(slice(None)))], [slice(None)]
         groups = self._groups(node)
         return [(self._owners[index], build(group)) for index, group in groups], [group for _, group in groups]
 
     def _groups(self, node: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """(owner, positions of its nodes) of every owner that has some; of no nodes, the first owner's none."""
+        """(owner, positions of its nodes) for every owner of a node; without nodes, the first owner with none."""
         try:
             order, ends = group_by_owner(node, self._offsets)
         except IndexError as error:
@@ -418,7 +410,7 @@ class Router:
         build: Callable[[np.ndarray | slice], PartRequest],
         then: Callable[[NeighborLists], Answer],
     ) -> Question[Answer]:
-        """Of each owner the request built from the positions of its nodes; `then` of the merged lists is the answer."""
+        """A question whose requests `build` makes from the positions of each owner's nodes; the answer is `then` of the merged lists."""
         requests, groups = self._requests_at(node, build)
         return Question(requests, lambda replies: then(_merge_lists(replies, groups, len(node))))
 
@@ -428,8 +420,8 @@ AskedRows = tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[Pending
 
 
 def ask_rows(wanted: Sequence[Wanted]) -> list[AskedRows]:
-    """Asks for rows of each router's nodes, all at once, with one message to each owner elsewhere: of owners in this process what places them, and of
-    the others the replies under way, each with the positions of its nodes."""
+    """Asks for rows of each router's nodes, all at once, in one message per owner elsewhere. Per router (near, far) as in `Router.row_requests`, but
+    `far` are replies under way."""
     asked = [router.row_requests(node, **vars(columns)) if len(node) else ([], []) for router, node, columns in wanted]
     requests = [
         (router.owner(index), request)
@@ -444,11 +436,11 @@ def ask_rows(wanted: Sequence[Wanted]) -> list[AskedRows]:
 
 
 def fetch_rows(wanted: Sequence[Wanted]) -> list[NodeRows]:
-    """Rows of each router's nodes, in their order (`Router.fetch`), all asked at once."""
+    """Rows of each router's nodes, in their order (`Router.fetch`); all are requested at once."""
     wanted = [(router, integer_ids(ids), columns) for router, ids, columns in wanted]
     rows = [router.empty_rows(len(node), **vars(columns)) for router, node, columns in wanted]
     asked = ask_rows(wanted)
-    for into, (near, _) in zip(rows, asked, strict=True):  # while the others answer
+    for into, (near, _) in zip(rows, asked, strict=True):  # while owners elsewhere answer
         for place, group in near:
             place(into, group)
     for (router, *_), into, (_, far) in zip(wanted, rows, asked, strict=True):
@@ -465,10 +457,10 @@ def local_router(
     far: Mapping[int, Owner] | None = None,
     tables: NodeTables | None = None,
 ) -> Router:
-    """Router over all partitions of a graph in this process, but for those that other processes own (`far`, by partition).
+    """Router over all partitions of a graph in this process, except those with an owner elsewhere (`far`, by partition).
 
-    `watch` may put something around the owner of each partition here that sees its messages (`graphmill.samplers.access.traffic.Traffic`).
-    `tables`: of a relation, those of its neighbors.
+    `watch` may wrap the owner of each partition in this process, to see its messages (`graphmill.samplers.access.traffic.Traffic`).
+    `tables`: for a relation, the tables of its neighbors.
     """
     num_nodes, tables, owners = graph.manifest.num_nodes, tables or NodeTables(graph), dict(far or {})
     for index in range(graph.num_partitions):
@@ -481,22 +473,22 @@ def local_router(
 
 def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
     """The nodes of several lists as one, ascending in permanent id."""
-    node, original_id, time = (join_columns([getattr(one, name) for one in lists]) for name in vars(lists[0]))
+    node, original_id, time = (join_columns([getattr(each, name) for each in lists]) for name in vars(lists[0]))
     assert node is not None
     assert original_id is not None
     return NodeList(node, original_id, time).take(np.argsort(original_id, kind="stable"))
 
 
 def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...], length: int) -> NeighborLists:
-    """Empty ones of so many nodes, with the types of what some would have."""
-    own: dict[str, np.ndarray] = {
+    """Empty lists of `length` nodes, with the requested columns in their dtypes."""
+    empty: dict[str, np.ndarray] = {
         "id": np.empty(0, np.int64),
         "weight": np.empty(0, np.float32),
         "time": np.empty(0, np.int64),
         "feature": np.empty((0, manifest.edge_feature_dim), np.float32),
     }
-    told: dict[str, Any] = {f"edge_{name}": own[name] for name in columns}
-    return NeighborLists(np.zeros(length, np.int64), np.empty(0, manifest.index_dtype), **told)
+    of_edges: dict[str, Any] = {f"edge_{name}": empty[name] for name in columns}
+    return NeighborLists(np.zeros(length, np.int64), np.empty(0, manifest.index_dtype), **of_edges)
 
 
 def _as_they_are(lists: NeighborLists) -> NeighborLists:
@@ -534,10 +526,10 @@ def _merge_degrees(parts: Sequence[Reply], groups: list[np.ndarray | slice], len
     return DegreeLists(degree, lists.count, lists.neighbor, lists.edge_weight)
 
 
-def _cut_lists(lists: NeighborLists, some: slice, entries: slice) -> NeighborLists:
-    """The lists of some nodes, which are these entries."""
+def _cut_lists(lists: NeighborLists, nodes: slice, entries: slice) -> NeighborLists:
+    """The lists of these nodes, which have these entries."""
     columns = {name: None if (column := getattr(lists, name)) is None else column[entries] for name in EDGE_COLUMNS}
-    return NeighborLists(lists.count[some], lists.neighbor[entries], **columns)
+    return NeighborLists(lists.count[nodes], lists.neighbor[entries], **columns)
 
 
 def _column_like(piece: np.ndarray | None, length: int) -> np.ndarray | None:
@@ -556,7 +548,7 @@ def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length:
 
 @compiled
 def _place_lists(neighbor, start, group, count, piece):
-    """Copies one owner's lists to their places among all lists."""
+    """Copies the lists of one owner to their places among all lists."""
     read = 0
     for i in range(len(group)):
         write = start[group[i]]

@@ -1,6 +1,6 @@
 """Counts the messages between a router and the owners of its partitions, by partition.
 
-Bytes are those of the arrays in requests and replies as they travel (`graphmill.samplers.access.narrow_ints`), without what a transport adds to a message.
+Bytes are bytes of the arrays in requests and replies as they travel (`graphmill.samplers.access.narrow_ints`), without the transport's overhead.
 """
 
 import threading
@@ -12,7 +12,7 @@ import numpy as np
 from graphmill.samplers.access.narrow_ints import narrow_bytes
 from graphmill.samplers.vocabulary.messages import messages_in
 
-if TYPE_CHECKING:  # they import compiled loops, and a report needs only the columns' names
+if TYPE_CHECKING:  # these import compiled loops; a report needs only the names of columns
     from graphmill.samplers.access.owners import LocalOwner, Owner, Pending
     from graphmill.samplers.vocabulary.messages import FetchRows, NodeRows, Reply, Request
 
@@ -21,13 +21,13 @@ COLUMNS = (
     "sent_bytes",  # in requests to other processes
     "received_bytes",  # in their replies
     "local_requests",  # answered in this process
-    "local_bytes",  # what their requests and replies would have been on a wire
+    "local_bytes",  # bytes that their requests and replies would have had on a wire
 )
 _REMOTE_REQUESTS, _SENT, _RECEIVED, _LOCAL_REQUESTS, _LOCAL = range(len(COLUMNS))
 
 
 class Traffic:
-    """Totals since it was made; safe to add to from several threads."""
+    """Totals since its construction. Thread-safe."""
 
     def __init__(self, num_partitions: int) -> None:
         self._counts = np.zeros((num_partitions, len(COLUMNS)), np.int64)
@@ -44,11 +44,11 @@ class Traffic:
             return self._counts.copy()
 
     def columns(self) -> dict[str, list[int]]:
-        """The same by the columns' names."""
+        """The totals by partition for each column name."""
         return dict(zip(COLUMNS, self.by_partition().T.tolist(), strict=True))
 
     def watch(self, owner: "Owner", partition: int) -> "Owner":
-        """The owner with its messages counted: as local ones where it answers in this process."""
+        """The owner with its messages counted, as local messages if it answers in this process."""
         from graphmill.samplers.access.owners import LocalOwner, StoreOwner
 
         if isinstance(owner, StoreOwner):
@@ -59,13 +59,13 @@ class Traffic:
 
 
 def array_bytes(message: "Request | Reply") -> int:
-    """Bytes of the arrays of a request or a reply, as they travel, and of those within it."""
+    """Bytes, as they travel, of the arrays of a message and of the messages within it."""
     own = sum(narrow_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
     return own + sum(array_bytes(one) for one in messages_in(message))
 
 
 class WatchedRemote:
-    """An owner elsewhere, or one here whose replies are under way meanwhile, its messages counted."""
+    """An owner that answers later, elsewhere or in this process, with its messages counted."""
 
     def __init__(self, owner: "Owner", partition: int, traffic: Traffic, *, is_here: bool = False) -> None:
         self._owner, self._partition, self._traffic = owner, partition, traffic
@@ -93,7 +93,7 @@ class _WatchedReply:
 
 
 class WatchedLocal:
-    """An owner in this process, its messages counted; it still writes rows where they belong at once."""
+    """An owner that answers immediately in this process, with its messages counted. It also places rows."""
 
     def __init__(self, owner: "LocalOwner", partition: int, traffic: Traffic) -> None:
         self._owner, self._partition, self._traffic = owner, partition, traffic

@@ -1,7 +1,7 @@
-"""The client that a typed sampler uses: a router for each type's rows, and one for each relation's lists.
+"""The client that samplers use for a typed graph: a router for the rows of each type, and a router for the lists of each relation.
 
-A type is served as a plain graph without edges. A relation is served as a plain graph whose nodes are those of the target type; its
-neighbors are nodes of the source type.
+A type is served as a plain graph without edges. A relation is served as a plain graph of the target type's nodes, whose neighbors are nodes of the
+source type.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from graphmill.storage.graph import StoredGraph, TypedGraph
 
 
 class TypedRouter:
-    """A whole typed graph: routers by type and by relation, in the graph's order, which batches follow.
+    """A whole typed graph: routers by type and by relation, in the graph's order, which is also the order in batches.
 
-    Raises ConfigError where a relation joins types that are not there.
+    Raises ConfigError if a relation joins a type that the graph lacks.
     """
 
     def __init__(self, nodes: Mapping[str, Router], edges: Mapping[Relation, Router]) -> None:
@@ -37,16 +37,16 @@ class TypedRouter:
 
     @property
     def partition_sizes(self) -> np.ndarray:
-        """int64 [owners]: nodes of all types of each."""
+        """int64 [owners]: number of each owner's nodes, over all types."""
         return np.sum([router.partition_sizes for router in self.nodes.values()], axis=0)
 
     @property
     def is_near(self) -> np.ndarray:
-        """bool [owners]: as of each type's router."""
+        """bool [owners]: `Router.is_near` of all types."""
         return np.all([router.is_near for router in self.nodes.values()], axis=0)
 
     def link_tables(self, named: str | None) -> LinkTables:
-        """As of `Router`, of this relation; None: of the one of which links are held out. Raises ConfigError where it is not there."""
+        """The link tables of a relation; None: of the relation whose links are held out. Raises ConfigError if there is none."""
         relation = Relation.of(named) if named else None
         for each, router in self.edges.items():
             if each == relation or (relation is None and router.manifest.links is not None):
@@ -58,7 +58,7 @@ class TypedRouter:
 
     @cached_property
     def content_hash(self) -> str:
-        """Of the whole graph, whatever its partitions and the order of its types and relations."""
+        """Hash of the whole graph, independent of its partitions and of the order of types and relations."""
         routers = {**self.nodes, **{str(name): router for name, router in self.edges.items()}}
         digests = sorted(f"{name} {router.manifest.measured.graph_digest}\n" for name, router in routers.items())
         return hashlib.sha256("".join(digests).encode()).hexdigest()
@@ -71,17 +71,16 @@ def typed_router(
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
     far: Mapping[int, Owner] | None = None,
 ) -> TypedRouter:
-    """Router over all partitions of a typed graph, those of `far` with all their parts elsewhere; options as of `graphmill.samplers.access.router.local_router`."""
+    """Router over all partitions of a typed graph; an owner in `far` has all parts of its partition. Arguments are those of `local_router`."""
 
-    def of(part: StoredGraph, name: str, tables: NodeTables | None = None) -> Router:
-        own = {index: PartOfOwner(owner, name) for index, owner in (far or {}).items()}
-        return local_router(part, verify=verify, watch=watch, far=own, tables=tables)
+    def part_router(part: StoredGraph, name: str, tables: NodeTables | None = None) -> Router:
+        owners = {index: PartOfOwner(owner, name) for index, owner in (far or {}).items()}
+        return local_router(part, verify=verify, watch=watch, far=owners, tables=tables)
 
     tables = tables_of_relations(graph)
-
     return TypedRouter(
-        {node_type: of(graph.nodes(node_type), node_type) for node_type in graph.node_types},
-        {relation: of(graph.relation(relation), str(relation), tables[relation]) for relation in graph.relations},
+        {name: part_router(graph.nodes(name), name) for name in graph.node_types},
+        {each: part_router(graph.relation(each), str(each), tables[each]) for each in graph.relations},
     )
 
 
@@ -92,7 +91,7 @@ def whole_router(
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
     far: Mapping[int, Owner] | None = None,
 ) -> Router | TypedRouter:
-    """Router over all partitions of a plain or typed graph; options as of `graphmill.samplers.access.router.local_router`."""
+    """Router over all partitions of a plain or typed graph. Arguments are those of `local_router`."""
     if isinstance(graph, TypedGraph):
         return typed_router(graph, verify=verify, watch=watch, far=far)
     return local_router(graph, verify=verify, watch=watch, far=far)

@@ -1,1 +1,1 @@
-"""Minibatches and their forms: on a device, as layers, as PyG's Data, as DGL's blocks. Imports: samplers.access and below."""
+"""Minibatches in all forms: on a device, as layers, as PyG's Data, as DGL's blocks. Imports: samplers.access and below."""

@@ -1,4 +1,4 @@
-"""The last stages of a batch: into page-locked memory, and from there to the GPU beside the computation. Nothing to do on a CPU."""
+"""The last stages of a batch: into page-locked memory, and from there to the GPU during the computation. On a CPU both do nothing."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
@@ -12,7 +12,7 @@ Batch = TypeVar("Batch")  # a frozen dataclass, some of whose fields are tensors
 
 
 def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    """The batch with every tensor changed, its tables' too."""
+    """The batch with every tensor changed, also the tensors of its tables."""
 
     def changed(value: Any) -> Any:
         return {key: map_tensors(part, change) for key, part in value.items()} if _is_tables(value) else change(value)
@@ -24,12 +24,12 @@ def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def _is_tables(value: Any) -> bool:
-    """Whether it is a dictionary of dataclasses: a typed batch's parts, by type or relation."""
+    """Whether a value is a dictionary of dataclasses: a typed batch's tables."""
     return isinstance(value, dict) and all(map(is_dataclass, value.values()))
 
 
 def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors that are the batch's own fields or its tables'."""
+    """The tensors in the fields of the batch and of its tables."""
     for value in getattr(batch, "__dict__", {}).values():
         if isinstance(value, torch.Tensor):
             yield value
@@ -39,19 +39,19 @@ def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def tensor_bytes(batch: Any) -> int:
-    """Bytes of the tensors that are the batch's own fields or its tables'."""
+    """Bytes of the tensors in the fields of the batch and of its tables."""
     return sum(tensor.numel() * tensor.element_size() for tensor in batch_tensors(batch))
 
 
 class DeviceCopy:
-    """Copies batches to one device on a stream of its own; `send` in a sampling thread, `receive` where the batch is used."""
+    """Copies batches to one device on a separate stream. A sampling thread calls `send`, the thread that uses the batch `receive`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
-        """The batch, whose copy may still be running, and the event of its arrival."""
+        """The batch, whose copy may still be under way, and the event of its arrival."""
         if self._stream is None:
             here = self._device.type == "cpu"
             return batch if here else map_tensors(batch, lambda tensor: tensor.to(self._device)), None
@@ -65,10 +65,10 @@ class DeviceCopy:
         return moved, arrived
 
     def receive(self, batch: Batch, arrived: torch.cuda.Event | None) -> Batch:
-        """The batch, for use on the current stream: that stream waits for the copy, the host does not."""
+        """The batch, for use on the current stream. The stream waits for the copy, the host does not."""
         if arrived is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(arrived)
             for tensor in batch_tensors(batch):
-                tensor.record_stream(current)  # its memory is not used again before this stream is done with it
+                tensor.record_stream(current)  # keeps its memory until this stream is done with it
         return batch

@@ -1,7 +1,7 @@
-"""A neighbor-sampled batch as directed layers, as DGL's blocks and PyG's `trim_to_layer` have them.
+"""A neighbor-sampled batch as directed layers, like DGL's blocks and PyG's `trim_to_layer`.
 
-Of L hops, layer l (the first is the widest) brings messages to the nodes within L - 1 - l hops of the roots, from those within L - l. Nodes
-are numbered as in the batch, so the destinations of a layer are the first of its sources, and the last layer ends at the roots.
+With L hops, layer l = 0 … L - 1 carries messages from the nodes within L - l hops of the roots to the nodes within L - 1 - l hops. Nodes keep the
+batch's numbers, so a layer's destinations are the first of its sources, and the last layer ends at the roots.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class Layer:
 def build_layers(batch: TorchBatch, num_hops: int) -> tuple[Layer, ...]:
     """The layers of a batch of `num_hops` fan-outs, widest first.
 
-    Raises ConfigError where the batch is not one of sampled edges around roots: its hops unknown, or edges induced.
+    Raises ConfigError if the batch has no sampled edges around roots: its hops are unknown, or its edges are induced.
     """
     if batch.hop is None or batch.graph_ptr is not None or num_hops < 1:
         raise ConfigError("layers: expected a batch of the neighbor sampler and its number of hops")
-    # Node counts within 0, 1, … hops; hop numbers ascend in a batch.
+    # Number of nodes within 0, 1, … hops; hop numbers ascend in a batch.
     within = torch.searchsorted(batch.hop, torch.arange(num_hops + 1, dtype=batch.hop.dtype), right=True).tolist()
     if within[-1] != len(batch.node_id) or int(batch.indptr[within[-2]]) != len(batch.indices):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A batch of links: a batch whose roots are the ends of links and of their negatives, and which of them make a pair."""
+"""A batch of links: its roots are the ends of links and of their negatives; columns say which roots form a pair."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,39 +17,38 @@ Edges = TypeVar("Edges")  # a minibatch, or the edges of one relation
 
 @dataclass(frozen=True, repr=False)
 class OfLinks(Generic[Array]):
-    """What a batch of links holds beside its nodes and edges.
+    """The links of a batch, in addition to its nodes and edges.
 
-    Link i joins the roots link_source[i] and link_destination[i]: places in `root_index`, as all roots here. Where links join two types of a typed graph,
-    places in `root_index`, the nodes that they may end at, and `second_index` together.
+    Link i joins the roots link_source[i] and link_destination[i]. Roots are named by their places in `root_index`. If links join two types of a typed
+    graph, places continue from `root_index` (the nodes where links may end) into `second_index`.
     """
 
     link_source: Array | None = None  # int64 [m]
     link_destination: Array | None = None  # int64 [m]
-    is_link: Array | None = None  # int8 [m]: 1, or 0 for a pair that is no link
+    is_link: Array | None = None  # int8 [m]: 1 for a link, 0 for a pair without one
     link_split: Array | None = None  # int8 [m]
     link_relation: Array | None = None  # int64 [m], in a knowledge graph
-    negative: Array | None = None  # int64 [m, k], ends in place of the destination; -1 beyond the end of a shorter list
+    negative: Array | None = None  # int64 [m, k], ends that replace the destination; -1 pads shorter lists
     negative_source: Array | None = None  # int64 [m, k]; None: the link's own source
-    known: Array | None = (
-        None  # int64 [2, q]: (link, root) that its destination is not ranked against; None: it is ranked by `negative`
-    )
-    top_k: int = 0  # more: of each source the best destinations are asked for, but those in `known`
+    # int64 [2, q]: (link, root) pairs that the link's destination is not ranked against; None: it is ranked against `negative`.
+    known: Array | None = None
+    top_k: int = 0  # above 0: each source's best destinations are asked for, except those in `known`
 
 
 @dataclass(frozen=True, repr=False)
 class LinkBatch(OfLinks[np.ndarray], MiniBatch):
-    """Of a plain graph."""
+    """A batch of links of a plain graph."""
 
 
 @dataclass(frozen=True, repr=False)
 class TypedLinkBatch(OfLinks[np.ndarray], TypedBatch[np.ndarray]):
-    """Of a typed graph."""
+    """A batch of links of a typed graph."""
 
 
 class _Tensors(OfLinks[torch.Tensor]):
     @property
     def target(self) -> torch.Tensor:
-        """float32 [m]: 1 for links, 0 for pairs that are none."""
+        """float32 [m]: 1 for links, 0 for other pairs."""
         assert self.is_link is not None
         return self.is_link.float()
 
@@ -110,7 +109,7 @@ def links_to_torch(batch: LinkBatch | TypedLinkBatch) -> TorchLinkBatch | TorchT
 
 
 def without_links(batch: MiniBatch, source: np.ndarray, destination: np.ndarray) -> MiniBatch:
-    """The minibatch without its edges that join these pairs of permanent ids, in either direction. Nodes stay."""
+    """The minibatch without the edges that join these pairs of permanent ids, in either direction. Its nodes stay."""
     return _without(batch, batch.node_id, batch.node_id, source, destination, either_way=True)
 
 
@@ -121,7 +120,7 @@ def without_typed_links(
     source: np.ndarray,
     destination: np.ndarray,
 ) -> TypedBatch[np.ndarray]:
-    """The batch without the relation's edges that join these pairs, and without their reverses in `reverse`; within one type in either direction."""
+    """The batch without the relation's edges that join these pairs and their reverses in `reverse`; within one type, in either direction."""
     edges, either_way = dict(batch.edges), relation.source == relation.target
     for each, pairs in ((relation, (source, destination)), (reverse, (destination, source))):
         if each is not None:
@@ -139,39 +138,39 @@ def _without(
     *,
     either_way: bool,
 ) -> Edges:
-    """Without the edges that join these pairs of permanent ids; `source_id`, `target_id`: of the nodes at the edges' ends."""
-    of: Any = edges
+    """`edges` without those that join these pairs of permanent ids; `source_id`, `target_id`: permanent ids of the nodes that `edges` name."""
+    table: Any = edges
     if not len(source):
         return edges
     begins = np.unique(np.concatenate([source, destination]) if either_way else source)
     ends = begins if either_way else np.unique(destination)
-    one = _places(begins, source_id)[of.indices]
-    other = np.repeat(_places(ends, target_id), np.diff(of.indptr))
-    among = np.flatnonzero((one >= 0) & (other >= 0))
-    wanted = _pair(np.searchsorted(begins, source), np.searchsorted(ends, destination), len(ends), either_way)
-    left_out = among[np.isin(_pair(one[among], other[among], len(ends), either_way), wanted)]
+    begin = _places(begins, source_id)[table.indices]
+    end = np.repeat(_places(ends, target_id), np.diff(table.indptr))
+    among = np.flatnonzero((begin >= 0) & (end >= 0))
+    pairs = _pair(np.searchsorted(begins, source), np.searchsorted(ends, destination), len(ends), either_way)
+    left_out = among[np.isin(_pair(begin[among], end[among], len(ends), either_way), pairs)]
     if not len(left_out):
         return edges
-    kept = np.ones(len(of.indices), bool)
+    kept = np.ones(len(table.indices), bool)
     kept[left_out] = False
-    row = np.searchsorted(of.indptr, left_out, side="right") - 1
+    row = np.searchsorted(table.indptr, left_out, side="right") - 1
     columns = {name: getattr(edges, name, None) for name in _OF_EDGES}
     return replace(
-        of,
-        indptr=pointers(np.diff(of.indptr) - np.bincount(row, minlength=len(target_id))),
-        indices=of.indices[kept],
+        table,
+        indptr=pointers(np.diff(table.indptr) - np.bincount(row, minlength=len(target_id))),
+        indices=table.indices[kept],
         **{name: values[kept] for name, values in columns.items() if values is not None},
     )
 
 
 def _places(ends: np.ndarray, node_id: np.ndarray) -> np.ndarray:
-    """int64: of each node its place among these; -1: it is none of them."""
+    """int64: each node's place in `ends`, -1 for other nodes."""
     place = np.minimum(np.searchsorted(ends, node_id), len(ends) - 1)
     return np.where(ends[place] == node_id, place, -1)
 
 
-def _pair(one: np.ndarray, other: np.ndarray, count: int, either_way: bool) -> np.ndarray:
-    """int64: a number for each pair, where it counts either way the same for its reverse."""
+def _pair(begin: np.ndarray, end: np.ndarray, count: int, either_way: bool) -> np.ndarray:
+    """int64: a number for each pair; with `either_way`, a pair and its reverse have the same number."""
     if either_way:
-        one, other = np.minimum(one, other), np.maximum(one, other)
-    return one.astype(np.int64) * count + other
+        begin, end = np.minimum(begin, end), np.maximum(begin, end)
+    return begin.astype(np.int64) * count + end

@@ -1,4 +1,4 @@
-"""A sampler's result: one minibatch, as numpy arrays and, in the last step, as torch tensors over the same memory."""
+"""A minibatch: a sampler's result as numpy arrays and, in the last step, as torch tensors over the same memory."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
@@ -15,18 +15,18 @@ Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 @dataclass(frozen=True)
 class ShardOf:
-    """The whole graph, of which a batch is one rank's rows."""
+    """The whole graph, if a batch is one rank's shard of it."""
 
     bounds: tuple[int, ...]  # rank r has the stored nodes [bounds[r], bounds[r + 1])
-    symmetric: bool  # every edge of the graph is there both ways
+    symmetric: bool  # the graph has the reverse of every edge
 
 
 @dataclass(frozen=True, repr=False)
 class Subgraph(Generic[Array]):
-    """What a minibatch holds under the same name as numpy arrays and as tensors.
+    """The columns of a minibatch that have the same names as numpy arrays and as tensors.
 
-    Row i of (indptr, indices) lists the nodes that node i takes messages from: the sources of its in-edges, or whatever
-    neighbors its sampler was told to draw. In a shard `indices` are stored ids of the whole graph, in its type of integers.
+    Row i of (indptr, indices) lists the nodes that send messages to node i: the sources of its in-edges, or the neighbors of the sampler's
+    direction. In a shard `indices` are stored ids of the whole graph, in the graph's integer type.
     """
 
     epoch: int
@@ -39,15 +39,15 @@ class Subgraph(Generic[Array]):
     graph_ptr: Array | None = None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1])
     hop: Array | None = None  # int16 [n], distance to the root of its subgraph, or the hop that found the node
     score: Array | None = None  # float32 [n], closeness to the root of its subgraph
-    loss_weight: Array | None = None  # float32 [n], by which a root's loss enters the sum
-    edge_coefficient: Array | None = None  # float32 [e], by which a message counts
-    degree: Array | None = None  # int64 [n], in-edges in the whole graph: of those the coefficients make estimates
+    loss_weight: Array | None = None  # float32 [n], weight of a root's loss in the sum
+    edge_coefficient: Array | None = None  # float32 [e], weight of a message
+    degree: Array | None = None  # int64 [n], in-edges in the whole graph, which the coefficients estimate
     edge_id: Array | None = None  # int64 [e], permanent ids
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]
-    root_time: Array | None = None  # int64 [n], of the root that each copy of a node was reached from
+    root_time: Array | None = None  # int64 [n], time of the root from which the node was reached
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
-    encoding: Array | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
+    encoding: Array | None = None  # float32 [n, sum of dims]: the requested stored encodings, concatenated
     encoding_names: tuple[str, ...] = ()
     shard: ShardOf | None = None
 
@@ -74,10 +74,10 @@ class Subgraph(Generic[Array]):
 
 @dataclass(frozen=True, repr=False)
 class MiniBatch(Subgraph[np.ndarray]):
-    """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled."""
+    """A subgraph with rows and roots, byte-identical for every partitioning and sampling host."""
 
     feature: np.ndarray | None = None  # float32 [n, feature_dim]
-    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); read only the roots' labels for a loss
+    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); use only the roots' labels for a loss
     label: np.ndarray | None = None
 
     @property
@@ -87,25 +87,25 @@ class MiniBatch(Subgraph[np.ndarray]):
 
 @dataclass(frozen=True, repr=False)
 class TorchBatch(Subgraph[torch.Tensor]):
-    """A minibatch as tensors, which a training step takes: x and y are the features (float32) and the labels of `MiniBatch`."""
+    """A minibatch as tensors, for a training step: x and y are the features (float32) and labels of `MiniBatch`."""
 
     x: torch.Tensor | None = None
     y: torch.Tensor | None = None
 
     @property
     def target(self) -> torch.Tensor:
-        """What the roots' predictions are compared with: their labels."""
+        """Labels of the roots, with which predictions are compared."""
         assert self.y is not None
         return self.y[self.root_index]
 
     @property
     def predicted_id(self) -> torch.Tensor:
-        """int64 [r]: permanent ids of those that are predicted."""
+        """int64 [r]: permanent ids of the predicted nodes, the roots."""
         return self.node_id[self.root_index]
 
     @property
     def predicted_split(self) -> torch.Tensor | None:
-        """int8 [r]: their split codes."""
+        """int8 [r]: split codes of the predicted nodes."""
         return None if self.split is None else self.split[self.root_index]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":

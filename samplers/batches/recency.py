@@ -1,22 +1,22 @@
-"""How long before its root's time a node was joined to it, as fixed cosines beside the node's features.
+"""The age of a node's newest edge at its root's time, as fixed cosines that are appended to the node's features.
 
-GraphMixer's time encoding (arXiv:2302.11636, section 3.1): z_i = cos(age · α^(-(i-1)/β)) for i = 1 … d, with α = β = √d. The age of a copy of a node (`graphmill.samplers.drawing.timed_copies`)
-is its root's time minus that of the newest edge by which the batch reaches it; a root's own is 0. Ages are in units of their own, since cosines of
-seconds tell nothing of days: the longest period of d cosines is 2π · √d^((d-1)/√d) units, 1,137 of 16 and about 5 · 10^10 of 100.
+GraphMixer's time encoding (arXiv:2302.11636, section 3.1): z_i = cos(age · α^(-(i-1)/β)) for i = 1 … d, with α = β = √d. The age of a copy of a node
+(`graphmill.samplers.drawing.timed_copies`) is its root's time minus the time of the newest edge by which the batch reaches the copy; a root has age 0.
+The unit of ages matters: the longest period of d cosines is 2π · √d^((d-1)/√d) units, 1,137 for d = 16 and about 5 · 10^10 for d = 100.
 """
 
 import numpy as np
 
 
 def encode_ages(age: np.ndarray, dim: int, unit: float = 1.0) -> np.ndarray:
-    """float32 [n, dim] of ages (numbers [n], in the unit of times): the module's z of age / unit."""
+    """float32 [n, dim]: the module's z of age / unit, for ages [n] in the unit of times."""
     root = np.sqrt(dim)
     frequency = root ** (-np.arange(dim) / root)
     return np.cos((np.asarray(age, np.float64) / unit)[:, None] * frequency).astype(np.float32)
 
 
 def ages_of_copies(root_time: np.ndarray, source: np.ndarray, edge_time: np.ndarray) -> np.ndarray:
-    """int64 [n]: of each copy the root's time minus the newest time of the edges [e] that it is the source of; 0 where there is none."""
+    """int64 [n]: each copy's root time minus the newest time of the edges [e] that begin at the copy; 0 for a copy without edges."""
     newest = np.full(len(root_time), np.iinfo(np.int64).min)
     np.maximum.at(newest, source, edge_time)
     reached = np.zeros(len(root_time), bool)

@@ -1,6 +1,6 @@
 """Batches as PyG `Data` or `HeteroData`, and a stored graph behind PyG's `FeatureStore` and `GraphStore`. Needs torch-geometric (extra: pyg).
 
-PyG numbers nodes as the stored graph does; `original_id` is an attribute of theirs. Written against torch-geometric 2.8.
+PyG numbers nodes as the stored graph does; `original_id` is a column of the nodes. Written against torch-geometric 2.8.
 """
 
 import warnings
@@ -44,12 +44,11 @@ def to_pyg(batch: TorchBatch | TypedBatch[torch.Tensor]) -> Data | HeteroData:
 
 
 def _data(batch: TorchBatch) -> Data:
-    """A batch of a plain graph: x, edge_index, y, n_id (permanent ids), and what else the batch holds.
+    """A batch of a plain graph: x, edge_index, y, n_id (permanent ids), and the batch's other columns under their own names.
 
-    Tensors are the batch's own, but for `edge_index` [2, e], which PyG wants as int64 pairs: source, destination. Where the roots come
-    first, as a neighbor sampler's do, `batch_size` says how many they are; `root_index` names them in any case. Packed subgraphs get
-    `batch` and `ptr`. `edge_time` and `root_time` are called as in the batch. Stored encodings go by their own names (`data["rwse-20"]`); `loss_weight`, `edge_coefficient`, `degree`, `score`,
-    `split` and `hop` are called as in the batch.
+    Tensors are the batch's own, except `edge_index` int64 [2, e]: source, destination. `root_index` names the roots; `batch_size` is their number if
+    they come first, as in the neighbor sampler's batches. Packed subgraphs get `batch` and `ptr`, edges `e_id` and `edge_attr`. Stored encodings
+    have their own names (`data["rwse-20"]`).
     """
     destination = torch.repeat_interleave(batch.indptr.diff(), output_size=len(batch.indices))
     data = Data(
@@ -85,16 +84,16 @@ def _data(batch: TorchBatch) -> Data:
 
 
 def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
-    """A typed batch, for heterogeneous models and `trim_to_layer`.
+    """A typed batch, for heterogeneous models and `trim_to_layer`. It has all types and relations of the graph; tensors are the batch's own, except edge_index.
 
-    `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, loss_weight, stored encodings by their names, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
-    edge_attr, edge_time, edge_coefficient, degree (of target nodes) and `num_sampled_edges` by hop. The type of the roots has `root_index` and, where they come first, `batch_size`; they do not in a chunk. All
-    types and relations of the graph are there. A batch of one subgraph per root has `batch`, as `disjoint=True` has it, and of PPR `score`, and no counts by hop. Tensors are the batch's own, but for edge_index.
+    `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, loss_weight, stored encodings by their names, and `num_sampled_nodes` by hop.
+    `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight, edge_attr, edge_time, edge_coefficient, degree (of target nodes) and
+    `num_sampled_edges` by hop. The roots' type has `root_index` and, if the roots come first (not in a chunk), `batch_size`. A batch of one
+    subgraph per root has `batch`, as with PyG's `disjoint=True`, for PPR also `score`, and no counts by hop.
     """
     data = HeteroData()
-    by_hop = (
-        batch.roots.subgraph is None and batch.num_hops > 0
-    )  # edges among all nodes of a subgraph, or a chunk, lead to any hop
+    # Edges among all nodes of a subgraph or a chunk lead to any hop.
+    by_hop = batch.roots.subgraph is None and batch.num_hops > 0
     for name, nodes in batch.nodes.items():
         columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
         columns |= {"batch": nodes.subgraph, "score": nodes.score, "root_time": nodes.root_time}
@@ -106,7 +105,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
         data[name].num_nodes = len(nodes)
         if by_hop:
             data[name].num_sampled_nodes = batch.layer_sizes(name)
-    if torch.equal(batch.root_index.cpu(), torch.arange(batch.num_roots)):  # those of a chunk lie among its nodes
+    if torch.equal(batch.root_index.cpu(), torch.arange(batch.num_roots)):  # a chunk's roots lie among its nodes
         data[batch.root_type].batch_size = batch.num_roots
     data[batch.root_type].root_index = batch.root_index
     for relation, edges in batch.edges.items():
@@ -126,7 +125,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
                 store[column] = value
         if not by_hop:
             continue
-        within = torch.tensor([0, *batch.layer_sizes(relation.target)[:-1]]).cumsum(0)  # nodes that hops have expanded
+        within = torch.tensor([0, *batch.layer_sizes(relation.target)[:-1]]).cumsum(0)  # nodes that are expanded
         store.num_sampled_edges = edges.indptr.cpu()[within].diff().tolist()
     return data
 
@@ -134,7 +133,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
 class RouterFeatureStore(FeatureStore):
     """Node columns of the graph behind a router: `x`, `y`, `original_id`, and masks of one split set.
 
-    Read-only. Rows travel when they are asked for, one request per owner; an index of None reads all of them.
+    Read-only. Rows are fetched on demand, with one request per owner; the index None fetches all rows.
     """
 
     def __init__(self, router: Router, split_set: int = 0) -> None:
@@ -180,10 +179,10 @@ class RouterFeatureStore(FeatureStore):
 
 
 class StoredGraphStore(GraphStore):
-    """The whole topology as one CSC, for samplers that run in this process: PyG's NeighborLoader wants it there.
+    """The whole topology as one CSC in this process, for PyG's NeighborLoader.
 
-    With one partition, int32 indices and `index_dtype=torch.int32` tensors are views of the mapped files, which must not be written
-    to; PyG's own samplers take int64, which costs 8 bytes per edge.
+    With one partition, int32 indices and `index_dtype=torch.int32`, tensors are views of the mapped files and must not be written to. PyG's own
+    samplers take int64, at 8 bytes per edge.
     """
 
     def __init__(self, graph: StoredGraph, index_dtype: torch.dtype = torch.int64) -> None:
@@ -216,7 +215,7 @@ class StoredGraphStore(GraphStore):
 
 
 def pyg_stores(graph: StoredGraph, router: Router, split_set: int = 0) -> tuple[RouterFeatureStore, StoredGraphStore]:
-    """What `NeighborLoader(data=…)` takes; its `input_nodes` is then ("node", ids). It needs torch-sparse or pyg-lib itself."""
+    """The argument `data` of PyG's `NeighborLoader`, whose `input_nodes` is then ("node", ids). The loader needs torch-sparse or pyg-lib."""
     if graph.manifest.content_hash != router.manifest.content_hash:
         raise ConfigError("pyg_stores: expected a graph and a router of the same graph, got two graphs")
     return RouterFeatureStore(router, split_set), StoredGraphStore(graph)

@@ -15,24 +15,22 @@ from graphmill.storage.format.source import Relation
 
 @dataclass(frozen=True, repr=False)
 class TypedNodes(Generic[Array]):
-    """A batch's nodes of one type. Positions follow discovery: hop after hop; in a hop relation after relation or, of subgraphs, root after root.
+    """A batch's nodes of one type. Positions follow discovery: hop after hop, and in a hop relation after relation (of subgraphs: root after root).
 
-    A node of several roots' subgraphs is there once for each.
+    A node in the subgraphs of several roots has a row for each.
     """
 
     node_id: Array  # int64 [n], permanent ids
     hop: Array  # int16 [n], the hop that found the node
     split: Array | None = None  # int8 [n]
     x: Array | None = None  # float32 [n, feature_dim]
-    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); read only the roots' labels for a loss
+    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); use only the roots' labels for a loss
     y: Array | None = None
-    subgraph: Array | None = (
-        None  # int64 [n], of batches of one subgraph per root: whose it is, by place in `root_index`
-    )
+    subgraph: Array | None = None  # int64 [n], in batches of one subgraph per root: the root's place in `root_index`
     score: Array | None = None  # float32 [n], closeness to that root
-    root_time: Array | None = None  # int64 [n], of the root that each copy of a node was reached from
-    encoding: Array | None = None  # float32 [n, sum of dims]: the encodings asked for, of a type that stores them
-    loss_weight: Array | None = None  # float32 [n], by which a root's loss enters the sum
+    root_time: Array | None = None  # int64 [n], time of the root from which the node was reached
+    encoding: Array | None = None  # float32 [n, sum of dims]: the requested encodings, if the type stores them
+    loss_weight: Array | None = None  # float32 [n], weight of a root's loss in the sum
 
     def __repr__(self) -> str:
         return describe(self)
@@ -45,17 +43,16 @@ class TypedNodes(Generic[Array]):
 class TypedEdges(Generic[Array]):
     """A batch's edges of one relation: row i lists the sources of the edges that end in node i of the relation's target type."""
 
-    indptr: (
-        Array  # int64 [n + 1], n nodes of the target type: the in-edges of node i are indices[indptr[i]:indptr[i + 1]]
-    )
+    indptr: Array  # int64 [n + 1], n nodes of the target type: node i has the in-edges indices[indptr[i]:indptr[i + 1]]
     indices: Array  # int32 [e], positions of the sources among the nodes of the source type
     edge_id: Array | None = None  # int64 [e], permanent ids within the relation
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
-    edge_coefficient: Array | None = None  # float32 [e], by which a message counts
-    # int64 [n], in-edges by this relation in the whole graph: of those the coefficients make estimates
-    degree: Array | None = None
+    edge_coefficient: Array | None = None  # float32 [e], weight of a message
+    degree: Array | None = (
+        None  # int64 [n], in-edges by this relation in the whole graph, which the coefficients estimate
+    )
 
     def __repr__(self) -> str:
         return describe(self)
@@ -66,7 +63,7 @@ class TypedEdges(Generic[Array]):
 
 @dataclass(frozen=True)
 class TypedShardOf:
-    """The whole graph, of which a batch is one rank's rows: of every type the same of so many even blocks of its stored nodes."""
+    """The whole graph, if a batch is one rank's shard of it: the same blocks of the stored nodes of every type."""
 
     num_nodes: Mapping[str, int]  # by type
     num_blocks: int
@@ -79,10 +76,9 @@ class TypedShardOf:
 
 @dataclass(frozen=True, repr=False)
 class TypedBatch(Generic[Array]):
-    """A batch around roots of one type or, of links between two, of both. As arrays it is byte-identical however the graph is partitioned and wherever it was sampled.
+    """A batch around roots of one type, or of two types for links between them. As arrays it is byte-identical for every partitioning and sampling host.
 
-    All types and relations of the graph are there, in its order, also those of which the batch has none. In a shard `indices` are stored ids of
-    the source type.
+    It has all types and relations of the graph, in the graph's order, also empty ones. In a shard `indices` are stored ids of the source type.
     """
 
     epoch: int
@@ -94,8 +90,8 @@ class TypedBatch(Generic[Array]):
     edges: Mapping[Relation, TypedEdges[Array]]
     encoding_names: tuple[str, ...] = ()
     shard: TypedShardOf | None = None
-    second_type: str = ""  # whose roots follow those of `root_type`
-    second_index: Array | None = None  # int64 [r2], positions of these among the nodes of their type
+    second_type: str = ""  # type of further roots, after the roots of `root_type`
+    second_index: Array | None = None  # int64 [r2], positions of the further roots among the nodes of their type
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{len(table):,} {name}" for name, table in self.nodes.items())
@@ -112,7 +108,7 @@ class TypedBatch(Generic[Array]):
 
     @property
     def num_roots(self) -> int:
-        """Of `root_type`."""
+        """Number of roots of `root_type`."""
         return len(self.root_index)
 
     @property
@@ -126,45 +122,45 @@ class TypedBatch(Generic[Array]):
 
     @property
     def roots(self) -> TypedNodes[Array]:
-        """The table that `root_index` names rows of."""
+        """The table of the roots' type; `root_index` are rows of it."""
         return self.nodes[self.root_type]
 
     @property
     def target(self) -> Array:
-        """What the roots' predictions are compared with: their labels."""
+        """Labels of the roots, with which predictions are compared."""
         assert self.roots.y is not None
         target: Array = self.roots.y[self.root_index]
         return target
 
     @property
     def predicted_id(self) -> Array:
-        """int64 [r]: permanent ids of those that are predicted."""
+        """int64 [r]: permanent ids of the predicted nodes, the roots."""
         node_id: Array = self.roots.node_id[self.root_index]
         return node_id
 
     @property
     def predicted_split(self) -> Array | None:
-        """int8 [r]: their split codes."""
+        """int8 [r]: split codes of the predicted nodes."""
         split: Array | None = None if self.roots.split is None else self.roots.split[self.root_index]
         return split
 
     def layer_sizes(self, node_type: str) -> list[int]:
-        """How many of the type's nodes each hop has found: the roots first, then `num_hops` counts."""
+        """Number of the type's nodes at each hop: the roots, then `num_hops` counts."""
         hops = torch.as_tensor(self.nodes[node_type].hop).to(torch.int64)
         return torch.bincount(hops, minlength=self.num_hops + 1).tolist()
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TypedBatch[Array]":
-        """Of tensors: the batch on that device."""
+        """The batch, if it holds tensors, on that device."""
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 def node_tables(batch: Any) -> dict[str, Any]:
-    """What has a batch's nodes, by type: a minibatch itself, of one type without a name."""
+    """A batch's tables of nodes by type; a minibatch is the table of its one type, named ""."""
     return dict(batch.nodes) if isinstance(batch, TypedBatch) else {"": batch}
 
 
 def with_node_tables(batch: Any, tables: Mapping[str, Any]) -> Any:
-    """The batch with these in place of its own."""
+    """The batch with `tables` in place of its own."""
     return replace(batch, nodes={**batch.nodes, **tables}) if isinstance(batch, TypedBatch) else tables[""]
 
 

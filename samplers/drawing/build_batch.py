@@ -1,4 +1,4 @@
-"""From the rows of nodes and lists of edges to a batch: a minibatch of a plain graph, a typed batch of any other."""
+"""From rows of nodes and lists of edges to a batch: a minibatch for a plain graph, a typed batch for a typed graph."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,9 +21,8 @@ from graphmill.storage.format.source import Relation
 Batch = MiniBatch | TypedBatch[np.ndarray]
 Columns = Mapping[str, np.ndarray | None]
 NodesOf = Mapping[str, tuple[NodeRows, Columns]]  # by type: rows, and further columns
-EdgesOf = Mapping[
-    Relation, tuple[np.ndarray, np.ndarray, Columns]
-]  # by relation: indptr, positions of sources, columns
+# By relation: indptr, positions of sources, columns.
+EdgesOf = Mapping[Relation, tuple[np.ndarray, np.ndarray, Columns]]
 
 
 def build_batch(
@@ -38,7 +37,7 @@ def build_batch(
     encodings: tuple[str, ...] = (),
     second: tuple[str, np.ndarray | None] = ("", None),
 ) -> Batch:
-    """The batch of these nodes and edges; `root_index`: the roots' positions among the nodes of their type; `second`: the same of a second type."""
+    """The batch of these nodes and edges. `root_index`: positions of the roots among the nodes of their type; `second`: a second type and its roots."""
     if isinstance(router, Router):
         (((rows, columns),), ((indptr, source, of_edges),)) = nodes.values(), edges.values()
         more: dict[str, Any] = {**columns, **of_edges}
@@ -81,8 +80,7 @@ def _typed_nodes(rows: NodeRows, columns: Any) -> TypedNodes[np.ndarray]:
 def edges_among(
     router: Router | TypedRouter, node: Mapping[str, np.ndarray], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
 ) -> dict[Relation, NeighborLists]:
-    """All edges among these distinct nodes by type, of every relation, with one request per owner: lists of the target's nodes, as positions among the
-    source's."""
+    """All edges among these distinct nodes, in every relation: lists of the target nodes as positions among the source nodes. One request per owner."""
     questions = []
     for relation, each in router.edges.items():
         source, target = node[relation.source], node[relation.target]
@@ -95,10 +93,10 @@ def edges_among(
 
 
 class InducedBatches:
-    """Batches of given nodes and of all edges among them, of every relation, without roots; `options` name the columns."""
+    """Batches of given nodes and all edges among them, in every relation, without roots; `options` name the columns."""
 
     def __init__(self, router: Router | TypedRouter, options: Any) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
+        """Raises ConfigError if the graph lacks what the options name."""
         self._router, self._encodings = router, options.encodings
         self.root_type = type_of_roots(router, getattr(options, "root_type", None))
         check_splits(router, self.root_type, options.split_set)
@@ -110,7 +108,7 @@ class InducedBatches:
         }
 
     def draw(self, epoch: int, batch: int, node: Mapping[str, np.ndarray]) -> PendingBatch:
-        """The batch of these nodes by type, before their rows are fetched."""
+        """The batch of these nodes, before their rows are fetched."""
         router, is_typed = self._router, isinstance(self._router, TypedRouter)
         edges = {name: edges_of(lists) for name, lists in edges_among(router, node, self.edge_columns).items()}
 
@@ -134,17 +132,17 @@ def edges_of(lists: NeighborLists) -> tuple[np.ndarray, np.ndarray, Columns]:
 
 
 def root_table(batch: Any) -> Any:
-    """What has the nodes among which a batch's roots are: a minibatch itself."""
+    """The table of nodes that has a batch's roots; for a minibatch, the minibatch itself."""
     return batch.roots if isinstance(batch, TypedBatch) else batch
 
 
 def edge_tables(batch: Any) -> Mapping[Relation, Any]:
-    """What has the edges of each relation: a minibatch itself."""
+    """The table of each relation's edges; for a minibatch, the minibatch itself."""
     return batch.edges if isinstance(batch, TypedBatch) else {EDGE: batch}
 
 
 def with_columns(batch: Any, edges: Mapping[Relation, Columns], nodes: Mapping[str, Columns] | None = None) -> Any:
-    """The batch with further columns of some relations' edges, and of some types' nodes."""
+    """The batch with these further columns of edges and nodes."""
     of_nodes = nodes or {}
     if not isinstance(batch, TypedBatch):
         return replace(batch, **edges[EDGE], **of_nodes.get(NODE, {}))

@@ -1,6 +1,6 @@
-"""What every sampler is: frozen options, and a pure function from (epoch, batch) to a minibatch.
+"""The protocol of samplers: frozen options, and a pure function from (epoch, batch) to a minibatch.
 
-A sampler keeps no position: the loader does (`Loader.state_dict`). A new sampler joins the conformance suite with one line
+The loader keeps the position (`Loader.state_dict`), not the sampler. A new sampler joins the conformance suite with one line
 (tests/samplers/test_conformance.py).
 """
 
@@ -12,7 +12,7 @@ from graphmill.core.summaries import changed_options
 
 
 class Batch(Protocol):
-    """What a sampler makes, a MiniBatch or another frozen dataclass: arrays, and how much of everything it holds."""
+    """A sampler's result: a MiniBatch or another frozen dataclass of arrays, with its sizes."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -27,17 +27,17 @@ class Batch(Protocol):
 class Sampler(Protocol):
     """Batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`.
 
-    To the trainer a rank is a position of the step, a micro-batch; whichever worker computes it (`--fit.micro_batches`).
+    For the trainer a rank is a position of the step, a micro-batch, whichever worker computes it (`--fit.micro_batches`).
     """
 
     @property
     def options(self) -> Any:
-        """Its frozen options, whose repr names every value that batches depend on."""
+        """Frozen options; their repr names every value that batches depend on."""
         ...
 
     @property
     def content_hash(self) -> str:
-        """Hash of what batches are drawn from: the graph (`GraphStatistics.graph_digest`: whatever its partitions) and, where they are given, the roots."""
+        """Hash of the data of batches: the graph (`GraphStatistics.graph_digest`, independent of partitions) and the given roots, if any."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class Sampler(Protocol):
 
 
 def sampler_repr(sampler: Sampler) -> str:
-    """A sampler in a notebook."""
+    """The repr of a sampler, for notebooks."""
     return f"{type(sampler).__name__}({sampler.num_batches:,} batches an epoch, {changed_options(sampler.options)})"
 
 
@@ -60,12 +60,12 @@ def sampler_len(sampler: Sampler) -> int:
 
 
 def check_batch(batch: int, num_batches: int) -> None:
-    """Raises ConfigError where an epoch of `num_batches` has no batch of this number."""
+    """Raises ConfigError if an epoch of `num_batches` has no batch of this number."""
     if not 0 <= batch < num_batches:
         raise ConfigError(f"batch: expected a number in [0, {num_batches}), got {batch}")
 
 
 def sampler_fingerprint(sampler: Sampler, num_positions: int) -> str:
-    """16 hex digits that tell whether two loaders walk alike through the same data: kind, options, batches, and how many a step has."""
+    """16 hex digits, equal for two loaders that walk alike through the same data: of the sampler's class, its options, its batches and a step's."""
     walk = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_positions}"
     return hashlib.sha256(walk.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Roots dealt to batches: the plan of the samplers whose batches are made around some roots each."""
+"""Roots dealt to batches, for samplers that make each batch around some roots."""
 
 import hashlib
 from functools import cached_property
@@ -20,14 +20,14 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 
 
 def hash_of_data(router: Router | TypedRouter, of_roots: str) -> str:
-    """Of the graph and the roots: of a plain graph the roots' hash says both."""
+    """Hash of the graph and the roots. In a plain graph the roots' hash covers both."""
     if isinstance(router, Router):
         return of_roots
     return hashlib.sha256(f"{router.content_hash} {of_roots}".encode()).hexdigest()
 
 
 def _plan_hash(sampler: Any) -> str:
-    """Of the graph, of a typed one all types and relations, and, where they are given, of the roots."""
+    """Hash of the graph (all types and relations of a typed graph) and of the given roots, if any."""
     return hash_of_data(sampler.router, sampler._root_batches.content_hash)
 
 
@@ -36,15 +36,15 @@ def _plan_length(sampler: Any) -> int:
     return sampler._root_batches.num_batches
 
 
-# The `content_hash` and the `num_batches` of a sampler whose plan is its `_root_batches`.
+# The properties `content_hash` and `num_batches` of a sampler that keeps its RootBatches as `_root_batches`.
 plan_hash, plan_length = property(_plan_hash), property(_plan_length)
 
 
 class RootBatches:
-    """Every root once per epoch, in a fresh random order; `given` roots, by permanent id, take the place of a split's.
+    """Every root once per epoch, in a fresh random order; `given` roots, by permanent id, replace the roots of a split.
 
-    By groups, the roots stand in the order of their locality groups, and are cut into equal shares: of each step the batch at position v has some
-    of share v, in a fresh random order. A step as a whole is a stratified sample of the roots. With one position both orders are one.
+    With root_order groups, the roots are sorted by locality group and cut into equal shares. The batch at position v of a step has roots of share v, in a
+    fresh random order. A whole step is a stratified sample of the roots. With one position both orders are the same.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class RootBatches:
 
     @stage("plan")
     def roots(self, epoch: int, batch: int) -> NodeList:
-        """The roots of one batch. Raises ConfigError where there is no such batch."""
+        """The roots of one batch. Raises ConfigError for a batch that does not exist."""
         check_batch(batch, self.num_batches)
         roots, options = self._roots.nodes, self._options
         if not options.shuffle:
             return roots.take(slice(*even_split(len(roots.node), self.num_batches, batch)))
-        of_epoch, order = self._last_order  # one read: another thread may put another epoch's order there
+        of_epoch, order = self._last_order  # one read: another thread may write another epoch's order
         if of_epoch != epoch:
             key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
             order = np.lexsort((hash_ids(key, roots.original_id), self._share))
@@ -93,7 +93,7 @@ class RootBatches:
 
     @cached_property
     def _share(self) -> np.ndarray:
-        """int64 [roots]: which share each root belongs to."""
+        """int64 [roots]: the share of each root."""
         num_roots = len(self._roots.nodes.node)
         if not self._by_groups:
             return np.zeros(num_roots, np.int64)
@@ -102,7 +102,7 @@ class RootBatches:
         return share
 
     def _bounds(self, batch: int) -> tuple[int, int]:
-        """Where a batch begins and ends in an epoch's order."""
+        """(start, stop) of a batch in an epoch's order."""
         num_shares, num_roots = self._num_shares, len(self._roots.nodes.node)
         number, share = divmod(batch, num_shares)
         first, last = even_split(num_roots, num_shares, share)

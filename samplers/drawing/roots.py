@@ -1,6 +1,6 @@
-"""Which nodes are roots: those of a split, all, or given ones; and the translation from permanent ids to stored ones.
+"""The nodes that are roots: the nodes of a split, all nodes, or given nodes; and the translation of permanent ids into stored ids.
 
-Callers name nodes by permanent ids, as batches do. Stored ids depend on the partitioning; only samplers and routers use them.
+Callers and batches name nodes by permanent ids. Stored ids depend on the partitioning; only samplers and routers use them.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from graphmill.storage.format.source import SPLIT_TRAIN
 def find_roots(
     router: Router, permanent_id: np.ndarray, time: np.ndarray | None = None, *, distinct: bool = False
 ) -> NodeList:
-    """The nodes that a caller names, in the order given, each with its own time or with that of `time`; one request to every owner.
+    """The nodes that a caller names, in the caller's order, with their own times or with `time`. Sends one request to every owner.
 
-    Raises ConfigError for an id that is no node's, for times of another number or type and, where they must be `distinct`, for a node that
-    is there twice: with `time`, twice at the same time.
+    Raises ConfigError for an id that no node has, for times of another number or type and, if `distinct`, for a repeated node (with `time`: repeated at
+    the same time).
     """
     try:
         nodes = router.list_found(permanent_id)
@@ -43,7 +43,7 @@ def find_roots(
 
 
 def _given_times(time: np.ndarray, count: int) -> np.ndarray:
-    """int64 [count]. Raises ConfigError for anything else than one whole number for each root."""
+    """int64 [count]. Raises ConfigError unless `time` has one integer for each root."""
     time = np.asarray(time)
     if time.shape != (count,) or time.dtype.kind not in "iu":
         raise ConfigError(
@@ -53,7 +53,7 @@ def _given_times(time: np.ndarray, count: int) -> np.ndarray:
 
 
 class Roots:
-    """The nodes with one of these split codes (None: all nodes), or those that are given, by permanent id.
+    """The nodes with one of these split codes (None: all nodes), or given nodes, by permanent id.
 
     In a graph without splits every node is a training node.
     """
@@ -66,8 +66,7 @@ class Roots:
         given: np.ndarray | None = None,
         given_time: np.ndarray | None = None,
     ) -> None:
-        """Looks given roots up at once; `given_time`: their times, in place of their own. Raises ConfigError where the graph has no such splits or
-        nodes."""
+        """Finds given roots immediately; `given_time` replaces their times. Raises ConfigError if the graph lacks the splits or nodes."""
         has_splits = router.manifest.num_split_sets > 0
         if given is None and codes is not None and not has_splits and SPLIT_TRAIN not in codes:
             raise ConfigError(
@@ -97,7 +96,7 @@ class Roots:
         return lists[0] if len(lists) == 1 else ascending_nodes(lists)
 
     def among(self, batch: MiniBatch | TypedNodes[np.ndarray]) -> np.ndarray:
-        """bool [n]: which of a batch's nodes, of a typed batch those of the roots' type, are roots."""
+        """bool [n]: whether a node of the batch (in a typed batch: of its table of the roots' type) is a root."""
         if self._given is not None:
             given = self._given.original_id
             return given[np.minimum(np.searchsorted(given, batch.node_id), len(given) - 1)] == batch.node_id
@@ -113,11 +112,11 @@ class Roots:
 
     @cached_property
     def content_hash(self) -> str:
-        """Of the graph, whatever its partitions, and, where they are given, of the roots."""
+        """Hash of the graph, independent of its partitions, and of the given roots, if any."""
         graph = self._router.manifest.measured.graph_digest
         if self._given is None:
             return graph
-        told = hashlib.sha256(graph.encode() + self._given.original_id.tobytes())
+        digest = hashlib.sha256(graph.encode() + self._given.original_id.tobytes())
         if self._has_given_times and self._given.time is not None:
-            told.update(self._given.time.tobytes())
-        return told.hexdigest()
+            digest.update(self._given.time.tobytes())
+        return digest.hexdigest()

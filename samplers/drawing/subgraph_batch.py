@@ -1,4 +1,4 @@
-"""From sets of nodes, one for each root, to one packed batch of their induced subgraphs, of a plain graph or a typed one."""
+"""From one set of nodes per root to one packed batch of the induced subgraphs, for plain and typed graphs."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,17 +16,17 @@ from graphmill.samplers.kernels.search import order_members
 from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows
 from graphmill.storage.format.source import Relation
 
-Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # with the positions of the roots: what `build_batch` takes
+Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # nodes, edges, positions of the roots: arguments of `build_batch`
 
 
-class RootSets(NamedTuple):  # of a small batch a dataclass costs as much as a step of the search
+class RootSets(NamedTuple):  # for a small batch a dataclass costs as much as a step of the search
     """A set of nodes for each root, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first."""
 
-    node: np.ndarray  # int64 [k], as `NodeNumbers` has them
+    node: np.ndarray  # int64 [k], numbers of `NodeNumbers`
     graph_ptr: np.ndarray  # int64 [num_roots + 1]
-    level: np.ndarray  # int [k], ascending within a set; nodes of one level are put into ascending permanent id
-    hop: np.ndarray  # int16 [k], the same within a level
-    score: np.ndarray | None = None  # float32 [k], the same within a level
+    level: np.ndarray  # int [k], ascending within a set; nodes of a level are sorted by permanent id
+    hop: np.ndarray  # int16 [k], constant within a level
+    score: np.ndarray | None = None  # float32 [k], constant within a level
 
     def by_type(self, numbers: NodeNumbers) -> "dict[str, TypeSets]":
         """The nodes of each type in each set."""
@@ -43,15 +43,15 @@ class TypeSets(NamedTuple):
     """The nodes of one type in each set."""
 
     sets: RootSets  # by stored ids
-    row: np.ndarray  # int32 [k], places among `distinct`
-    distinct: np.ndarray  # stored ids, in the order in which rows are fetched
+    row: np.ndarray  # int32 [k], places in `distinct`
+    distinct: np.ndarray  # stored ids, in the order of the fetched rows
 
     @property
     def num_bytes(self) -> int:
         return sum([array.nbytes for array in (*self.sets, self.row, self.distinct) if array is not None])
 
     def ordered(self, original_id: np.ndarray) -> "TypeSets":
-        """Each level of each set in ascending permanent id, which are those of `distinct`."""
+        """The sets with each level sorted by permanent id; `original_id`: permanent ids of `distinct`."""
         sets = self.sets
         order = order_members(sets.graph_ptr, sets.level, original_id[self.row])
         ordered = RootSets(sets.node[order], sets.graph_ptr, sets.level, sets.hop, sets.score)
@@ -61,7 +61,7 @@ class TypeSets(NamedTuple):
 def induced_edges(
     router: Router | TypedRouter, parts: Mapping[str, TypeSets], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
 ) -> dict[Relation, NeighborLists]:
-    """All edges within the sets, of every relation, with one request per owner: lists of the target's nodes, as positions among the source's."""
+    """All edges within the sets, in every relation: lists of the target nodes as positions among the source nodes. One request per owner."""
     questions = []
     for relation, each in router.edges.items():
         source, target = parts[relation.source].sets, parts[relation.target].sets
@@ -73,7 +73,7 @@ def induced_edges(
 def one_after_another(
     parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
 ) -> Arranged:
-    """The one type's nodes subgraph after subgraph."""
+    """The nodes of the only type, subgraph after subgraph."""
     ((name, part),), sets = parts.items(), next(iter(parts.values())).sets
     # A batch by scores has no hops.
     columns = {"graph_ptr": sets.graph_ptr, "hop": sets.hop if sets.score is None else None, "score": sets.score}
@@ -84,7 +84,7 @@ def one_after_another(
 def by_hop(
     parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
 ) -> Arranged:
-    """Nodes hop after hop, so that the roots come first, and in a hop subgraph after subgraph."""
+    """Nodes hop after hop, so that roots come first; within a hop, subgraph after subgraph."""
     order = {name: np.argsort(part.sets.hop, kind="stable") for name, part in parts.items()}
     nodes = {}
     for name, part in parts.items():
@@ -104,7 +104,7 @@ def by_hop(
 
 
 def _reordered(lists: NeighborLists, target: np.ndarray, source: np.ndarray) -> NeighborLists:
-    """The lists with the nodes of both ends in these orders."""
+    """The lists with the nodes at both ends in these orders."""
     position, count = np.empty(len(source), np.int32), lists.count[target]
     position[source] = np.arange(len(source), dtype=np.int32)
     entry = all_positions(pointers(lists.count)[:-1][target], count)

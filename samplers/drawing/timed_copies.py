@@ -1,7 +1,6 @@
-"""Nodes of a batch by the time of the root that they were reached from: a node has a copy for each of these times.
+"""Copies of a batch's nodes: a node has a copy for each time of a root from which it was reached.
 
-A copy is expanded by edges up to its own time alone. So no edge between copies is later than the root that they belong to, by however many hops
-it reaches it.
+A copy is expanded only along edges up to its root's time. So no edge between copies is later than their root, at any number of hops.
 """
 
 from dataclasses import dataclass
@@ -15,15 +14,15 @@ from graphmill.samplers.vocabulary.requirements import NO_ROOT_TIMES
 
 @dataclass(frozen=True)
 class NodeCopies:
-    """Node v as of the k-th root time is the number k · num_nodes + v."""
+    """Numbers of copies: node v as of root time k is k · num_nodes + v."""
 
     num_nodes: int  # of the type
     root_time: np.ndarray  # int64 [k], ascending, distinct
-    until: np.ndarray  # int64 [k]: the latest time of an edge of each
+    until: np.ndarray  # int64 [k]: latest time of an edge from which a copy is expanded
 
     @classmethod
     def of(cls, num_nodes: int, roots: NodeList, *, before: bool) -> "NodeCopies":
-        """`before`: edges of a root's own time are not its past. Raises ConfigError where roots have no times."""
+        """`before`: edges of the root's own time are excluded. Raises ConfigError if roots have no times."""
         if roots.time is None:
             raise ConfigError(NO_ROOT_TIMES)
         root_time = np.unique(roots.time)
@@ -37,7 +36,7 @@ class NodeCopies:
         return np.searchsorted(self.root_time, roots.time) * self.num_nodes + roots.node
 
     def node(self, copy: np.ndarray) -> np.ndarray:
-        """int64: stored ids."""
+        """int64: stored ids of copies."""
         return copy % self.num_nodes
 
     def until_of(self, copy: np.ndarray) -> np.ndarray:
@@ -47,5 +46,5 @@ class NodeCopies:
         return self.root_time[copy // self.num_nodes]
 
     def neighbors(self, copy: np.ndarray, lists: NeighborLists, source: "NodeCopies") -> np.ndarray:
-        """int64: the neighbors that were drawn of each copy, as of its time, by their numbers among the copies of their type."""
+        """int64: the drawn neighbors of each copy, as copies of the same root time among `source`."""
         return np.repeat(copy // self.num_nodes * source.num_nodes, lists.count) + lists.neighbor

@@ -1,7 +1,7 @@
-"""The graph that a search sees, which knows no types: some relations of a typed graph as one graph.
+"""Relations of a typed graph as one graph without types, for searches.
 
-Its nodes are those of all types, numbered one type after another: the stored ids of a type follow those of the types before it. A node's list has the
-lists of its relations, one after another in the graph's order. One relation over the only type, and so a plain graph, is this graph itself.
+Its nodes are the nodes of all types, numbered type after type in the order of stored ids. A node's list is the concatenation of its lists in all
+relations, in the graph's order. If there is one relation over one type, as in a plain graph, that relation is the searched graph itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
 from graphmill.samplers.vocabulary.requirements import directed_lists
 from graphmill.storage.format.source import Relation
 
-OfType = dict[str, tuple[np.ndarray | slice, np.ndarray]]  # a type's places among some nodes, and their stored ids
+OfType = dict[str, tuple[np.ndarray | slice, np.ndarray]]  # for each type: places of its nodes, and their stored ids
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the graph that a search sees."""
+    """Sizes of the searched graph."""
 
     num_nodes: int
     num_partitions: int = 1
@@ -35,7 +35,7 @@ class Sizes:
 
 
 class NodeNumbers:
-    """Numbers of the nodes of all types; a plain graph's are its stored ids."""
+    """Numbers of the nodes of all types; in a plain graph, the stored ids."""
 
     def __init__(self, routers: Mapping[str, Router]) -> None:
         self._routers = dict(routers)
@@ -50,7 +50,7 @@ class NodeNumbers:
         return int(self._offsets[list(self._routers).index(node_type)])
 
     def by_type(self, node: np.ndarray) -> OfType:
-        """The nodes of each type: their places in `node`, ascending, and their stored ids."""
+        """For each type the places of its nodes in `node`, ascending, and their stored ids."""
         if len(self._routers) == 1:
             return dict.fromkeys(self._routers, (slice(None), node))
         type_of = np.searchsorted(self._offsets, node, side="right") - 1
@@ -58,7 +58,7 @@ class NodeNumbers:
         return {name: (at, node[at] - self.first(name)) for name, at in places.items()}
 
     def ranks(self, node: np.ndarray) -> np.ndarray:
-        """int64: numbers by which these distinct nodes are ordered: type after type, ascending in permanent id."""
+        """int64: ranks of these distinct nodes by type and permanent id."""
         parts = self.by_type(node)
         rows = fetch_rows([(self._routers[name], own, Columns(feature=False)) for name, (_, own) in parts.items()])
         if len(parts) == 1:
@@ -70,13 +70,13 @@ class NodeNumbers:
         return rank
 
 
-Lists = tuple[Relation, WalkDirection]  # a relation, and which of its lists
+Lists = tuple[Relation, WalkDirection]  # a relation, and the direction of its lists
 
 
 class UnionGraph:
     """Relations of a typed graph as one graph: a `graphmill.samplers.access.list_pool.ListsNeighbors`.
 
-    Its lists are of the one direction that it was made for, whatever its methods are told.
+    `lists` fixes the direction of the lists; the methods ignore their argument `direction`.
     """
 
     def __init__(self, router: TypedRouter, lists: Sequence[Lists]) -> None:
@@ -87,21 +87,21 @@ class UnionGraph:
     def _asked(
         self, node: np.ndarray, max_degree: np.ndarray | None, by_weight: bool
     ) -> list[tuple[Lists, np.ndarray | slice, DegreeLists]]:
-        """Every relation's lists of those nodes that are of its target type, and their places in `node`. One request per owner for all relations."""
+        """For each relation the places in `node` of its target type's nodes, and their lists. One request per owner for all relations."""
         of_type, asked, questions = self.numbers.by_type(node), [], []
-        for one in self._lists:
-            (at, own), router = of_type[one[0].target], self._router.edges[one[0]]
+        for relation, direction in self._lists:
+            (at, own), router = of_type[relation.target], self._router.edges[relation]
             if len(own):
                 most = None if max_degree is None else max_degree[at]
                 weighed = by_weight and router.manifest.has_edge_weight
-                questions.append(router.list_question(own, one[1], most, weighed))
-                asked.append((one, at))
-        return [(*one, lists) for one, lists in zip(asked, ask(questions), strict=True)]
+                questions.append(router.list_question(own, direction, most, weighed))
+                asked.append(((relation, direction), at))
+        return [(*each, lists) for each, lists in zip(asked, ask(questions), strict=True)]
 
     def list_neighbors(
         self, node: np.ndarray, direction: WalkDirection, max_degree: np.ndarray | None, by_weight: bool
     ) -> DegreeLists:
-        """As `Router.list_neighbors`: a node's list has those of its relations one after another."""
+        """As `Router.list_neighbors`; a node's list has its lists in all relations, one after another."""
         answers, numbers = self._asked(node, max_degree, by_weight), self.numbers
         degree = np.zeros(len(node), np.int64)
         for _, at, lists in answers:
@@ -112,24 +112,24 @@ class UnionGraph:
         weight = np.ones(len(neighbor), np.float32) if by_weight else None
         for (relation, _), at, lists in answers:
             whole = is_whole[at]
-            entries, some = np.repeat(whole, lists.count), np.where(whole, lists.count, 0)
-            place = all_positions(start[at], some)
+            entries, kept = np.repeat(whole, lists.count), np.where(whole, lists.count, 0)
+            place = all_positions(start[at], kept)
             neighbor[place] = lists.neighbor[entries] + numbers.first(relation.source)
             if weight is not None and lists.weight is not None:
                 weight[place] = lists.weight[entries]
-            start[at] += some
+            start[at] += kept
         return DegreeLists(degree, count, neighbor, weight)
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection) -> np.ndarray:
-        """As `Router.step_walks`: a relation is drawn by its share of the node's neighbors, then one of these. Two requests per owner."""
+        """As `Router.step_walks`: a relation is drawn by its share of the node's neighbors, then a neighbor in it. Two requests per owner."""
         answers, numbers = self._asked(node, np.zeros(len(node), np.int64), by_weight=False), self.numbers
         last = np.zeros((len(answers) + 1, len(node)), np.int64)
         for row, (_, at, lists) in zip(last[1:], answers, strict=True):
             row[at] = lists.degree
         last = last.cumsum(axis=0)
-        # Drawn from a hash of the one by which the relation's owner draws.
+        # Hashed again: the relation's owner draws from the first hash.
         drawn = (unit_interval(hash_again(hash_ids(np.uint64(key), walk), walk)) * last[-1]).astype(np.int64)
-        chosen = (drawn >= last).sum(axis=0) - 1  # as many as there are answers: a node without neighbors
+        chosen = (drawn >= last).sum(axis=0) - 1  # len(answers) for a node without neighbors
         walks = [np.flatnonzero(chosen == number) for number in range(len(answers))]
         questions = [
             self._router.edges[relation].step_question(node[at] - numbers.first(relation.target), walk[at], key, lists)

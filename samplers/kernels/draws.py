@@ -1,9 +1,9 @@
-"""Compiled draws: which entries of each node's neighbor list a sampler takes. They release the GIL and keep no state.
+"""Compiled draws of entries from each node's neighbor list. They release the GIL and keep no state.
 
-Every kernel gets lists as `first[i]` (position of list i's first entry) and `degree[i]`, and one key per list made from the node's
-permanent id; it returns how many entries each list gives and their positions, ascending within a list. Entry j of a list is the same
-edge however the graph is partitioned, since lists ascend in permanent id, or in time and permanent id; so are all draws. A list up to a time
-is its first entries (`graphmill.samplers.kernels.lists.degrees_until`), so every draw is one from the past, too.
+Every kernel gets lists as `first[i]` (position of list i's first entry) and `degree[i]`, and a key per list made from the node's permanent id. It returns
+the number of drawn entries per list, and their positions, ascending within a list. Lists ascend in permanent id, or in time and permanent id; so entry j
+of a list is the same edge for every partitioning, and so are all draws. A list up to a time is its first entries
+(`graphmill.samplers.kernels.lists.degrees_until`), so every draw can be from the past.
 """
 
 import numba
@@ -13,9 +13,9 @@ from graphmill.core.compile_cache import compiled
 from graphmill.samplers.kernels.random_streams import below, hash64
 from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
 
-# Drawn positions are marked in a bitmap up to this degree, and kept in a sorted array or a hash set above it. So the cost neither grows with
-# a hub's degree nor is quadratic in large fan-outs.
-_BITMAP_DEGREE = 4096  # 64 words, themselves marked in one
+# Up to this degree, drawn positions are marked in a bitmap; above it, they are kept in a sorted array or a hash set. So the cost does not grow with a
+# hub's degree and is not quadratic in large fan-outs.
+_BITMAP_DEGREE = 4096  # 64 words; one word marks the used words
 _SCAN_LIMIT = 48
 
 # Position of the only bit set in x: _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
@@ -33,12 +33,11 @@ def _unit(hashed):
 
 @compiled
 def waiting_time(hashed):
-    """-log u of the number u in (0, 1] that the uint64 `hashed` stands for (as `_unit`), within 4e-16 of it, and the same to the last
-    bit on every machine.
+    """-log u for u = `_unit(hashed)`, within 4e-16, and the same to the last bit on every machine.
 
-    A C library's logarithm is neither, and which one a compiled loop is linked with depends on what its process has loaded; draws
-    that shall be equal everywhere cannot be ordered by it. With n = u 2^53 = x 2^b, x in [sqrt 1/2, sqrt 2], and s = (x - 1) / (x + 1):
-    log x = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172, where ten terms leave less than 1e-17 of it.
+    A C library's logarithm differs between machines, and even with the libraries that a process has loaded, so it cannot order draws that must be equal
+    everywhere. With n = u 2^53 = x 2^b, x in [sqrt 1/2, sqrt 2], and s = (x - 1) / (x + 1): log x = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172; the
+    rest after ten terms is less than 1e-17.
     """
     number = (hashed >> np.uint64(11)) + np.uint64(1)
     bits, rest = 0, number
@@ -60,22 +59,21 @@ def waiting_time(hashed):
 
 @numba.njit(inline="always")
 def _bit_position(bit):
-    """Which bit is set in a uint64 of one bit."""
+    """Position of the only set bit of a uint64."""
     return _BIT_POSITION[(bit * np.uint64(_DE_BRUIJN)) >> np.uint64(58)]
 
 
 @compiled
 def _draw_bitmap(key, degree, take, bitmap, first, position, end):
-    """`take` distinct values below `degree`, plus `first`, ascending into `position` from `end` on: Floyd's algorithm
-    (CACM 30(9), 1987).
+    """Writes `take` distinct values below `degree`, plus `first`, ascending into `position` from `end` on: Floyd's algorithm (CACM 30(9), 1987).
 
-    `bitmap` is all zero, before and after. No branch depends on what is drawn: a mispredicted one costs as much as a draw.
+    `bitmap` is all zero before and after. No branch depends on drawn values: a mispredicted branch costs as much as a draw.
     """
     one, used = np.uint64(1), np.uint64(0)  # `used`: words of the bitmap that are not zero
     for j in range(take):
         value = np.uint64(below(hash64(key, np.uint64(j)), degree - take + j + 1))
         is_taken = (bitmap[value >> np.uint64(6)] >> (value & np.uint64(63))) & one
-        value = np.uint64(degree - take + j) if is_taken else value  # larger than all before it
+        value = np.uint64(degree - take + j) if is_taken else value  # larger than all earlier values
         word = value >> np.uint64(6)
         bitmap[word] |= one << (value & np.uint64(63))
         used |= one << word
@@ -117,7 +115,7 @@ def _draw_hashed(key, degree, take, first, position):
         drawn = below(hash64(key, np.uint64(filled)), upper + 1)
         slot = find_slot(table, 0, bits, drawn)
         if table[slot] != -1:
-            drawn = upper  # larger than all before it
+            drawn = upper  # larger than all earlier values
             slot = find_slot(table, 0, bits, drawn)
         table[slot] = drawn
         position[filled] = first + drawn
@@ -169,7 +167,7 @@ def draw_last(first, degree, fanout):
 
 @compiled
 def draw_with_replacement(first, degree, keys, fanout):
-    """`fanout` entries of each list that is not empty, each draw uniform and independent: (count, position)."""
+    """`fanout` uniform, independent draws from each non-empty list: (count, position)."""
     count = np.empty(len(degree), np.int64)
     total = 0
     for i in range(len(degree)):
@@ -208,8 +206,8 @@ def _sift_down(heap_key, heap_entry, size, at):
 def draw_weighted(first, degree, keys, fanout, weight_first, weight):
     """Up to `fanout` distinct entries of each list, drawn one after the other by weight: (count, position).
 
-    Exponential keys: entry j waits -log(u_j) / w_j, and the shortest waits win (Efraimidis and Spirakis, IPL 97(5), 2006, in
-    logarithms). List i's weights begin at weight[weight_first[i]]; entries of weight 0 are never drawn. O(degree log fanout).
+    Exponential keys: entry j waits -log(u_j) / w_j, and the shortest waits win (Efraimidis and Spirakis, IPL 97(5), 2006, in logarithms). List i's
+    weights begin at weight[weight_first[i]]; entries of weight 0 are never drawn. O(degree log fanout).
     """
     count = np.empty(len(degree), np.int64)
     total = 0
@@ -232,7 +230,7 @@ def draw_weighted(first, degree, keys, fanout, weight_first, weight):
             w = np.float64(weight[weight_first[i] + j])
             if not w > 0:
                 continue
-            if fanout < 0:  # all of them
+            if fanout < 0:  # all entries
                 chosen[size] = first[i] + j
                 size += 1
                 continue
@@ -252,7 +250,7 @@ def draw_weighted(first, degree, keys, fanout, weight_first, weight):
 
 @compiled
 def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, weight):
-    """`fanout` independent draws by weight from each list of positive total weight: (count, position). Inverse CDF by bisection."""
+    """`fanout` independent draws by weight from each list with a positive weight: (count, position). Inverse CDF by bisection."""
     count = np.empty(len(degree), np.int64)
     total, widest = 0, 0
     for i in range(len(degree)):
@@ -279,7 +277,7 @@ def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, we
         for j in range(fanout):
             target = (1.0 - _unit(hash64(keys[i], np.uint64(j)))) * running  # in [0, running)
             entry = np.searchsorted(cumulative[: degree[i]], target, side="right")
-            position[end + j] = first[i] + min(entry, last)  # rounding may reach running itself
+            position[end + j] = first[i] + min(entry, last)  # rounding may reach `running`
         position[end : end + fanout].sort()
         end += fanout
     return count, position
@@ -287,10 +285,10 @@ def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, we
 
 @compiled
 def draw_labor(first, degree, fanout, source_hash):
-    """Entries of each list by one coin per source, shared by all lists: (count, position). LABOR-0, arXiv:2210.13339, sec. 3.
+    """Entries of each list, drawn with one coin per source for all lists: (count, position). LABOR-0, arXiv:2210.13339, sec. 3.
 
-    `source_hash[e]` is the coin of the source of entry e of all lists, one list after the other; an entry stays where its coin, as a
-    number in [0, 1), is below fanout / degree. A list gives min(fanout, degree) entries in expectation, its whole at most.
+    `source_hash[e]` is the coin of the source of entry e, list after list. An entry is drawn if its coin, as a number in [0, 1), is below
+    fanout / degree: min(fanout, degree) entries per list in expectation, at most the whole list.
     """
     count = np.empty(len(degree), np.int64)
     total, read = 0, 0

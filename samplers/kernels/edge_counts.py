@@ -1,4 +1,4 @@
-"""Compiled counts of how often edges were in pre-sampled subgraphs. They release the GIL and keep no state."""
+"""A compiled count of the pre-sampled subgraphs that have an edge. It releases the GIL and keeps no state."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def count_edges(indptr, indices, first, last, first_of_source, last_of_source, sample):
-    """int64 [e]: in how many samples both ends of each edge are; node i is in sample[first[i]:last[i]], which ascend, and a source accordingly."""
+    """int64 [e]: number of samples with both ends of an edge; node i is in sample[first[i]:last[i]], ascending, and sources likewise."""
     count = np.zeros(len(indices), np.int64)
     for node in range(len(indptr) - 1):
         for e in range(indptr[node], indptr[node + 1]):

@@ -1,7 +1,7 @@
-"""Compiled loops that turn stored rows of features into float32 where they belong: one pass, no rows in between. They release the GIL.
+"""Compiled loops that decode stored rows of features into float32 at their places, in one pass without intermediate rows. They release the GIL.
 
-Row i of what is asked is row `row[i]` of the table (i itself where `row` is empty), and its place is row `position[i]` of `out` (i where `position` is
-empty). What is stored decides no address: a damaged row gives wrong numbers, never a write elsewhere.
+Row `row[i]` of the table (row i if `row` is empty) goes to row `position[i]` of `out` (row i if `position` is empty). Stored values never decide an
+address: a damaged row gives wrong numbers, never a write elsewhere.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def _prefetch_row(flat, first, width):
 
 @compiled
 def _half_to_float(half):
-    """The float32 of float16's bits. Integers alone, so that a loop over it is vectorised; no float32 subnormal is ever made."""
+    """The float32 of float16's bits. Uses integers, so that a loop over it is vectorised, and never makes a float32 subnormal."""
     size, sign = half & 0x7FFF, (half & 0x8000) << 16
     bits = (size << 13) + (112 << 23)
     bits += 112 << 23 if size >= 0x7C00 else 0  # infinite or not a number
@@ -85,7 +85,7 @@ def _decode_bits(table, row, position, out):
 
 @compiled
 def _decode_listed(table, value_bytes, column_bytes, slots, row, position, out):
-    """`indices` (values of no byte) and `entries` (of 2 or 4)."""
+    """The layouts `indices` (no bytes per value) and `entries` (2 or 4 bytes per value)."""
     width, flat, dim = table.shape[1], table.reshape(-1), out.shape[1]
     for i in range(len(out) if len(position) == 0 else len(position)):
         source = row[i] if len(row) else i
@@ -116,9 +116,9 @@ def decode_rows(
     row: np.ndarray | None = None,
     position: np.ndarray | None = None,
 ) -> None:
-    """out[position] = the numbers of table[row], float32; all rows in order where `row` or `position` is None. Rows are in the table.
+    """out[position] = table[row], decoded into float32; None means all rows in order. Rows must be in the table.
 
-    Raises ConfigError where the table is not stored as `rows` says.
+    Raises ConfigError if the table is not stored as `rows` says.
     """
     count = len(rows.check(table)) if row is None else len(row)
     assert count == (len(out) if position is None else len(position))

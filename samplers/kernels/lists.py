@@ -1,6 +1,6 @@
 """Compiled loops over one partition's lists: their entries, induced edges. They release the GIL and keep no state.
 
-Loops that wait for memory do nothing else, so that many reads are under way at once.
+Loops that wait for memory do nothing else, so that many reads are under way at the same time.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from graphmill.samplers.kernels.subgraphs import DamagedLists, find_slot, grown,
 
 @compiled
 def degrees_until(start, degree, time, until):
-    """int64 [n]: how many entries list i, which begins at `start[i]` and ascends in time, has up to the time `until[i]`, that included."""
+    """int64 [n]: number of entries of list i, which begins at `start[i]` and ascends in time, no later than `until[i]`."""
     kept = np.empty(len(start), np.int64)
     for i in range(len(start)):
         low, high = start[i], start[i] + degree[i]
@@ -64,7 +64,7 @@ def joined_positions(count, entry, in_start, in_degree, out_start):
 
 @compiled
 def joined_entries(in_values, out_values, position):
-    """Values at the positions that `joined_positions` writes."""
+    """Values at the positions that `joined_positions` returns."""
     taken = np.empty(len(position), in_values.dtype)
     for e in range(len(position)):
         p = position[e]
@@ -74,9 +74,9 @@ def joined_entries(in_values, out_values, position):
 
 @compiled
 def induced_edges_by_map(indptr, indices, row, position_of_id):
-    """In-neighbors of each row that have a position >= 0 in the dense map: (count [n], positions int32, their entries int64).
+    """In-neighbors of each row with a position >= 0 in the dense map: (count [n], positions int32, entries int64).
 
-    Raises DamagedLists for lists or ids out of range, and where a file changes between the two passes.
+    Raises DamagedLists for lists or ids out of range, and if a file changes between the two passes.
     """
     start, degree = list_bounds(indptr, row, len(indices))
     count = np.zeros(len(row), np.int64)

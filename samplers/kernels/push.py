@@ -1,8 +1,8 @@
 """Compiled rounds of forward push for many roots at once. They release the GIL and keep no state.
 
-Root g's touched nodes are the entries [offset[g], offset[g] + size[g]) of flat arrays, in order of discovery, with room for 2^bits[g]; a hash
-table of twice that room, from 2 · offset[g] on, finds them. A full root moves to twice the room at the end of the arrays. Lists ascend in
-permanent id, so sums of floating-point numbers run in the same order for any number of partitions.
+Root g's touched nodes are the entries [offset[g], offset[g] + size[g]) of flat arrays, in order of discovery, with room for 2^bits[g]. A hash table of
+twice that room, from 2 · offset[g] on, finds them. A full root moves to twice the room at the end of the arrays. Lists ascend in permanent id, so
+floating-point sums run in the same order for any number of partitions.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ FIRST_BITS = 6  # room of a new root: 2^6 entries
 
 @compiled
 def _clear_room(at, bits, number, score, residual, table_id):
-    """Empties the room of 2^bits entries at `at`, and its table."""
+    """Clears the room of 2^bits entries at `at`, and its table."""
     number[at : at + (1 << bits)] = -1
     score[at : at + (1 << bits)] = 0.0
     residual[at : at + (1 << bits)] = 0.0
@@ -24,7 +24,7 @@ def _clear_room(at, bits, number, score, residual, table_id):
 
 @compiled
 def start_roots(root, offset, node, number, score, residual, table_id, table_entry):
-    """Gives every root its first room, with itself as entry 0 and all of the residual."""
+    """Gives every root its first room, with the root as entry 0 and residual 1."""
     for g in range(len(root)):
         at = offset[g]
         _clear_room(at, FIRST_BITS, number, score, residual, table_id)
@@ -38,16 +38,14 @@ def push_known(
     offset, bits, size, end, start, degree, neighbor, weight, alpha, epsilon, is_first,
     node, number, score, residual, table_id, table_entry,
 ):  # fmt: skip
-    """Rounds of pushes for every root, until it needs a degree or a list that is not here, or is done.
+    """Rounds of pushes for every root, until the root needs a missing degree or list, or is done.
 
-    In a round every entry whose residual is at least epsilon · max(degree, 1) pushes what it had when the round began: alpha of it to
-    the score and the rest to the neighbors' residuals, in equal parts or, where `weight` is not empty, by it; without neighbors, or weights above 0, all
-    of it to the score (the walk stays).
-    Where `is_first`, the root first pushes whatever its degree. Returns the entries whose degree or list roots wait for, the new end, and
-    the six arrays over entries and slots, which may have been replaced by longer ones.
+    In a round every entry whose residual is at least epsilon · max(degree, 1) pushes the residual that it had when the round began: alpha of it to the
+    score and the rest to the neighbors' residuals, in equal parts or in proportion to `weight` if that is not empty. Without neighbors, or without weights
+    above 0, all goes to the score (the walk stays). If `is_first`, the root first pushes whatever its degree. Returns the entries whose degree or list
+    is missing, the new end, and the six arrays over entries and slots, which may be new, longer arrays.
 
-    A root's rounds are its own: that it runs ahead while its memory is in the cache, or waits for lists that another root
-    has, changes no result.
+    Each root has its own rounds: it may run ahead while its memory is in the cache, or wait for lists that another root has; no result changes.
     """
     wanted, num_wanted = np.empty(64, np.int64), 0
     queue, amount = np.empty(64, np.int64), np.empty(64, np.float64)
@@ -122,9 +120,9 @@ def push_known(
 
 @compiled
 def best_candidates(offset, size, score, top_k):
-    """Entries that are among a root's `top_k` by score, or tied with the last of these; the root's own entry is none.
+    """Entries among a root's `top_k` by score, or tied with the last of these, without the root itself.
 
-    Returns (entry, graph, tied): tied[i] where entry i's score is the last one's and not all such entries fit.
+    Returns (entry, graph, tied): tied[i] if entry i has the last score and not all entries with that score fit.
     """
     entry, graph, tied = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.bool_)
     end = 0

@@ -1,7 +1,7 @@
-"""Compiled counter-based random numbers: the same SplitMix64 as `graphmill.core.counter_random`, for kernels.
+"""Compiled counter-based random numbers for kernels: the SplitMix64 of `graphmill.core.counter_random`.
 
-Every draw is hash(key, counter). Keys derive from (seed, purpose, epoch, batch, hop) by `derive_key`, counters from permanent node
-ids; so a draw never depends on partitions, threads, workers or order.
+Every draw is hash(key, counter). Keys derive from (seed, purpose, epoch, batch, hop) by `derive_key`, counters from permanent node ids; so a draw does not
+depend on partitions, threads, workers or order.
 """
 
 from enum import IntEnum
@@ -15,7 +15,7 @@ from graphmill.core.counter_random import derive_key
 
 
 class Purpose(IntEnum):
-    """What a stream of random numbers is for; part of its key, so that purposes never share draws."""
+    """The purpose of a stream of random numbers, a part of its key: two purposes never share draws."""
 
     ROOT_ORDER = 1
     NEIGHBORS = 2
@@ -31,7 +31,7 @@ class Purpose(IntEnum):
 
 
 def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:
-    """Key of the stream at a position, such as (epoch, batch, hop)."""
+    """Key of a stream at a position such as (epoch, batch, hop)."""
     return np.uint64(derive_key(seed, int(purpose), *position))
 
 
@@ -43,7 +43,7 @@ def below(hashed, bound):
 
 @compiled
 def hash_again(hashed, numbers):
-    """uint64 [n]: hash64(hashed[i], numbers[i]), where each of two numbers counts."""
+    """uint64 [n]: hash64(hashed[i], numbers[i]), for draws that depend on two numbers."""
     again = np.empty(len(hashed), np.uint64)
     for i in range(len(hashed)):
         again[i] = hash64(hashed[i], np.uint64(numbers[i]))
@@ -52,7 +52,7 @@ def hash_again(hashed, numbers):
 
 @compiled
 def hash_ids(key, ids):
-    """uint64 [n]: hash64(key, id) of every id."""
+    """uint64 [n]: hash64(key, id) for every id."""
     hashed = np.empty(len(ids), np.uint64)
     for i in range(len(ids)):
         hashed[i] = hash64(key, np.uint64(ids[i]))

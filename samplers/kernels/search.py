@@ -1,8 +1,8 @@
 """Compiled steps of many breadth-first searches at once. They release the GIL and keep no state.
 
-Subgraph g is row g of `member` (stored ids), its first size[g] entries in order of discovery; its newest layer begins at layer_start[g].
-Discovery goes layer by layer, through the lists of a layer's nodes in that layer's order, each list ascending in permanent id. So the order,
-and every draw by place in it, is a function of the graph in permanent ids alone.
+Subgraph g is the first size[g] entries of row g of `member` (stored ids), in order of discovery; its newest layer begins at layer_start[g]. Discovery
+goes layer by layer through the lists of the layer's nodes in their order, each list ascending in permanent id. So the order, and every draw by place in
+it, is a function of the graph in permanent ids.
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ from graphmill.samplers.kernels.draws import waiting_time
 from graphmill.samplers.kernels.random_streams import below, hash64
 from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
 
-# A list this long is hashed once for all subgraphs and drawn from by rejection, instead of read in each. The choice must depend on
-# the list alone, never on the subgraphs that share it, for a subgraph must not depend on the others of its batch.
+# A list of this length is hashed once for all subgraphs and drawn from by rejection, instead of being read for each subgraph. The choice may depend only
+# on the list: a subgraph must not depend on the other subgraphs of its batch.
 HUB_DEGREE = 8192
 
 
 @compiled
 def frontier(member, size, layer_start):
-    """Nodes of the newest layers of all subgraphs that can still grow, one after another."""
+    """Nodes of the newest layers of all subgraphs that can still grow, subgraph after subgraph."""
     most = member.shape[1]
     total = 0
     for g in range(len(size)):
@@ -37,9 +37,9 @@ def frontier(member, size, layer_start):
 
 @compiled
 def _hash_hubs(number, start, degree, neighbor, hub_degree, most):
-    """A table from neighbor to first place in the list, of each long list among `number`.
+    """A table from neighbor to first place in the list, for each long list among `number`.
 
-    Returns (offset [lists], bits [lists], ids, places): offset -1 where a list is short, or has fewer than 2 · most distinct nodes.
+    Returns (offset [lists], bits [lists], ids, places); offset is -1 for a list that is short or has fewer than 2 · most distinct nodes.
     """
     offset = np.full(len(start), -1, np.int64)
     bits = np.zeros(len(start), np.int64)
@@ -86,10 +86,10 @@ def _draw_from_hubs(
     table,
     table_size,
 ):
-    """`room` distinct nodes into candidate[:room], uniform among the candidates and the new nodes of hub lists.
+    """Writes `room` distinct nodes to candidate[:room], uniform among the candidates and the new nodes of hub lists.
 
-    Draws places in all of them and rejects nodes that are known already and all but the first of each node's places. A hub list has at least
-    2 · most distinct nodes, of which fewer than most are known, so it ends.
+    Draws places among all of them; rejects known nodes, and every place of a node except its first. It ends, since a hub list has at least 2 · most
+    distinct nodes and fewer than most are known.
     """
     hubs = np.empty(len(numbers), np.int64)
     num_hubs, total = 0, num_candidates
@@ -130,9 +130,10 @@ def _draw_from_hubs(
 
 @compiled
 def _draw_by_weight(key, room, candidate, numbers, start, degree, neighbor, weight, table, table_size):
-    """At most `room` distinct new nodes of the lists into `candidate`, one after the other by the weights of their entries: how many.
+    """Writes at most `room` distinct new nodes of the lists to `candidate`, drawn one after the other by the weights of entries; returns their number.
 
-    An entry waits for a time of its weight's rate, a node for its first entry (Efraimidis and Spirakis, IPL 97(5), 2006); weights of 0 wait for ever.
+    An entry waits an exponential time with its weight as rate, a node for its first entry (Efraimidis and Spirakis, IPL 97(5), 2006); a weight of 0 waits
+    forever.
     """
     wait, entry = np.empty(len(candidate), np.float64), np.empty(len(candidate), np.int64)
     found = 0
@@ -156,8 +157,8 @@ def _draw_by_weight(key, room, candidate, numbers, start, degree, neighbor, weig
 def advance(member, size, layer_start, number, start, degree, neighbor, weight, root_key, hop, hub_degree):
     """Adds the next layer to every subgraph that can still grow, in place; `number` are the list numbers of `frontier`.
 
-    A layer that does not fit is cut to a uniform random part of it that fills the subgraph, or one by weight where `weight` is not empty. The cost is linear in the lists of
-    the layer, but for lists of `hub_degree` entries or more, which cost one reading for all subgraphs.
+    If a layer does not fit, a part of it fills the subgraph: uniformly random, or by weight if `weight` is not empty. The cost is linear in the lists of
+    the layer; lists of `hub_degree` entries or more are read once for all subgraphs.
     """
     num_graphs, most = member.shape
     offset, bits, hub_id, hub_place = _hash_hubs(number, start, degree, neighbor, hub_degree, most)
@@ -207,7 +208,7 @@ def advance(member, size, layer_start, number, start, degree, neighbor, weight, 
             num_candidates = room
         elif num_candidates > room:
             key = hash64(root_key[g], np.uint64(hop))
-            for i in range(room):  # the first steps of Fisher and Yates's shuffle
+            for i in range(room):  # the first steps of a Fisher-Yates shuffle
                 j = i + below(hash64(key, np.uint64(i)), num_candidates - i)
                 candidate[i], candidate[j] = candidate[j], candidate[i]
             num_candidates = room
@@ -219,7 +220,7 @@ def advance(member, size, layer_start, number, start, degree, neighbor, weight, 
 
 @compiled
 def pack_members(member, layer_size):
-    """Rows without their unused ends: (node int64 [k], hop int16 [k]), where subgraph g has layer_size[h, g] nodes at hop h."""
+    """(node int64 [k], hop int16 [k]): the used entries of `member`; subgraph g has layer_size[h, g] nodes at hop h."""
     total = np.sum(layer_size)
     node = np.empty(total, np.int64)
     hop = np.empty(total, np.int16)
@@ -237,7 +238,7 @@ def pack_members(member, layer_size):
 
 @compiled
 def order_members(graph_ptr, level, original_id):
-    """int64 [k]: a permutation of all entries that puts runs of one level within one subgraph into ascending permanent id."""
+    """int64 [k]: a permutation of all entries that sorts each level within each subgraph by permanent id."""
     order = np.arange(len(level))
     for g in range(len(graph_ptr) - 1):
         low = graph_ptr[g]

@@ -1,7 +1,7 @@
 """Compiled loops over one partition's lists for samplers of many small subgraphs. They release the GIL and keep no state.
 
-Lists lie in mapped files, which may change while they are read. So a loop reads the bounds of a list once and checks them, and no id that it reads is an
-address before it was checked: what is out of range raises `DamagedLists`.
+Lists lie in mapped files, which may change while they are read. So a loop reads the bounds of a list once and checks them, and checks every id before it
+uses the id as an address. A value out of range raises `DamagedLists`.
 """
 
 import numba
@@ -12,24 +12,24 @@ from graphmill.samplers.kernels.random_streams import below, hash64
 
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hash
 
-# A list this long, of a node that is in this many sets, is hashed once instead of read for every set: no quadratic cost at hubs.
+# A list of this length, of a node in this many sets, is hashed once instead of being read for every set: no quadratic cost at hubs.
 HUB_DEGREE = 4096
 _HUB_SETS = 8
 _FILTER_BITS = 14  # 16 KiB, within the first cache
 
 
 class DamagedLists(Exception):
-    """Bounds of lists, or ids, are out of range: the file was checked when it was opened, so it was changed since."""
+    """Bounds of lists, or ids, are out of range: the file has changed since it was opened and checked."""
 
 
 @compiled
 def list_bounds(indptr, row, num_entries):
-    """(start [n], degree [n]) of the rows' lists among so many entries, both int64. Raises DamagedLists."""
+    """(start [n], degree [n]) of the rows' lists, both int64. Raises DamagedLists if a list exceeds `num_entries` entries."""
     start, degree = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
     for i in range(len(row)):
         first = indptr[row[i]]
         start[i], degree[i] = first, indptr[row[i] + 1] - first
-    signs = np.int64(0)  # negative where any of these is; a loop of its own, so that the reads above do not wait
+    signs = np.int64(0)  # negative if any value is; a separate loop, so that the reads above do not wait
     for i in range(len(row)):
         end = start[i] + degree[i]
         signs |= start[i] | degree[i] | end | (num_entries - end)
@@ -40,7 +40,7 @@ def list_bounds(indptr, row, num_entries):
 
 @numba.njit(inline="always")
 def table_bits(num_entries):
-    """Bits of a table that `num_entries` fill by half at most."""
+    """Bits of a table that `num_entries` entries fill at most by half."""
     bits = 4
     while (1 << bits) < 2 * num_entries:
         bits += 1
@@ -49,7 +49,7 @@ def table_bits(num_entries):
 
 @numba.njit(inline="always")
 def find_slot(table_id, offset, bits, node):
-    """Where `node` is, or belongs, in the open-addressing table of 2^bits slots at `offset`; -1 marks an empty slot."""
+    """The slot of `node` in the open-addressing table of 2^bits slots at `offset`, or the empty slot (-1) where it belongs."""
     mask = (1 << bits) - 1
     slot = np.int64((np.uint64(node) * _FIBONACCI) >> np.uint64(64 - bits))
     while table_id[offset + slot] != -1 and table_id[offset + slot] != node:
@@ -59,9 +59,9 @@ def find_slot(table_id, offset, bits, node):
 
 @compiled
 def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_degree):
-    """Whole lists of each row, those of the second pair after those of the first where `both`: (degree, count, neighbor).
+    """Whole lists of each row, if `both` with the second pair's list after the first's: (degree, count, neighbor).
 
-    `max_degree` bounds row i's list by entry i, or is empty.
+    A list longer than `max_degree[i]` is left out; an empty `max_degree` sets no bound.
     """
     start, degree = list_bounds(indptr, row, len(indices))
     other_start, other_degree = start, np.zeros(len(row) if both else 0, np.int64)
@@ -90,7 +90,7 @@ def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_
 
 @compiled
 def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, walk, key):
-    """The next node of each walk: uniform among the entries of its node's list, the node itself where there is none."""
+    """The next node of each walk: uniform among the entries of its node's list, the node itself if the list is empty."""
     reached = np.empty(len(row), indices.dtype)
     for i in range(len(row)):
         first, end = indptr[row[i]], indptr[row[i] + 1]
@@ -110,7 +110,7 @@ def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, wa
 
 @compiled
 def grown(array, length):
-    """A copy of at least `length` entries, and at least twice as long as the array; entries behind the array's are arbitrary."""
+    """A copy of at least `length` entries and at least twice the array's length; the new entries are uninitialised."""
     longer = np.empty(max(length, 2 * len(array)), array.dtype)
     longer[: len(array)] = array
     return longer
@@ -118,11 +118,10 @@ def grown(array, length):
 
 @compiled
 def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr, hub_degree):
-    """Edges into the asked entries whose node has a long list and is in many sets.
+    """Edges into the requested entries whose node has a long list and is in many sets.
 
-    Returns (start [n], count [n], source, edge): entry i's sources are source[start[i] : start[i] + count[i]], of the edges at the same places of
-    `edge`; start -1: not such a node.
-    One table per such node maps a neighbor to its first place in the list, from which its other places are found one after the other.
+    Returns (start [n], count [n], source, edge): entry i has the sources source[start[i] : start[i] + count[i]] and the edges at the same places of
+    `edge`; start is -1 for other nodes. One table per such node maps a neighbor to its first place in the list, and each place to the neighbor's next.
     """
     start = np.full(len(row), -1, np.int64)
     count = np.zeros(len(row), np.int64)
@@ -151,7 +150,7 @@ def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr
             if len(table_id) < 1 << bits:
                 table_id, table_place = np.empty(1 << bits, indices.dtype), np.empty(1 << bits, np.int64)
             table_id[: 1 << bits] = -1
-            following = np.empty(last - first, np.int64)  # the next place of the same neighbor; -1: there is none
+            following = np.empty(last - first, np.int64)  # the next place of the same neighbor, or -1
             for e in range(last - 1, first - 1, -1):
                 node = indices[e]
                 slot = find_slot(table_id, 0, bits, node)
@@ -181,13 +180,13 @@ def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr
 
 @compiled
 def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree, with_entry):
-    """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32, the edges' places in `indices`, if asked for).
+    """In-neighbors of each requested entry in its own set: (count [n], positions in `member` int32, places of edges in `indices` or empty).
 
-    The asked entries stand at `position` of their sets [row_ptr[g], row_ptr[g + 1]), the members of set g at [graph_ptr[g], graph_ptr[g + 1]): the same
-    sets, but where sources are of another type.
+    The requested entries have the places `position` in their sets [row_ptr[g], row_ptr[g + 1]); set g's members are [graph_ptr[g], graph_ptr[g + 1]).
+    Both are the same sets unless sources are of another type.
 
-    Linear in the lists of the asked entries, but for nodes with `hub_degree` in-edges or more that are in many sets: these cost one
-    reading of their list, and one look-up per member of their sets.
+    Linear in the lists of the requested entries. A node in many sets with `hub_degree` in-edges or more costs one pass over its list, and one look-up per
+    member of its sets.
     """
     begin, degree = list_bounds(indptr, row, len(indices))
     hub_start, count, hub_source, hub_edge = _hub_edges(
@@ -198,7 +197,7 @@ def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr
         largest = max(largest, graph_ptr[g + 1] - graph_ptr[g])
     table_id = np.empty(1 << table_bits(largest), member.dtype)
     table_position = np.empty(len(table_id), np.int32)
-    # Most entries are of no member: a byte per hash, nearly all 0, tells so with a branch that the processor foresees.
+    # Most entries are not members: a byte per hash, nearly always 0, shows this with a branch that the processor predicts.
     maybe = np.zeros(1 << _FILTER_BITS, np.uint8)
     filter_shift = np.uint64(64 - _FILTER_BITS)
     neighbor = np.empty(max(16, 4 * len(row)), np.int32)

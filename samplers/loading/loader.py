@@ -1,7 +1,7 @@
 """Streams a rank's minibatches: sampled ahead by threads, delivered in order, bounded by count and bytes.
 
-The loader adds no randomness: a batch is what `sampler.sample(epoch, batch)` returns, so its whole position is (epoch, step). It needs
-no Ray: a plain PyTorch loop can iterate it. Stages: plan, sample, fetch (inside the sampler), collate, pin, copy.
+The loader adds no randomness: a batch is the result of `sampler.sample(epoch, batch)`, so the whole position is (epoch, step). A plain PyTorch loop can
+iterate it, without Ray. Stages: plan, sample, fetch (inside the sampler), collate, pin, copy.
 """
 
 import time
@@ -24,28 +24,28 @@ from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.samplers.vocabulary.rank_shares import own_positions
 from graphmill.samplers.vocabulary.stage_clock import stage
 
-# Fields of LoaderStats: where the sampling threads' time went, by stage; in `blocked_s` they had nothing to do.
+# Fields of LoaderStats: time of the sampling threads by stage; in `blocked_s` they had nothing to do.
 STAGE_SECONDS = ("plan_s", "sample_s", "fetch_s", "collate_s", "pin_s", "copy_s", "blocked_s")
 
 
 @dataclass
 class LoaderStats:
-    """What the loader has done since it was made; seconds are summed over batches."""
+    """Totals since the loader was made; seconds are summed over batches."""
 
     num_batches: int = 0
     num_nodes: int = 0
     num_edges: int = 0
     num_bytes: int = 0
-    plan_s: float = 0.0  # work of the sampling threads, by stage
+    plan_s: float = 0.0  # time of the sampling threads, by stage
     sample_s: float = 0.0
     fetch_s: float = 0.0
     collate_s: float = 0.0
     pin_s: float = 0.0
     copy_s: float = 0.0
-    blocked_s: float = 0.0  # the sampling threads stood still for want of room: the consumer is slower
-    wait_s: float = 0.0  # the consumer stood still: the sampling threads are slower
-    queue_depth_sum: int = 0  # finished batches waiting whenever one was asked for
-    peak_bytes: int = 0  # most bytes of finished batches waiting at once
+    blocked_s: float = 0.0  # the sampling threads waited for room: the consumer is slower
+    wait_s: float = 0.0  # the consumer waited for a batch: the sampling threads are slower
+    queue_depth_sum: int = 0  # number of waiting finished batches, summed over requests for a batch
+    peak_bytes: int = 0  # largest number of bytes of waiting finished batches
 
     def as_dict(self) -> dict[str, float]:
         return {name: float(value) for name, value in vars(self).items()}
@@ -53,7 +53,7 @@ class LoaderStats:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A batch at the end of its stages."""
+    """A batch that has passed all stages."""
 
     batch: Any
     arrived: torch.cuda.Event | None
@@ -72,9 +72,9 @@ class _Position:
 def _planned(
     sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int, shared: Sequence[SharedRows]
 ) -> ScheduledBatches | None:
-    """What fetches the sampler's rows by plan; None where that is not asked for, or all partitions are read in this process.
+    """The fetcher of rows by plan; None without cache_bytes, or if all partitions are read in this process.
 
-    Raises ConfigError for a sampler that cannot tell a batch's nodes ahead.
+    Raises ConfigError for a sampler that does not know a batch's nodes in advance.
     """
     if not options.cache_bytes:
         return None
@@ -87,21 +87,21 @@ def _planned(
 
 
 class Loader:
-    """A rank's view of a sampler. Use as a context manager, or call `close`, so that no thread stays behind.
+    """A rank's view of a sampler. Use it as a context manager, or call `close`, so that no thread stays behind.
 
-    `collate` turns what the sampler makes into a frozen dataclass of tensors: `to_torch` makes a TorchBatch of a MiniBatch.
-    Iterating walks from the position to the end of its epoch and leaves the position at the next epoch's start:
+    `collate` turns the sampler's batch into a frozen dataclass of tensors: `to_torch` makes a TorchBatch from a MiniBatch.
+    An iteration runs from the position to the end of its epoch and leaves the position at the next epoch's start:
 
         for _ in range(epochs):
             for batch in loader: ...
 
-    The position moves past a batch as it is handed over, so `state_dict` after a step's work resumes with the next one.
+    The position moves past a batch when the batch is handed over, so `state_dict` after a step's work resumes with the next step.
 
-    A step is one batch for each of `num_positions`, which are as many as the ranks unless there are more: then a rank walks through its
-    own positions (`graphmill.samplers.vocabulary.rank_shares.own_positions`) step by step. Steps, and the state between two steps, do not depend on the ranks.
+    A step is one batch for each of `num_positions`, by default the number of ranks. With more positions, a rank goes through its own positions
+    (`graphmill.samplers.vocabulary.rank_shares.own_positions`) in each step. Steps, and the state between two steps, do not depend on the ranks.
 
-    `num_epochs`: how many will be asked for, one after the other, as far as is known: rows are planned across their ends. `shared`: rows that
-    need no plan, of each type of nodes.
+    `num_epochs`: number of consecutive epochs, as far as known; rows are planned across their ends. `shared`: for each type of nodes, rows that need no
+    plan.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class Loader:
         if kind is None:
             self.close()
             return
-        with suppress(DeadlineError):  # the error being raised says more, and must not wait for a thread that hangs
+        with suppress(DeadlineError):  # the error being raised says more and must not wait for a hanging thread
             self.close(timeout_s=min(0.5, self._options.close_timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Drops what is queued and waits for the threads. Raises DeadlineError naming a thread that does not end in time."""
+        """Drops queued batches and waits for the threads. Raises DeadlineError with the name of a thread that does not end in time."""
         self._closed = True
         if self.planned is not None:
             self.planned.cancel()
@@ -162,7 +162,7 @@ class Loader:
         return self._sampler.num_batches // self._num_positions
 
     def __len__(self) -> int:
-        """This rank's batches of an epoch."""
+        """Number of this rank's batches in an epoch."""
         return self.num_steps * len(self.positions)
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Loader:
         return f"Loader(epoch {position.epoch}, step {step} of {self.num_steps}, {self._sampler!r})"
 
     def reset(self, epoch: int, step: int = 0) -> None:
-        """Moves the position; an iteration under way ends. Raises ConfigError where there is no such step."""
+        """Moves the position; a running iteration ends. Raises ConfigError for a step that does not exist."""
         if epoch < 0 or not 0 <= step <= self.num_steps:
             raise ConfigError(
                 f"loader: expected an epoch >= 0 and a step in [0, {self.num_steps}], got {epoch} and {step}"
@@ -180,9 +180,9 @@ class Loader:
         self._position = _Position(epoch, step * len(self.positions))
 
     def state_dict(self) -> dict[str, int | str]:
-        """The position, which is all that resuming needs, with the data and the options that it is a position in.
+        """The position, which is all that a resume needs, with hashes of its data and options.
 
-        Raises ConfigError within a step, where only some of this rank's batches of it are handed over.
+        Raises ConfigError within a step, when only some of this rank's batches of the step are handed over.
         """
         epoch, (step, more) = self._position.epoch, divmod(self._position.delivered, len(self.positions))
         if more:
@@ -198,7 +198,7 @@ class Loader:
         return {"data": sampler.content_hash[:16], "fingerprint": sampler_fingerprint(sampler, self._num_positions)}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Moves to a saved position. Raises ConfigError where it is not one of this loader: other data, options, batches or ranks."""
+        """Moves to a saved position. Raises ConfigError if it was saved with other data, options, batches or ranks."""
         if set(state) != {"epoch", "step", "data", "fingerprint"}:
             raise ConfigError(
                 f"loader state: expected epoch, step, data and fingerprint, got {sorted(state)}; if an earlier version saved it, begin "
@@ -225,8 +225,8 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Yields batches from the position to the end of its epoch.
 
-        Raises what a stage raised (a Graphmill error as itself, others as StageError; the stage's traceback, a server's included,
-        is its cause and its note), or DeadlineError where a batch took longer than `timeout_s`.
+        Raises what a stage raised (a Graphmill error with its own type, others as StageError; the stage's traceback, also a server's, is the error's
+        cause and note), or DeadlineError if a batch takes longer than `timeout_s`.
         """
         if self._closed:
             raise ConfigError("loader: expected an open loader, this one is closed; build another")
@@ -253,14 +253,14 @@ class Loader:
                 self.stats.blocked_s += stream.blocked_s - blocked_s
                 blocked_s = stream.blocked_s
                 yield self._copy.receive(ready.batch, ready.arrived)
-                del ready  # the consumer's alone from here
+                del ready  # only the consumer holds the batch from here
                 if position is not self._position or position.stream is not stream:
-                    return  # reset, closed or iterated anew meanwhile
+                    return  # reset, closed or iterated again in the meantime
             self._position = _Position(epoch + 1)
         finally:
             stream.cancel()
             if self.planned is not None and position.stream is stream and position is self._position:
-                self.planned.cancel()  # not at the end of an epoch: its successor goes on with the plan
+                self.planned.cancel()  # not at the end of an epoch: the next epoch continues the plan
             self._largest_bytes = max(self._largest_bytes, stream.largest_bytes)
 
     def _stop_stream(self, timeout_s: float | None = None) -> None:
@@ -268,18 +268,18 @@ class Loader:
         stream, self._position.stream = self._position.stream, None
         if stream is not None:
             stream.cancel()
-            if self.planned is not None:  # first, for it holds up the stream's threads
+            if self.planned is not None:  # first: it blocks the stream's threads
                 self.planned.close(timeout_s)
             stream.close(timeout_s)
 
     def _batch_of(self, number: int) -> int:
-        """The sampler's number of this rank's batch `number`."""
+        """The sampler's number for this rank's batch `number`."""
         step, place = divmod(number, len(self.positions))
         return step * self._num_positions + self.positions[place]
 
     def _make(self, epoch: int, number: int) -> _Ready:
         """All stages of this rank's batch `number` of the epoch; runs in a sampling thread."""
-        with stage("sample"):  # a sampler names its own stages where it knows them
+        with stage("sample"):  # a sampler may name further stages
             if self.planned is None:
                 minibatch = self._sampler.sample(epoch, self._batch_of(number))
             else:
@@ -319,7 +319,7 @@ class Loader:
             setattr(stats, f"{name}_s", getattr(stats, f"{name}_s") + seconds.get(name, 0.0))
 
     def _failure(self, delivery: Delivery[_Ready], epoch: int, step: int) -> BaseException:
-        """The error as the consumer sees it: where it happened, and the whole traceback as a note, which survives pickling."""
+        """The error for the consumer, with its place, and the whole traceback as a note, which survives pickling."""
         cause = delivery.error
         assert cause is not None
         if isinstance(cause, GraphmillError):
@@ -327,7 +327,7 @@ class Loader:
         elif isinstance(cause, Exception):
             error = StageError(f"{type(cause).__name__}: {cause}")
         else:
-            return cause  # SystemExit and the like are not ours to rename
+            return cause  # SystemExit and the like keep their type
         error.at(f"stage {delivery.clock.stage}, epoch {epoch}, step {step}", f"rank {self._rank}")
         error.add_note("".join(traceback.format_exception(cause)).rstrip())
         error.__cause__ = cause

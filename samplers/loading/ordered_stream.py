@@ -1,7 +1,7 @@
 """Numbered work done ahead by threads and handed over in order, bounded by count and bytes.
 
-Results may be finished in any order and wait for their turn. An error is raised at the next `take`, even before its turn. Threads wait for room
-or for the end, in steps of a second; the consumer waits until its deadline.
+Results may finish in any order and wait for their turn. An error is raised at the next `take`, even before its turn. Threads wait for room or for the
+end, in steps of a second; the consumer waits until its deadline.
 """
 
 import threading
@@ -20,17 +20,17 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far a stream works ahead."""
+    """Bounds of the work ahead."""
 
     threads: int
-    ahead: int  # results finished or under way that were not handed over
-    max_bytes: int  # of those finished, and of those under way as large as the largest so far; one is always allowed
+    ahead: int  # results finished or under way, and not handed over
+    max_bytes: int  # of these results; one under way counts as the largest so far, and one result is always allowed
     timeout_s: float
 
 
 @dataclass
 class Delivery(Generic[Result]):
-    """One number's work: under way, finished or failed."""
+    """The work for one number: under way, finished or failed."""
 
     clock: StageClock = field(default_factory=StageClock)
     thread: str = ""
@@ -41,7 +41,7 @@ class Delivery(Generic[Result]):
 
 
 class OrderedStream(Generic[Result]):
-    """`work(number)` for numbers start … stop-1, in order. Call `begin`; then `close`, or read to the end, so that no thread stays behind."""
+    """Results of `work(number)` for numbers start … stop-1, in order. Call `begin`; then `close`, or read to the end, so that no thread stays behind."""
 
     def __init__(
         self,
@@ -60,20 +60,20 @@ class OrderedStream(Generic[Result]):
         self._cancelled = False
         self.finished_bytes = self.peak_bytes = 0
         self.largest_bytes = largest_bytes
-        self.blocked_s = 0.0  # threads stood still for want of room
+        self.blocked_s = 0.0  # threads waited for room
         self._threads = [
             threading.Thread(target=self._run, name=f"graphmill-sampler-{index}", daemon=True)
             for index in range(min(bounds.threads, max(stop - start, 0)))
         ]
 
     def begin(self) -> None:
-        """Starts the threads: apart from the constructor, so that whoever is interrupted in it has a stream to cancel."""
+        """Starts the threads. Not in the constructor, so that a caller interrupted here has a stream to cancel."""
         for thread in self._threads:
             thread.start()
 
     @property
     def num_finished(self) -> int:
-        """Results that wait to be handed over."""
+        """Number of results that wait to be handed over."""
         with self._changed:
             return sum(delivery.done for delivery in self._under_way.values())
 
@@ -106,7 +106,7 @@ class OrderedStream(Generic[Result]):
                 with listen(delivery.clock):
                     result = self._work(number)
                 num_bytes = self._size(result)
-            except BaseException as error:  # noqa: BLE001  whatever it is, the consumer must hear of it
+            except BaseException as error:  # noqa: BLE001  the consumer raises it, whatever it is
                 self._finish(number, delivery, error=error)
                 return
             self._finish(number, delivery, result=result, num_bytes=num_bytes)
@@ -133,7 +133,7 @@ class OrderedStream(Generic[Result]):
             self._changed.notify_all()
 
     def finished_from(self, number: int) -> list[Result]:
-        """The results of `number` and of those that follow it without a gap, as far as they are finished; they still wait to be handed over."""
+        """The finished results from `number` on, up to the first unfinished; they still wait to be handed over."""
         results: list[Result] = []
         with self._changed:
             while (delivery := self._under_way.get(number + len(results))) is not None and delivery.result is not None:
@@ -141,9 +141,9 @@ class OrderedStream(Generic[Result]):
         return results
 
     def take(self) -> tuple[int, Delivery[Result]]:
-        """The next result with its number, or the first that failed, whatever its number.
+        """The next result with its number, or the first failure, whatever its number.
 
-        Raises DeadlineError where neither comes in time, naming the stage that the awaited number stands in; StageError after `cancel`.
+        Raises DeadlineError with the stage of the awaited number if neither comes in time; StageError after `cancel`.
         """
         deadline = time.monotonic() + self._bounds.timeout_s
         with self._changed:
@@ -164,7 +164,7 @@ class OrderedStream(Generic[Result]):
                 self._changed.wait(min(left, _POLL_S))
 
     def cancel(self) -> None:
-        """Begins no further work and forgets what is finished; does not wait."""
+        """Begins no further work and drops finished results; does not wait."""
         with self._changed:
             self._cancelled = True
             self._under_way = {number: one for number, one in self._under_way.items() if not one.done}
@@ -172,13 +172,13 @@ class OrderedStream(Generic[Result]):
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Cancels, and waits for the threads. Raises DeadlineError naming those that are still at work after `timeout_s`."""
+        """Cancels and waits for the threads. Raises DeadlineError with the names of threads that still work after `timeout_s`."""
         self.cancel()
         with self._changed:
             standing = [_standing(number, one) for number, one in self._under_way.items()]
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
-            with suppress(RuntimeError):  # it was not begun
+            with suppress(RuntimeError):  # not started
                 thread.join(max(0.0, deadline - time.monotonic()))
         alive = [thread.name for thread in self._threads if thread.is_alive()]
         if alive:

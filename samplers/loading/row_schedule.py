@@ -1,10 +1,10 @@
-"""Which remote rows a process keeps while it knows what the next batches need: the row whose next use is farthest goes first.
+"""A plan of the remote rows that a process keeps while it knows the next batches: the row whose next use is farthest is dropped first.
 
-That is Belady's choice (IBM Systems Journal 5(2), 1966), with the right to keep nothing of what a batch fetched: no plan that knows the same
-batches and has the same room fetches fewer rows. It moves no data, and what it decides depends on the batches alone.
+This is Belady's choice (IBM Systems Journal 5(2), 1966), with the freedom not to keep fetched rows: no plan that knows the same batches and has the same
+room fetches fewer rows. The plan moves no data, and its decisions depend only on the batches.
 
-A row that is kept has a slot, and the number of the batch that needs it next; `never`, beyond the last batch, where no known batch does. What goes
-is found by counts of slots for each next use. Occurrences of nodes in known batches are numbered, and `ring` has the next use after each.
+A kept row has a slot and a next use: the number of the batch that needs it next, or `never` (beyond the last batch) if no known batch does. Counts of
+slots for each next use find the rows to drop. Occurrences of nodes in known batches are numbered; `ring` has the next use after each occurrence.
 """
 
 from collections import deque
@@ -16,21 +16,21 @@ import numpy as np
 from graphmill.core.compile_cache import compiled
 from graphmill.samplers.kernels.prefetch import prefetch
 
-# In place of a slot: a row of this process, a row that must be fetched. NEAR - 1 - i: row i of those that the host's processes share.
+# In place of a slot: a row of this process, a row that must be fetched. NEAR - 1 - i: row i of the rows that the host's processes share.
 NEAR, ABSENT = -2, -1
 _NONE = -1
-_COUNTER = (1 << 31) - 1  # occurrences are numbered up to here, and from 0 again
+_COUNTER = (1 << 31) - 1  # largest number of an occurrence; the next is 0
 _FIRST_RING = 1 << 16
-_SOON, _LATER = 8, 16  # how far ahead the ring and the table are asked for
+_SOON, _LATER = 8, 16  # distance of prefetches from the ring and the table
 
 # table[2 v] is the slot of node v, table[2 v + 1] the number of its last occurrence in a known batch.
 
 
 @compiled
 def _split(node, start, stop, position, outside):
-    """Fills `position` with those of the nodes from `start` to `stop`, and of the others after them; returns how many are inside.
+    """Fills `position` with the positions of nodes in [start, stop), then of the other nodes; returns the number inside.
 
-    Both are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
+    Both kinds are written for every node and counted only for the right kind: a mispredicted branch would take longer.
     """
     num_inside = num_outside = 0
     for i in range(len(node)):
@@ -44,7 +44,7 @@ def _split(node, start, stop, position, outside):
 
 @compiled
 def _admit(node, position, number, counter, table, ring, use, count):
-    """Makes `number` the next use after the occurrence before of each node at these positions."""
+    """Makes `number` the next use after the previous occurrence of each node at these positions."""
     mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(position)
     for k in range(num_nodes):
         if k + _LATER < num_nodes:
@@ -66,9 +66,9 @@ def _admit(node, position, number, counter, table, ring, use, count):
 
 @compiled
 def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent):
-    """Where each row at these positions is: fills the positions of each kind, shared rows and slots; returns how many of each there are.
+    """Finds the row of each node at these positions: fills positions by kind, shared rows and slots; returns the number of each kind.
 
-    Most are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
+    Most kinds are written for every node and counted only for the right kind: a mispredicted branch would take longer.
     """
     num_near = num_shared = num_hit = num_absent = 0
     for k in range(len(position)):
@@ -107,7 +107,7 @@ def _use(slot, following, use, count):
 
 @compiled
 def _count_wanted(following, taken, wanted):
-    """Counts next uses: `wanted` has an entry for every batch from `taken` on that is known, and one for never."""
+    """Counts next uses: `wanted` has an entry for every known batch from `taken` on, and an entry for never."""
     last = len(wanted) - 1
     for k in range(len(following)):
         wanted[min(following[k] - taken, last)] += 1
@@ -115,9 +115,9 @@ def _count_wanted(following, taken, wanted):
 
 @compiled
 def _nearest(count, taken, wanted, num_slots):
-    """(next use before which all fit, fetched rows that are needed before, how many of this next use fit, too).
+    """(next use before which all rows fit, number of fetched rows needed before it, number of rows of this next use that also fit).
 
-    Where next uses are equal, what is kept stays first.
+    Among equal next uses, kept rows stay before fetched rows.
     """
     held = fetched = 0
     for i in range(len(wanted)):
@@ -136,7 +136,7 @@ def _make_room(num_victims, use, num_used, node_of, table, count, admitted, vict
     while left > 0:
         number = len(count) - 1 if number == len(count) else min(number, admitted) - 1
         left -= count[number]
-    of_last = count[number] + left if num_victims else 0  # of this next use only so many go
+    of_last = count[number] + left if num_victims else 0  # number of rows of this next use to drop
     found = 0
     for slot in range(num_used):
         if found == num_victims:
@@ -151,7 +151,7 @@ def _make_room(num_victims, use, num_used, node_of, table, count, admitted, vict
 
 @compiled
 def _fill(node, number, victim, num_used, node_of, table, use, count, found):
-    """A slot for this node's row, needed next at `number`: the next free one, else the next victim's; (slots used, victims found)."""
+    """Gives a slot to this node's row, needed next at `number`: the next free slot, else the next victim's; returns (slots used, victims used)."""
     if num_used < len(node_of):
         slot, num_used = num_used, num_used + 1
     else:
@@ -163,7 +163,7 @@ def _fill(node, number, victim, num_used, node_of, table, use, count, found):
 
 @compiled
 def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_of, table, use, count, keep):
-    """Gives slots to the fetched rows that are needed before `bound`, and to some that are then; returns the slots used."""
+    """Gives slots to the fetched rows needed before `bound`, and to `num_of_bound` rows needed at `bound`; returns the number of slots used."""
     found = 0
     for k in range(len(absent)):
         keep[k] = ABSENT
@@ -205,7 +205,7 @@ def _still_kept(node, absent, keep, table):
 
 
 def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
-    """Bounds of the most nodes in a row whose partitions are all near."""
+    """Bounds of the longest range of nodes whose partitions are all near."""
     runs, at = [(0, 0)], 0
     for own, of_run in groupby(is_near):
         end = at + len(list(of_run))
@@ -217,24 +217,24 @@ def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch does: it reads slots, then writes what it fetched to some. Positions are those in the batch, ascending."""
+    """A batch's part in the plan: it reads slots, then writes fetched rows to slots. Positions are positions in the batch, ascending."""
 
     near: np.ndarray  # int64: positions of rows of this process
     shared: np.ndarray  # int64: positions of rows that the host's processes share
-    shared_row: np.ndarray  # int64: which of these each is
-    hit: np.ndarray  # int64: positions of rows that are kept
-    slot: np.ndarray  # int64: where each is
-    absent: np.ndarray  # int64: positions of rows that are fetched
-    keep: np.ndarray  # int64: the slot that each goes to, or ABSENT
-    ahead: np.ndarray  # rows fetched with them, of batches that follow
-    ahead_slot: np.ndarray  # int64: where these go
+    shared_row: np.ndarray  # int64: the shared row of each
+    hit: np.ndarray  # int64: positions of kept rows
+    slot: np.ndarray  # int64: the slot of each
+    absent: np.ndarray  # int64: positions of fetched rows
+    keep: np.ndarray  # int64: the slot of each after the batch, or ABSENT
+    ahead: np.ndarray  # nodes of later batches whose rows are fetched too
+    ahead_slot: np.ndarray  # int64: the slot of each
 
 
 class RowSchedule:
-    """Admits batches in order, as far ahead as they are known, and takes them one by one, in order. Not thread-safe.
+    """Admits batches in order, as soon as they are known, and takes them in order. Not thread-safe.
 
-    `offsets` and `is_near` say which nodes' rows the process reads itself: they take no part. It holds 8 bytes for each node of the graph, 8 for
-    each slot, 8 to 20 for each node of a batch that is admitted and not taken, and 56 for each node of the largest batch.
+    The rows of near partitions (`offsets`, `is_near`) take no part: the process reads them itself. Memory: 8 bytes per node of the graph, 8 per slot, 8
+    to 20 per node of an admitted batch that is not taken, and 56 per node of the largest batch.
     """
 
     def __init__(self, offsets: np.ndarray, is_near: np.ndarray, num_slots: int) -> None:
@@ -242,17 +242,17 @@ class RowSchedule:
         self._table[::2] = np.repeat(np.where(is_near, NEAR, ABSENT).astype(np.int32), np.diff(offsets))
         self._node_of, self._use = np.empty((2, num_slots), np.int32 if offsets[-1] <= _COUNTER else np.int64)
         self._ring = np.empty(_FIRST_RING, np.int32)
-        # Used again by every batch: faulting pages in takes as long as filling them.
+        # Reused by every batch: page faults take as long as filling the pages.
         self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
         self._near = _longest_run(offsets, is_near)
-        # Number of the first occurrence; nodes; their positions, those in `_near` first; how many these are.
+        # Number of the first occurrence; nodes; their positions, nodes in `_near` first; number of nodes in `_near`.
         self._known: deque[tuple[int, np.ndarray, np.ndarray, int]] = deque()
         self._counter = 0
         self.num_used = 0
         self.begin(0, 0)
 
     def share(self, node: np.ndarray) -> None:
-        """Before the first batch: these nodes' rows lie in memory that processes share, in this order, and take no part."""
+        """Call before the first batch: these nodes' rows lie in shared memory, in this order, and take no part."""
         self._table[2 * node.astype(np.int64)] = NEAR - 1 - np.arange(len(node))
 
     @property
@@ -261,16 +261,16 @@ class RowSchedule:
 
     @property
     def num_known(self) -> int:
-        """Batches admitted and not taken."""
+        """Number of batches admitted and not taken."""
         return len(self._known)
 
     @property
     def next_taken(self) -> int:
-        """The number of the batch that `take` gives next."""
+        """Number of the batch that `take` returns next."""
         return self._taken
 
     def begin(self, first: int, num_batches: int) -> None:
-        """The next batch is `first` of `num_batches`. What is kept stays; batches that were not taken are forgotten."""
+        """The next batch is `first` of `num_batches`. Kept rows stay; batches that were not taken are forgotten."""
         for _, node, *_ in self._known:
             self._table[2 * node.astype(np.int64) + 1] = _NONE
         self._known.clear()
@@ -280,13 +280,13 @@ class RowSchedule:
         self._use[: self.num_used] = num_batches
 
     def forget(self) -> None:
-        """Keeps no row."""
+        """Drops all kept rows."""
         self._table[2 * self._node_of[: self.num_used].astype(np.int64)] = ABSENT
         self.num_used = 0
         self._count[:] = 0
 
     def admit(self, node: np.ndarray) -> None:
-        """The distinct nodes of the next batch that is known."""
+        """Adds the next known batch, by its distinct nodes."""
         first = self._counter if not self._known else self._known[0][0]
         held = ((self._counter - first) & _COUNTER) + len(node)
         if held > len(self._ring):
@@ -304,7 +304,7 @@ class RowSchedule:
         self._admitted += 1
 
     def _grow(self, first: int, held: int) -> None:
-        """A ring with room for twice as many occurrences. Those from `first` on lie in two stretches of the old length; no other memory is touched."""
+        """Gives the ring room for twice as many occurrences. Those from `first` on are copied in two stretches of the old length."""
         length, size = len(self._ring), 1 << held.bit_length() + 1
         grown = np.empty(size, np.int32)
         for stretch in (first // length, first // length + 1):
@@ -313,7 +313,7 @@ class RowSchedule:
         self._ring = grown
 
     def take(self, most_ahead: int = 0) -> Step:
-        """The first batch that was admitted. If it fetches, it fetches rows of the next ones, too: of whole batches, at most so many rows."""
+        """Takes the first admitted batch. If it fetches rows, it also fetches at most `most_ahead` rows of the next batches, for whole batches."""
         counter, node, position, num_inside = self._known.popleft()
         num_near, num_shared, num_hit, num_absent = _look_up(node, position[num_inside:], self._table, *self._room)
         sizes = (num_near, num_shared, num_shared, num_hit, num_hit, num_absent)
@@ -329,7 +329,7 @@ class RowSchedule:
         of_hit, of_absent = self._following[0, :num_hit], self._following[1, :num_absent]
         for position, uses in ((hit, of_hit), (absent, of_absent)):
             _next_uses(node, position, counter, self._table, self._ring, never, uses)
-        self._count[self._taken] = 0  # what was needed next in this batch is there
+        self._count[self._taken] = 0  # rows whose next use is this batch are there
         _use(slot, of_hit, self._use, self._count)
         wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
         _count_wanted(of_absent, self._taken, wanted)
@@ -366,7 +366,7 @@ class RowSchedule:
         )
 
     def _victims(self, num_rows: int) -> np.ndarray:
-        """Slots for these many rows beside the free ones, which were those of rows needed farthest from now."""
+        """Slots for `num_rows` rows that do not fit into free slots: the slots of the rows with the farthest next use."""
         victim = np.empty(max(0, num_rows - (self.num_slots - self.num_used)), np.int32)
         _make_room(
             len(victim), self._use, self.num_used, self._node_of, self._table, self._count, self._admitted, victim

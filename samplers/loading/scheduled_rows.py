@@ -1,11 +1,11 @@
-"""Batches whose remote rows are fetched by plan: once for as long as they are needed again, as many as a budget of bytes holds.
+"""Batches whose remote rows are fetched by plan: a fetched row is kept while known batches need it again, within a budget of bytes.
 
-Threads draw batches ahead, without their rows, from one epoch into the next, within a budget of bytes of their own, so the batches to come are known. Batch by
-batch, in order, the plan (`graphmill.samplers.loading.row_schedule`) says which rows are kept here, which are fetched, and which of these to keep. What is drawn is
-what is trained on. A batch is the one that its sampler makes alone, bit for bit: the plan decides only where its rows come from.
+Threads draw batches ahead, without rows, across the ends of epochs, within a separate budget of bytes; so the next batches are known. Batch by batch, in
+order, the plan (`graphmill.samplers.loading.row_schedule`) decides which rows are here, which are fetched, and which fetched rows are kept. A batch is
+bit for bit the batch that its sampler makes alone: the plan decides only where rows come from.
 
-The rows of each type of nodes have a plan and room for themselves. The budget is dealt by the bytes that the first batches need of each type; what a
-type has no use for is the others'.
+Each type of nodes has its own plan and room. The budget is divided by the bytes that the first batches need of each type; room that a type cannot use
+goes to the other types.
 """
 
 import threading
@@ -29,47 +29,47 @@ from graphmill.samplers.vocabulary.messages import NodeRows
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.samplers.vocabulary.stage_clock import credit, stage
 
-# Batches drawn with joined requests: few at the start of an epoch, so that the first comes soon, then twice as many, and so on.
+# Number of batches drawn with joined requests: few at the start of an epoch, so that the first comes soon, then twice as many, and so on.
 _FIRST_JOINED, _MOST_JOINED = 4, 16
-_AHEAD_SHARE = 16  # rows fetched before their batch's turn fill at most one of so many parts of the slots
+_AHEAD_SHARE = 16  # rows fetched before their batch's turn fill at most 1 / 16 of the slots
 
 
 @dataclass
 class ScheduleStats:
-    """What was planned since the loader was made."""
+    """Totals since the loader was made."""
 
     needed: int = 0  # rows of other machines that batches have
-    fetched: int = 0  # rows asked for
-    fetched_ahead: int = 0  # of these, with an earlier batch's
-    requests: int = 0  # for rows
-    most_known: int = 0  # batches known at once
+    fetched: int = 0  # rows requested
+    fetched_ahead: int = 0  # rows requested with an earlier batch's rows
+    requests: int = 0  # requests for rows
+    most_known: int = 0  # largest number of batches known at once
     peak_bytes: int = 0  # of rows kept or fetched ahead
-    plan_cpu_s: float = 0.0  # the planner's own
+    plan_cpu_s: float = 0.0  # CPU time of planning
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows of one type that are other machines' and here for good: in memory that the processes of a host share (`graphmill.cluster.serving.shared_rows`)."""
+    """Rows of one type from other machines, permanently in memory that a host's processes share (`graphmill.cluster.serving.shared_rows`)."""
 
     node: np.ndarray  # stored ids, distinct
-    rows: NodeRows  # theirs, features as they are stored
+    rows: NodeRows  # rows of `node`, features as they are stored
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A batch whose rows are on their way."""
+    """A batch whose rows are requested."""
 
     drawn: PendingBatch
     steps: list[Step]  # of each type
-    # Of each type, with the positions of their rows among those fetched for the batch, and those fetched ahead after them.
+    # For each type: replies with the positions of their rows among the rows fetched for this batch, followed by the rows fetched ahead.
     replies: list[list[tuple[PendingRows, np.ndarray]]]
 
 
 class _KeptRows:
-    """What is kept of one type's rows, and the plan of it."""
+    """The kept rows of one type, and their plan."""
 
     def __init__(self, wanted: Wanted, row_bytes: int, num_bytes: int, shared: SharedRows | None) -> None:
-        """`wanted`: of any batch, for its columns. `num_bytes`: room."""
+        """`wanted`: of any batch, for its columns. `num_bytes`: room for rows."""
         self.router, _, columns = wanted
         self.columns, self.row_bytes, self.shared = vars(columns), row_bytes, shared
         num_slots = num_bytes // row_bytes
@@ -79,7 +79,7 @@ class _KeptRows:
             self.plan.share(shared.node)
 
     def put(self, rows: NodeRows, step: Step, near: list[Any], replies: list[tuple[NodeRows, np.ndarray]]) -> None:
-        """A batch's rows from this process, from what processes share, and from other owners; what is kept comes in turn (`exchange`)."""
+        """Writes a batch's rows from this process, from shared memory and from other owners; kept rows follow in turn (`exchange`)."""
         for place, group in near:
             place(rows, step.near[group])
         if self.shared is not None and len(step.shared):
@@ -89,7 +89,7 @@ class _KeptRows:
             self.router.put_rows(reply, row, rows, step.absent[group[row]])
 
     def exchange(self, rows: NodeRows, step: Step, replies: list[tuple[NodeRows, np.ndarray]]) -> None:
-        """Reads what the batches before this one have kept, then keeps of it what the next ones need."""
+        """Reads the rows that earlier batches have kept, then keeps the fetched rows that later batches need."""
         self.router.put_rows(self.rows, step.slot, rows, step.hit)
         slot = np.concatenate([step.keep, step.ahead_slot])
         for reply, group in replies:
@@ -108,7 +108,7 @@ class _Turns:
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Raises what `fail` was told, or DeadlineError."""
+        """Waits for this number's turn. Raises the error of `fail`, or DeadlineError."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or self.next == number, self._timeout_s)
             if self._error is not None:
@@ -125,22 +125,22 @@ class _Turns:
         return self._error is not None
 
     def check(self) -> None:
-        """Raises what `fail` was told."""
+        """Raises the error of `fail`, if any."""
         with self._changed:
             if self._error is not None:
                 raise self._error
 
     def fail(self, error: BaseException) -> None:
-        """Nobody passes any more; the first error counts."""
+        """Ends all turns with an error; the first error counts."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
 
 class ScheduledBatches:
-    """A rank's batches, epoch after epoch: `begin`, then `batch` for every number, from any thread; numbers must be asked for about in order.
+    """A rank's batches, epoch after epoch: `begin`, then `batch` for every number, from any thread, with numbers about in order.
 
-    The plan goes on from an epoch to the next, as far as `num_epochs`. A sampler's columns are the same in every batch.
+    The plan continues across epochs, up to `num_epochs`. A sampler's columns are the same in every batch.
     """
 
     def __init__(
@@ -151,19 +151,19 @@ class ScheduledBatches:
         num_epochs: int = 0,
         shared: Sequence[SharedRows] = (),
     ) -> None:
-        """`batches`: the sampler's numbers of a rank's batches of an epoch, in order. `shared`: of each type, or none."""
+        """`batches`: the sampler's numbers for a rank's batches of an epoch, in order. `shared`: one entry per type, or none."""
         self._shared = shared
         self._sampler, self._options = sampler, options
         self._batches, self._num_epochs = batches, num_epochs
-        self._kept: list[_KeptRows] = []  # of each type, once a batch is known
+        self._kept: list[_KeptRows] = []  # one per type, once a batch is known
         self._draws: OrderedStream[list[PendingBatch]] | None = None
         self._turns = _Turns(0, options.timeout_s)
-        self._asking = threading.Lock()  # whoever has it plans, in order
+        self._asking = threading.Lock()  # the thread that holds it plans, in order
         self._first = self._planned = self._stop = 0
         self.stats = ScheduleStats()
 
     def begin(self, epoch: int, step: int) -> None:
-        """The next batch is that of `step` in an epoch: the one that is planned next, or what is under way ends."""
+        """The next batch is number `step` of an epoch. Unless that is the batch planned next, the work under way ends."""
         length, options = len(self._batches), self._options
         self._first = epoch * length
         first, stop = self._first + step, max(self._num_epochs, epoch + 1) * length
@@ -176,10 +176,10 @@ class ScheduledBatches:
         def draw(part: int) -> list[PendingBatch]:
             of_epoch, start = divmod(bounds[part], length)
             drawn = self._sampler.draw(of_epoch, self._batches[start : start + bounds[part + 1] - bounds[part]])
-            return [replace(one, wanted=tuple(map(_as_stored, one.wanted))) for one in drawn]
+            return [replace(each, wanted=tuple(map(_as_stored, each.wanted))) for each in drawn]
 
         for kept in self._kept:
-            if self._turns.next != kept.plan.next_taken:  # a batch was given up: its rows may not have come
+            if self._turns.next != kept.plan.next_taken:  # a batch was dropped: its rows may not have arrived
                 kept.plan.forget()
             kept.plan.begin(first, stop)
         self._turns, self._planned, self._stop = _Turns(first, options.timeout_s), first, stop
@@ -188,7 +188,7 @@ class ScheduledBatches:
         self._parts_known = self._parts_taken = 0
         self._draws = OrderedStream(
             draw,
-            lambda drawn: sum(one.num_bytes for one in drawn),
+            lambda drawn: sum(each.num_bytes for each in drawn),
             0,
             len(bounds) - 1,
             Bounds(options.threads, len(bounds), options.plan_bytes, options.timeout_s),
@@ -196,19 +196,19 @@ class ScheduledBatches:
         self._draws.begin()
 
     def cancel(self) -> None:
-        """Ends what is under way; does not wait."""
+        """Ends the work under way; does not wait."""
         if self._draws is not None:
             self._draws.cancel()
         self._turns.fail(StageError("cancelled"))
 
     def close(self, timeout_s: float) -> None:
-        """Cancels, and waits for the threads. Raises DeadlineError naming one that does not end in time."""
+        """Cancels and waits for the threads. Raises DeadlineError with the name of a thread that does not end in time."""
         if self._draws is not None:
             self.cancel()
             self._draws.close(timeout_s)
 
     def batch(self, step: int) -> Any:
-        """The batch of a step of the epoch that has begun. Raises what a stage of it raised, or one of a batch before it."""
+        """The batch of a step in the current epoch. Raises what a stage of this batch or of an earlier batch raised."""
         number = self._first + step
         with self._or_nobody():
             asked = self._ask_until(number)
@@ -217,7 +217,7 @@ class ScheduledBatches:
 
     @contextmanager
     def _or_nobody(self) -> Iterator[None]:
-        """Tells an error to those who wait for this batch's turn to pass."""
+        """Passes an error on to the threads that wait for this batch's turn."""
         try:
             yield
         except BaseException as error:
@@ -225,7 +225,7 @@ class ScheduledBatches:
             raise
 
     def _ask_until(self, number: int) -> _Asked:
-        """Plans and asks for all batches up to this one that nobody has planned yet; returns this one."""
+        """Plans and requests all unplanned batches up to `number`; returns batch `number`."""
         timeout_s = self._options.timeout_s
         if not self._asking.acquire(timeout=timeout_s):
             raise DeadlineError(f"planned rows: batch {self._planned} not asked for within {timeout_s:g} s")
@@ -239,7 +239,7 @@ class ScheduledBatches:
             self._asking.release()
 
     def _ask(self) -> _Asked:
-        """Plans the next batch, and sends the requests for what it fetches."""
+        """Plans the next batch and sends its requests for rows."""
         self._look_ahead()
         with stage("plan"):
             began = time.thread_time()
@@ -259,7 +259,7 @@ class ScheduledBatches:
         return _Asked(drawn, steps, replies)
 
     def _look_ahead(self) -> None:
-        """Tells the plan which batches have been drawn; waits where it knows none."""
+        """Adds drawn batches to the plan; waits if it knows none."""
         draws = self._draws
         assert draws is not None
         if self._planned == self._bounds[self._parts_taken]:
@@ -288,11 +288,11 @@ class ScheduledBatches:
             self.stats.plan_cpu_s += time.thread_time() - began
 
     def _open(self, part: list[PendingBatch]) -> list[_KeptRows]:
-        """The plans and the room for rows, once it is known which columns they have."""
+        """The plans and the room for rows, from the first batches, which show the columns."""
         row_bytes, needed, most = [], [], []
         for place, (router, _, columns) in enumerate(part[0].wanted):
-            one = router.empty_rows(1, **vars(columns), stored=True)
-            row_bytes.append(sum(column.nbytes for column in vars(one).values() if column is not None))
+            row = router.empty_rows(1, **vars(columns), stored=True)
+            row_bytes.append(sum(column.nbytes for column in vars(row).values() if column is not None))
             offsets, is_far = np.asarray(router.manifest.partition_offsets), ~router.is_near
             owners = [np.searchsorted(offsets, drawn.wanted[place][1], side="right") - 1 for drawn in part]
             needed.append(1 + row_bytes[-1] * int(is_far[np.concatenate(owners)].sum()))
@@ -306,30 +306,30 @@ class ScheduledBatches:
         return opened
 
     def _rows(self, number: int, asked: _Asked) -> list[NodeRows]:
-        """The batch's rows of each type, from this process, from what is kept, and from other owners."""
+        """The batch's rows of each type, from this process, from kept rows, and from other owners."""
         wanted, steps = asked.drawn.wanted, asked.steps
         with stage("fetch"):
             rows = [router.empty_rows(len(node), **vars(columns)) for router, node, columns in wanted]
             near = ask_rows(
-                [(router, node[one.near], columns) for (router, node, columns), one in zip(wanted, steps, strict=True)]
+                [(router, node[own.near], columns) for (router, node, columns), own in zip(wanted, steps, strict=True)]
             )
             replies = [[(pending.result(), group) for pending, group in far] for far in asked.replies]
             for kept, into, step, (places, _), far in zip(self._kept, rows, steps, near, replies, strict=True):
                 kept.put(into, step, places, far)
-            with self._turns.turn(number):  # reads what the batches before it have kept, and nothing that later ones do
+            with self._turns.turn(number):  # after all earlier batches and before all later batches
                 for kept, into, step, far in zip(self._kept, rows, steps, replies, strict=True):
                     kept.exchange(into, step, far)
         return rows
 
 
 def _as_stored(wanted: Wanted) -> Wanted:
-    """With node ids as the graph stores them."""
+    """The same rows, with node ids in the graph's dtype."""
     router, node, columns = wanted
     return router, node.astype(router.manifest.index_dtype, copy=False), columns
 
 
 def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
-    """Bytes for each, in proportion to what is needed, none beyond its most; what is left over is dealt among the others."""
+    """Bytes for each entry, in proportion to `needed` and at most `most`; the rest is divided among the other entries."""
     rooms, left = [0] * len(needed), sum(needed)
     for place in sorted(range(len(needed)), key=lambda place: most[place] / needed[place]):
         rooms[place] = min(room * needed[place] // left, most[place])
@@ -338,7 +338,7 @@ def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
 
 
 def _joined(first: int, stop: int, length: int) -> list[int]:
-    """Where each part of the batches first … stop - 1 begins that is drawn with joined requests, and the end. None has two epochs' batches."""
+    """Bounds of the parts of the batches first … stop - 1 that are drawn with joined requests. No part spans two epochs."""
     bounds, size = [first], _FIRST_JOINED
     while bounds[-1] < stop:
         end_of_epoch = (bounds[-1] // length + 1) * length
@@ -348,7 +348,7 @@ def _joined(first: int, stop: int, length: int) -> list[int]:
 
 
 def copy_rows(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
-    """target[position] = source[row], in every column, features as they are stored."""
+    """target[position] = source[row] in every column; features stay as they are stored."""
     for name, column in vars(target).items():
         if column is not None:
             place_rows(getattr(source, name), row, position, column)

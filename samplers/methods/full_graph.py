@@ -1,8 +1,8 @@
-"""All nodes with all their in-edges: one batch an epoch, which ranks share as shards.
+"""All nodes with all their in-edges: one batch per epoch, which ranks share as shards.
 
-A rank's shard is a contiguous range of stored nodes: their rows, and their lists of sources as stored ids, which may be other ranks' nodes.
-A rank asks the owners for its own rows only, some at a time. Lists are in ascending permanent id of the source, as in every batch. Of a typed graph a shard has
-the same blocks of every type's stored nodes, and the lists of every relation that end in them.
+A rank's shard is a contiguous range of stored nodes: their rows, and their lists of sources as stored ids, which may be nodes of other ranks. A rank
+fetches only its own rows, in parts. Lists ascend in permanent id of the source, as in every batch. In a typed graph a shard has the same blocks of the
+stored nodes of every type, and the lists of every relation for these nodes.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ from graphmill.samplers.vocabulary.rank_shares import even_split, shard_bounds
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.manifest import NODE
 
-_ROWS = 1 << 16  # of a request: bounds what is under way
+_ROWS = 1 << 16  # per request: bounds the memory of replies
 
 
 class FullGraphSampler:
-    """A batch for each rank; their roots are the nodes of some splits, of a typed graph those of one type."""
+    """One batch for each rank. Roots are the nodes of some splits, in a typed graph of one type."""
 
     __repr__, __len__ = sampler_repr, sampler_len
 
     def __init__(self, router: Router | TypedRouter, options: FullGraphOptions, num_ranks: int = 1) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
+        """Raises ConfigError if the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self._induced = InducedBatches(router, options)
         self._roots = Roots(router.nodes[self._induced.root_type], options.split_set, options.root_splits)
@@ -50,12 +50,12 @@ class FullGraphSampler:
 
     @property
     def content_hash(self) -> str:
-        """A shard depends on the stored order of the nodes too."""
+        """Hash of the data; a shard also depends on the stored order of nodes."""
         if not self._shards:
             return hash_of_data(self._router, self._roots.content_hash)
         routers = (*self._router.nodes.values(), *self._router.edges.values())
-        told = dict.fromkeys(each.manifest.content_hash for each in routers)
-        return "".join(told) if len(told) == 1 else hashlib.sha256(" ".join(told).encode()).hexdigest()
+        hashes = dict.fromkeys(each.manifest.content_hash for each in routers)
+        return "".join(hashes) if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     @property
     def num_batches(self) -> int:
@@ -72,7 +72,7 @@ class FullGraphSampler:
         return replace(whole, root_index=np.flatnonzero(self._roots.among(root_table(whole))))
 
     def _shard(self, epoch: int, rank: int) -> Any:
-        """Without roots."""
+        """A rank's shard, without roots."""
         options, router, induced = self.options, self._router, self._induced
         shard, bounds = self._shard_of()
         nodes, edges, stored = {}, {}, {}
@@ -89,7 +89,7 @@ class FullGraphSampler:
         return replace(with_columns(batch, stored), shard=shard)
 
     def _shard_of(self) -> tuple[ShardOf | TypedShardOf, dict[str, tuple[int, ...]]]:
-        """What the ranks share, and the bounds of each type's stored nodes by rank."""
+        """The graph that ranks share, and for each type the bounds of the ranks' stored nodes."""
         options, router = self.options, self._router
         if isinstance(router, Router):
             manifest = router.manifest
@@ -102,7 +102,7 @@ class FullGraphSampler:
 
 
 def _parts(node: np.ndarray) -> list[np.ndarray]:
-    """Some at a time; once none, which tells the columns."""
+    """The nodes in parts of `_ROWS`; at least one part, if empty, whose reply has the columns."""
     return np.split(node, range(_ROWS, len(node), _ROWS))
 
 

@@ -1,8 +1,8 @@
 """Batches of many small graphs, planned from their sizes alone: the same on every rank, with every graph in one batch of an epoch.
 
-Graphs in order of size fall into buckets, whose largest graph is at most `bucket_ratio` times the smallest (somewhat more where few graphs
-are so large). A batch takes as many graphs of one bucket as fit the budgets if each were the bucket's largest. So any shuffle within a
-bucket fits, and every epoch has the same number of batches. The ranks' batches of one step are neighbors in size: no rank waits long.
+Graphs in order of size fall into buckets whose largest graph is at most `bucket_ratio` times the smallest (more if few graphs are so large). A batch has
+as many graphs of one bucket as fit the budgets if each were the bucket's largest. So any shuffle within a bucket fits, and every epoch has the same
+number of batches. The ranks' batches of one step are similar in size, so no rank waits long.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from graphmill.samplers.vocabulary.rank_shares import even_split
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
-_MIXED_BATCHES = 4  # a bucket holds at least this many batches if there are enough graphs, so that their graphs mix
+_MIXED_BATCHES = 4  # least number of batches in a bucket, if there are enough graphs, so that graphs mix
 
 
 @dataclass(frozen=True)
 class PackedBatch(Generic[Array]):
-    """Several graphs packed one after another. Graph i has the nodes [node_ptr[i], node_ptr[i + 1]), and likewise edges."""
+    """Graphs packed one after another. Graph i has the nodes [node_ptr[i], node_ptr[i + 1]) and the edges [edge_ptr[i], edge_ptr[i + 1])."""
 
     epoch: int
     index: int  # number of the batch in its epoch, over all ranks
@@ -42,10 +42,8 @@ class PackedBatch(Generic[Array]):
     target: Array | None = None  # [g, …]
     node_label: Array | None = None  # int64 [n], -1: none
     pair_ptr: Array | None = None  # int64 [g + 1]
-    pairs: Array | None = (
-        None  # int64 [p, 3]: two nodes, positions in the batch, and whether they belong together (0 or 1)
-    )
-    max_nodes: int | None = None  # of any graph; None: models look
+    pairs: Array | None = None  # int64 [p, 3]: positions of two nodes, and whether they are a link (0 or 1)
+    max_nodes: int | None = None  # largest over the graphs; None: models compute it
     max_edges: int | None = None
 
     @property
@@ -85,10 +83,9 @@ class GraphPlan:
 def plan_graph_batches(
     num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphBatchOptions, num_ranks: int = 1
 ) -> GraphPlan:
-    """Buckets and batches; their number is a multiple of `num_ranks`.
+    """Buckets and batches; the number of batches is a multiple of `num_ranks`.
 
-    Raises ConfigError where a graph alone exceeds a budget (unless `oversize` is "alone"), or where there are too few graphs for
-    every rank to have one in each step.
+    Raises ConfigError if one graph exceeds a budget (unless `oversize` is "alone"), or if there are too few graphs for every rank in each step.
     """
     num_nodes, num_edges = np.asarray(num_nodes, np.int64), np.asarray(num_edges, np.int64)
     alone = _exceeds_alone(num_nodes, num_edges, options)
@@ -102,7 +99,7 @@ def plan_graph_batches(
         high = bounds[-1]
         low = int(np.searchsorted(nodes[:high], nodes[high - 1] / options.bucket_ratio))
         fit = _graphs_that_fit(int(nodes[high - 1]), int(edges[low:high].max()), options)
-        if high - low < _MIXED_BATCHES * fit:  # few graphs are so large: smaller ones join them
+        if high - low < _MIXED_BATCHES * fit:  # few graphs are so large: add smaller graphs
             low = max(0, high - _MIXED_BATCHES * fit)
             fit = _graphs_that_fit(int(nodes[high - 1]), int(edges[low:high].max()), options)
         bounds.append(low)
@@ -121,7 +118,7 @@ def plan_graph_batches(
 
 
 def _stable_order(*keys: np.ndarray) -> np.ndarray:
-    """int64 [n]: positions by the first key, equal ones by the next, …: `np.lexsort`, but ten times as fast for small numbers."""
+    """int64 [n]: positions in lexicographic order of the keys, the first key first: `np.lexsort`, ten times as fast for small numbers."""
     order = np.arange(len(keys[0]))
     for key in reversed(keys):
         if len(key) and key.dtype != np.uint64:
@@ -131,7 +128,7 @@ def _stable_order(*keys: np.ndarray) -> np.ndarray:
 
 
 def _exceeds_alone(num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphBatchOptions) -> np.ndarray:
-    """bool [num_graphs]: graphs that no batch has room for. Raises ConfigError where there are some that must not be alone."""
+    """bool [num_graphs]: graphs that exceed a budget. Raises ConfigError if there are any and `oversize` is "error"."""
     alone = np.zeros(len(num_nodes), bool)
     sizes = {"max_nodes": num_nodes, "max_edges": num_edges, "max_node_pairs": num_nodes * num_nodes}
     for name, size in sizes.items():
@@ -149,7 +146,7 @@ def _exceeds_alone(num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphB
 
 
 def _graphs_that_fit(nodes: int, edges: int, options: GraphBatchOptions) -> int:
-    """Graphs of this size that all budgets allow in one batch."""
+    """Number of graphs of this size that all budgets allow in one batch."""
     fits = [options.max_graphs] if options.max_graphs else []
     sizes = ((options.max_nodes, nodes), (options.max_edges, edges), (options.max_node_pairs, nodes * nodes))
     fits += [budget // max(size, 1) for budget, size in sizes if budget]
@@ -157,7 +154,7 @@ def _graphs_that_fit(nodes: int, edges: int, options: GraphBatchOptions) -> int:
 
 
 def _round_up(counts: np.ndarray, fits: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Batches per bucket, in all a multiple of the ranks: further ones go where batches have most graphs."""
+    """Batches per bucket, in total a multiple of the ranks: batches are added where batches have most graphs."""
     batches = -(-counts // fits)
     for _ in range(int(-batches.sum() % num_ranks)):
         mean = np.where(batches < counts, counts / batches, 0)
@@ -171,7 +168,7 @@ def _round_up(counts: np.ndarray, fits: np.ndarray, num_ranks: int) -> np.ndarra
 
 
 class GraphBatchSampler:
-    """Batches of a store's graphs; `graphs` restricts them to some, for a split, in whatever order they are given."""
+    """Batches of a store's graphs, or of `graphs` only, such as a split; their order does not matter."""
 
     __repr__, __len__ = sampler_repr, sampler_len
 
@@ -198,7 +195,7 @@ class GraphBatchSampler:
 
     @cached_property
     def content_hash(self) -> str:
-        """Of the store and, where they are given, of the chosen graphs."""
+        """Hash of the store and of the given graphs, if any."""
         store = self._store.content_hash
         return store if self._is_whole else hashlib.sha256(store.encode() + self._graphs.tobytes()).hexdigest()
 
@@ -224,7 +221,7 @@ class GraphBatchSampler:
 
     def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """An epoch's graphs, shuffled within each bucket, and the planned step that each step takes."""
-        last = self._last_shuffle  # one read: another thread may put another epoch's there
+        last = self._last_shuffle  # one read: another thread may write another epoch's shuffle
         if last is not None and last[0] == epoch:
             return last[1:]
         plan, seed = self.plan, self.options.seed
@@ -241,9 +238,9 @@ class GraphBatchSampler:
 
 
 def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGraphs) -> GraphBatch:
-    """Edges moved from positions in their graph to positions in the batch. Raises DataError where one leaves its graph."""
+    """One batch of these graphs; edges name positions in the batch. Raises DataError if an edge leaves its graph."""
     node_ptr, edge_ptr = pointers(graphs.num_nodes), pointers(graphs.num_edges)
-    # The bound is int32 too: a wider one would make a wider array of all edges.
+    # int32 like the edges: a wider bound would make a wider array of all edges.
     bound = np.repeat(graphs.num_nodes.astype(np.int32), graphs.num_edges)
     outside = (graphs.edge_index < 0) | (graphs.edge_index >= bound)
     if outside.any():
@@ -269,7 +266,7 @@ def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGrap
 
 
 def _packed_pairs(graphs: PackedGraphs, node_ptr: np.ndarray) -> dict[str, Any]:
-    """The pairs at positions in the batch."""
+    """The pairs, as positions in the batch."""
     if graphs.pairs is None or graphs.num_pairs is None:
         return {}
     pairs = graphs.pairs.astype(np.int64)
@@ -278,7 +275,7 @@ def _packed_pairs(graphs: PackedGraphs, node_ptr: np.ndarray) -> dict[str, Any]:
 
 
 def graphs_to_torch(batch: GraphBatch) -> TorchGraphBatch:
-    """Tensors over the batch's own arrays, which no one else holds."""
+    """Tensors over the batch's own arrays, which nothing else uses."""
     tensors: dict[str, Any] = {
         name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in vars(batch).items()
     }

@@ -1,13 +1,13 @@
-"""Batches of links: positive links in a fresh random order each epoch, their negatives, and another sampler's batch around all their ends.
+"""Batches of links: positive links in a fresh random order each epoch, their negatives, and another sampler's batch around all ends.
 
-Every choice is a function of (seed, epoch, the link's place in its table): which links a batch has by a permutation, a link's negatives by its own
-stream. So batches are the same for any number of workers, threads and partitions, and at a resume.
+Every choice is a function of (seed, epoch, the link's place in its table): a permutation deals links to batches, and each link's negatives have their own
+stream. So batches are the same for any number of workers, threads and partitions, and after a resume.
 
-Held-out links are no edges of the stored graph. The links that a training batch predicts are edges of it: they are left out of the batch's
-edges, with their reverses, else a network would read each answer off its input.
+The stored graph has no held-out links. It has the links that a training batch predicts: these and their reverses are left out of the batch's edges;
+otherwise a network could read each answer off its input.
 
-Where the sampler around the ends draws the past alone, every end is there as of the time of its link, negatives too. No edge of that time is
-drawn then, so the links themselves are not.
+If the sampler around the ends draws only the past, every end, also of a negative, is a root as of the link's time. No edge of that time is drawn, so the
+links themselves are not in the batch.
 """
 
 import hashlib
@@ -43,17 +43,17 @@ class DrawsAround(Protocol):
     """A sampler that makes a batch around any nodes."""
 
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """A batch of each number around each list of distinct nodes, which are its roots, in their order; of a typed graph by type, one or two."""
+        """For each number of `batches` a batch with these distinct nodes as its roots, in order; in a typed graph by type, one type or two."""
         ...
 
 
 def link_tables(router: Router | TypedRouter, relation: str | None) -> LinkTables:
-    """Of a plain graph, or of a typed one's relation (`LinkOptions.relation`)."""
+    """The link tables of a plain graph, or of a relation of a typed graph (`LinkOptions.relation`)."""
     return router.link_tables if isinstance(router, Router) else router.link_tables(relation)
 
 
 def sampler_around(router: Router | TypedRouter, options: Any, num_ranks: int, tables: LinkTables) -> DrawsAround:
-    """The sampler of these options around the ends of links. Raises ConfigError where it cannot draw around given nodes."""
+    """The sampler of these options around the ends of links. Raises ConfigError if it cannot draw around given nodes."""
     if isinstance(router, TypedRouter) and is_dataclass(options):
         options = given(options, root_type=tables.relation.target)
     sampler = build_sampler(options, router, num_ranks)
@@ -82,11 +82,11 @@ class LinkSampler:
                 "--task.batch_size or lower --fit.micro_batches"
             )
         if options.negatives == "degree":
-            _ = self._tables.weight_ends  # here, and not by several threads at once
+            _ = self._tables.weight_ends  # computed here, not by several threads at once
 
     @property
     def content_hash(self) -> str:
-        """Of the graph and its held-out links, whatever its partitions."""
+        """Hash of the graph and its held-out links, independent of partitions."""
         return hashlib.sha256(f"{self._router.content_hash} {self._tables.digest}".encode()).hexdigest()
 
     @property
@@ -96,8 +96,8 @@ class LinkSampler:
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         picked = [self.pick(epoch, batch) for batch in batches]
-        drawn = self._around.draw_around([one.around(self._router) for one in picked], epoch, batches)
-        return [each.then(one.complete) for each, one in zip(drawn, picked, strict=True)]
+        pending = self._around.draw_around([links.around(self._router) for links in picked], epoch, batches)
+        return [each.then(links.complete) for each, links in zip(pending, picked, strict=True)]
 
     @stage("plan")
     def pick(self, epoch: int, batch: int) -> "_Picked":
@@ -108,7 +108,7 @@ class LinkSampler:
             row = Permutation(len(self._links), int(stream_key(options.seed, Purpose.LINK_ORDER, epoch))).forward(row)
         links = self._links.take(row)
         source, destination = links.source, links.destination
-        if options.shuffle and tables.symmetric:  # either end may be the one that is replaced
+        if options.shuffle and tables.symmetric:  # negatives may replace either end
             swap = hash_ids(stream_key(options.seed, Purpose.LINK_ENDS, epoch), row) & np.uint64(1) == 1
             swap &= np.diff(links.negative_ptr) == 0
             source, destination = np.where(swap, destination, source), np.where(swap, source, destination)
@@ -127,7 +127,7 @@ class LinkSampler:
         return _around_ends(tables, columns, rest, own, time=time, whole=options.batch_size is None)
 
     def _negatives(self, epoch: int, links: "_Links", destination: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """(sources, where they are not the links' own; destinations) of the negatives, [m, k] each, by their numbers."""
+        """(sources or None for the links' own, destinations) of the negatives, [m, k] each, as numbers of nodes."""
         options, tables = self.options, self._tables
         count = 1 if options.negatives == "all" else options.num_negatives
         size = (len(destination), count)
@@ -141,7 +141,7 @@ class LinkSampler:
             of_code = np.repeat(links.split == code, count)
             hashed[of_code] = hash_ids(np.uint64(key), counter[of_code])
         share = unit_interval(hashed)
-        if options.negatives in ("uniform", "all"):  # of all nodes: one to compare with, for ROC-AUC
+        if options.negatives in ("uniform", "all"):  # with "all", one negative for ROC-AUC
             return None, _below(share, tables.num_nodes).reshape(size)
         if options.negatives == "degree":
             ends = tables.weight_ends
@@ -155,7 +155,7 @@ class LinkSampler:
 
 
 def _is_timed(around: Any) -> bool:
-    """Whether links have the past of their times. Raises ConfigError where they would be among the edges of it."""
+    """Whether batches have only edges before the time of a link. Raises ConfigError if the links themselves could be among the edges."""
     time = getattr(around, "time", "all")
     if time == "until":
         raise ConfigError(
@@ -170,25 +170,25 @@ def _is_timed(around: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Links:
-    """Links of some splits, one split after another; of each the pairs that are none beside them, where these are to be scored."""
+    """The links of some splits, split after split, each followed by its pairs without a link if these are scored."""
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
     is_link: np.ndarray  # int8 [m]
     split: np.ndarray  # int8 [m]
     row: np.ndarray  # int64 [m], place in the table of the split
-    time: np.ndarray  # int64 [m]; 0 where links are not told apart by it
-    relation: np.ndarray  # int64 [m]; likewise
+    time: np.ndarray  # int64 [m]; 0 if the table has none
+    relation: np.ndarray  # int64 [m]; 0 if the table has none
     negative_ptr: np.ndarray  # int64 [m + 1]
     negative: np.ndarray  # int64
-    pairs: tuple[np.ndarray, np.ndarray]  # of a training split with fixed negatives: all of its pairs that are no links
+    pairs: tuple[np.ndarray, np.ndarray]  # in training with fixed negatives: all pairs of the split without a link
 
     def __len__(self) -> int:
         return len(self.source)
 
     @classmethod
     def of(cls, tables: LinkTables, options: LinkOptions) -> "_Links":
-        """Raises ConfigError where a split has no links, or not the negatives that are asked for."""
+        """Raises ConfigError if a split has no links, or lacks the fixed negatives."""
         parts, pairs = [], (np.empty(0, np.int64),) * 2
         for code in options.splits:
             table = tables.links(code, timed=_is_timed(options.around))
@@ -216,14 +216,14 @@ class _Links:
         return _Links(**columns, negative_ptr=ptr, negative=self.negative[at], pairs=self.pairs)
 
     def padded(self) -> np.ndarray:
-        """int64 [m, longest list]: each link's own negatives; -1 beyond their end."""
+        """int64 [m, longest list]: each link's own negatives, padded with -1."""
         counts = np.diff(self.negative_ptr)
         table = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
         table[np.arange(table.shape[1]) < counts[:, None]] = self.negative
         return table
 
     def fixed(self, links: "_Links", share: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """Of each of these links as many negatives as `share` [m, k] has columns: of its own list, or of the split's pairs."""
+        """k negatives for each link, chosen by `share` [m, k] from the link's own list or from the split's pairs."""
         counts = np.diff(links.negative_ptr)[:, None]
         if not len(self.pairs[0]):
             return None, links.negative[links.negative_ptr[:-1, None] + _below(share, counts)]
@@ -250,7 +250,7 @@ def _part(table: LinkTable, code: int, count: int) -> _Links:
 
 
 def _check_fixed(table: LinkTable, name: str) -> None:
-    """Raises ConfigError where some link of the split has no fixed negatives."""
+    """Raises ConfigError if a link of the split has no fixed negatives."""
     listed = np.diff(table.negative_ptr)[: table.num_links]
     if len(table.source) == table.num_links and not listed.all():
         raise ConfigError(
@@ -260,16 +260,18 @@ def _check_fixed(table: LinkTable, name: str) -> None:
 
 
 def _below(share: np.ndarray, bound: Any) -> np.ndarray:
-    """int64 in [0, bound), uniform, from numbers in [0, 1)."""
+    """int64, uniform in [0, bound), from numbers in [0, 1)."""
     return (share * bound).astype(np.int64)
 
 
 def _known(
     tables: LinkTables, source: np.ndarray, destination: np.ndarray | None, relation: np.ndarray | None
 ) -> np.ndarray:
-    """int64 [2, q]: (link, node), links ascending, for every node that the link's source is known to be joined with (by the link's relation), its own
-    destination aside, and the source itself, unless it has a destination and a relation, which may join a node to itself, or is of another type.
-    Without destinations held-out links are not known."""
+    """int64 [2, q]: (link, node) pairs, links ascending: the known neighbors of each link's source (by the link's relation), except its destination.
+
+    The source itself is added, except between two types and for links with a destination and a relation, since a relation may join a node to itself.
+    Without destinations, held-out links are not known.
+    """
     link, node = (tables.ends if destination is None else tables.known).after(source, relation)
     if destination is not None:
         others = node != destination[link]
@@ -285,12 +287,12 @@ def _known(
 
 @dataclass(frozen=True)
 class _Picked:
-    """A batch's roots, and what makes the batch around them one of links."""
+    """A batch's roots, and the columns that make the batch around them a batch of links."""
 
     tables: LinkTables
-    roots: dict[str, NodeList]  # by type; where links end comes first
+    roots: dict[str, NodeList]  # by type; the type where links end comes first
     columns: dict[str, Any]
-    own: tuple[np.ndarray, np.ndarray] | None  # pairs of permanent ids, whose edges are left out
+    own: tuple[np.ndarray, np.ndarray] | None  # pairs of permanent ids whose edges are left out
 
     def around(self, router: Router | TypedRouter) -> GivenRoots:
         """The roots as the sampler around them takes them."""
@@ -299,13 +301,9 @@ class _Picked:
     def complete(self, batch: MiniBatch | TypedBatch[np.ndarray]) -> LinkBatch | TypedLinkBatch:
         with stage("sample"):
             if isinstance(batch, TypedBatch):
-                tables = self.tables
-                kept = (
-                    batch
-                    if self.own is None
-                    else without_typed_links(batch, tables.relation, tables.reverse, *self.own)
-                )
-                return TypedLinkBatch(**vars(kept), **self.columns)
+                if self.own is not None:
+                    batch = without_typed_links(batch, self.tables.relation, self.tables.reverse, *self.own)
+                return TypedLinkBatch(**vars(batch), **self.columns)
             return LinkBatch(**vars(batch if self.own is None else without_links(batch, *self.own)), **self.columns)
 
 
@@ -318,11 +316,11 @@ def _around_ends(
     whole: bool,
     time: np.ndarray | None = None,
 ) -> _Picked:
-    """`columns` name nodes by their numbers; the batch names them by their places among its roots, which ascend in permanent id. Of two types the nodes
-    where links may end come first.
+    """The roots of a batch of links, and `columns`, which name nodes by their numbers, as places among the roots.
 
-    `whole`: all nodes are roots. `own`: the pairs of permanent ids whose edges are left out. `time`: of the links, which are the rows of the
-    columns: a node is a root as of each time, and roots ascend in (time, permanent id).
+    Roots ascend in permanent id; between two types, the nodes where links may end come first. `whole`: all nodes are roots. `own`: the pairs of permanent
+    ids whose edges are left out. `time`: times of the links, the rows of the columns; a node is then a root as of each time, and roots ascend in
+    (time, permanent id).
     """
     begin = () if tables.is_one_type else ("link_source", "negative_source")
     of_ends = {name: values for name, values in columns.items() if name not in begin}
@@ -330,8 +328,8 @@ def _around_ends(
     roots = {tables.relation.target: ends}
     if begin:
         of_begins = {name: values for name, values in columns.items() if name in begin}
-        roots[tables.relation.source], found = _as_roots(tables.sources, of_begins, time, whole=whole)
-        placed |= {name: values + len(ends.node) for name, values in found.items()}
+        roots[tables.relation.source], places = _as_roots(tables.sources, of_begins, time, whole=whole)
+        placed |= {name: values + len(ends.node) for name, values in places.items()}
     return _Picked(tables, roots, placed | rest, own)
 
 
@@ -348,7 +346,7 @@ def _as_roots(
         ranks = [np.repeat(rank, values.size // len(rank)) for values in columns.values()]
         flat = np.where(flat < 0, flat, flat + np.concatenate(ranks) * count)
     number, place = np.unique(flat, return_inverse=True)
-    if len(number) and number[0] < 0:  # beyond the end of a list
+    if len(number) and number[0] < 0:  # padding of a list
         number, place = number[1:], place - 1
     stops = np.cumsum([values.size for values in columns.values()])[:-1]
     pieces = zip(columns.items(), np.split(place, stops), strict=True)
@@ -358,13 +356,12 @@ def _as_roots(
 
 
 def picked_links(router: Router | TypedRouter, options: LinkOptions) -> dict[str, Any]:
-    """What a batch of all links of these options has of them, without the batch around their ends: nodes are named by their numbers."""
-    sampler = LinkSampler(router, options)
-    return sampler.pick(0, 0).columns
+    """The columns of a batch of all links of these options, without the batch around their ends; nodes are named by their numbers."""
+    return LinkSampler(router, options).pick(0, 0).columns
 
 
 class TopLinkSampler:
-    """Every node as the source of links that are to be found, in one batch of the whole graph."""
+    """One batch of the whole graph, with every node as the source of links that are to be predicted."""
 
     __repr__, __len__ = sampler_repr, sampler_len
     router, sample = own_router, sample_drawn
@@ -375,8 +372,10 @@ class TopLinkSampler:
         self._around = sampler_around(router, options.around, num_ranks, self._tables)
         count = self._tables.num_nodes
         if options.top_k > count - self._tables.is_one_type:
-            told = "less than" if self._tables.is_one_type else "at most"
-            raise ConfigError(f"top_k: expected {told} the number of nodes ({count}), got {options.top_k}; set --top_k")
+            bound = "less than" if self._tables.is_one_type else "at most"
+            raise ConfigError(
+                f"top_k: expected {bound} the number of nodes ({count}), got {options.top_k}; set --top_k"
+            )
         if (options.relation is None) != (not self._tables.num_relations):
             raise ConfigError(
                 "relation: expected one of a knowledge graph's, and of another graph none; set --relation"
@@ -393,7 +392,7 @@ class TopLinkSampler:
         known = _known(tables, source, None, relation)
         of_all = {"is_link": np.zeros(len(source), np.int8), "link_split": np.full(len(source), SPLIT_NONE, np.int8)}
         rest = {**of_all, "link_relation": relation, "known": known, "top_k": self.options.top_k}
-        anywhere = {"link_source": source, "link_destination": source % tables.num_nodes}  # which is asked for
-        picked = _around_ends(tables, anywhere, rest, None, whole=True)
-        drawn = self._around.draw_around([picked.around(self._router) for _ in batches], epoch, batches)
-        return [each.then(picked.complete) for each in drawn]
+        ends = {"link_source": source, "link_destination": source % tables.num_nodes}  # placeholders for destinations
+        picked = _around_ends(tables, ends, rest, None, whole=True)
+        pending = self._around.draw_around([picked.around(self._router) for _ in batches], epoch, batches)
+        return [each.then(picked.complete) for each in pending]

@@ -1,14 +1,14 @@
-"""Neighbor sampling: batches of roots, each node with up to fanouts[h] neighbors at hop h (GraphSAGE, arXiv:1706.02216), in a typed graph of every
+"""Neighbor sampling: batches of roots, each node with up to fanouts[h] neighbors at hop h (GraphSAGE, arXiv:1706.02216), in a typed graph in each
 relation (one relation at a time as in R-GCN, arXiv:1703.06103).
 
-A plain graph is one type and one relation. In a hop each relation draws for the nodes of its target type that the hop before has found. Each node is
+A plain graph is one type and one relation. In a hop each relation draws for the nodes of its target type that the previous hop found. Each node is
 expanded once, at the hop where it first appears. Positions follow discovery: roots, then hop after hop, in a hop relation after relation in frontier
-order, lists in ascending permanent id; so a relation's lists of position i come before those of i + 1 and no sort is needed, and the batch's layers are
-slices of it (`graphmill.samplers.batches.layers`). Where only the past of a root may be drawn, all this holds of copies of nodes
+order, lists in ascending permanent id. So a relation's list of position i comes before the list of i + 1, no sort is needed, and the batch's layers are
+slices of it (`graphmill.samplers.batches.layers`). If only the past of a root may be drawn, nodes are copies
 (`graphmill.samplers.drawing.timed_copies`).
 
-Draws are counted by permanent ids of the target. Where there are several types or relations, a relation's stream is keyed by its names too: other
-relations, their order and the partitions change no draw. LABOR's coins are those of the neighbor's type: its relations share them.
+The counters of draws are permanent ids of the target. In a graph of several types or relations, a relation's stream is also keyed by its names: other
+relations, their order and the partitions change no draw. The relations of one source type share LABOR's coins.
 """
 
 import hashlib
@@ -45,9 +45,9 @@ from graphmill.storage.format.source import Relation
 
 
 class NeighborSampler:
-    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct), as of `root_time` (int64, one for each).
+    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct) as of `root_time` (int64, one per root).
 
-    A batch of a plain graph is a MiniBatch. A batch of a typed graph is a TypedBatch, around roots of one type.
+    A batch is a MiniBatch for a plain graph, and a TypedBatch around roots of one type for a typed graph.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
@@ -62,7 +62,7 @@ class NeighborSampler:
         roots: np.ndarray | None = None,
         root_time: np.ndarray | None = None,
     ) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
+        """Raises ConfigError if the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self.root_type = type_of_roots(router, options.root_type)
         check_splits(router, self.root_type, options.split_set)
@@ -89,46 +89,43 @@ class NeighborSampler:
         self._root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots, root_time)
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
-        """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
+        """Permanent ids of a batch's roots, in its order. Raises ConfigError for a batch that does not exist."""
         return self._root_batches.roots(epoch, batch).original_id
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Several batches take one request per owner and hop, as one does."""
+        """Batches before their rows are fetched. Several batches need one request per owner and hop, like a single batch."""
         return self.draw_around([self._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None) -> Any:
-        """The minibatch around these roots, whatever their split: distinct permanent ids of their type, which keep their order.
+        """The minibatch around these roots of any split: distinct permanent ids of the roots' type, in the caller's order.
 
-        `epoch` and `batch` choose the draws, and are the batch's own numbers. `time`: int64, one for each in place of its own; a node may then be
-        there at several times. One more request per owner finds the roots. Raises ConfigError where a root is repeated, or is no node of the
-        graph.
+        `epoch` and `batch` select the draws and are stored in the batch. `time` (int64, one per root) replaces the roots' own times; a node may then be a
+        root at several times. One more request per owner finds the roots. Raises ConfigError if a root is repeated or not a node of the graph.
         """
         return with_rows(*self.draw_roots(node_id, epoch, batch, time))
 
     def draw_roots(
         self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None
     ) -> list[PendingBatch]:
-        """The same before its rows are fetched."""
+        """The minibatch of `sample_roots` before its rows are fetched, in a list."""
         time = None if self.options.time == "all" else time
         roots = find_roots(self._router.nodes[self.root_type], node_id, time, distinct=True)
         return self.draw_around([roots], epoch, [batch])
 
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Batches around these distinct nodes (with times: distinct pairs of both), before their rows are fetched."""
-        by_type = [some if isinstance(some, Mapping) else {self.root_type: some} for some in roots]
+        """Batches around these distinct nodes (with times: distinct pairs of node and time), before their rows are fetched."""
+        by_type = [each if isinstance(each, Mapping) else {self.root_type: each} for each in roots]
         with stage("sample"):
             grown = self._expand(by_type, epoch if self.options.shuffle else 0, batches)
-            return [self._pending(one, epoch, batch) for batch, one in zip(batches, grown, strict=True)]
+            return [self._pending(growth, epoch, batch) for batch, growth in zip(batches, grown, strict=True)]
 
     def _pending(self, grown: "_Growth", epoch: int, batch: int) -> PendingBatch:
-        """A batch without its rows; of a plain graph as a MiniBatch, else as a TypedBatch."""
-        nodes, routers = grown.nodes(), self._router.nodes
-        edges = grown.edges()
-        if self.options.edges == "induced":
-            of_types = {name: found.node for name, found in nodes.items()}
+        """A batch without its rows."""
+        nodes, edges, options = grown.nodes(), grown.edges(), self.options
+        if options.edges == "induced":
+            of_types = {name: own.node for name, own in nodes.items()}
             among = edges_among(self._router, of_types, {relation: use.columns for relation, use in self._uses.items()})
             edges = {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in among.items()}
-        options = self.options
         drawn = _Drawn(
             self._router,
             epoch,
@@ -141,7 +138,7 @@ class NeighborSampler:
             recency=(options.recency_dim, options.recency_unit) if options.recency_dim and options.features else None,
             tells_time="time" in options.edge_columns,
         )
-        wanted = tuple((routers[name], found.node, self._columns[name]) for name, found in nodes.items())
+        wanted = tuple((self._router.nodes[name], own.node, self._columns[name]) for name, own in nodes.items())
         return PendingBatch(wanted, drawn.complete, drawn.num_bytes)
 
     def _expand(
@@ -150,23 +147,23 @@ class NeighborSampler:
         """Draws hop after hop, for all batches at once."""
         options, relations = self.options, list(self._router.edges)
         if options.as_of is not None:
-            roots = [{name: _as_of(some, options.as_of) for name, some in of.items()} for of in roots]
-        grown = [_Growth(some, self._maps, relations, self._copies(some)) for some in roots]
-        shares_maps = len(batches) > 1  # which serve them in turn
+            roots = [{name: _as_of(own, options.as_of) for name, own in by_type.items()} for by_type in roots]
+        grown = [_Growth(by_type, self._maps, relations, self._copies(by_type)) for by_type in roots]
+        shares_maps = len(batches) > 1  # the batches use them in turn
         if shares_maps:
-            for one in grown:
-                one.close()
+            for growth in grown:
+                growth.close()
         for hop in range(len(options.fanouts)):
-            frontiers = [one.frontier() for one in grown]
+            frontiers = [growth.frontier() for growth in grown]
             positions = [self._position(draw_epoch, batch, hop) for batch in batches]
             drawn = ask([self._question(relation, hop, positions, grown, frontiers) for relation in relations])
-            for number, (one, frontier) in enumerate(zip(grown, frontiers, strict=True)):
+            for number, (growth, frontier) in enumerate(zip(grown, frontiers, strict=True)):
                 if shares_maps:
-                    one.open()
+                    growth.open()
                 for relation, of_batches in zip(relations, drawn, strict=True):
-                    one.add(relation, frontier[relation.target], of_batches[number])
+                    growth.add(relation, frontier[relation.target], of_batches[number])
                 if shares_maps or hop + 1 == len(options.fanouts):
-                    one.close()
+                    growth.close()
         return grown
 
     def _question(
@@ -177,14 +174,14 @@ class NeighborSampler:
         grown: "Sequence[_Growth]",
         frontiers: Sequence[Mapping[str, np.ndarray]],
     ) -> Question[list[NeighborLists]]:
-        """What a relation is to draw at a hop, for all batches."""
+        """A relation's draws at a hop, for all batches."""
         options, use, name = self.options, self._uses[relation], relation.target
-        nodes, untils = [each[name] for each in frontiers], None
+        nodes, untils = [frontier[name] for frontier in frontiers], None
         if options.time != "all":
-            copies = [one.copies[name] for one in grown]
+            copies = [growth.copies[name] for growth in grown]
             if use.timed:
-                untils = [of.until_of(each) for of, each in zip(copies, nodes, strict=True)]
-            nodes = [of.node(each) for of, each in zip(copies, nodes, strict=True)]
+                untils = [own.until_of(each) for own, each in zip(copies, nodes, strict=True)]
+            nodes = [own.node(each) for own, each in zip(copies, nodes, strict=True)]
         names = self._names[relation]
         return self._router.edges[relation].sample_question(
             nodes,
@@ -198,14 +195,14 @@ class NeighborSampler:
         )
 
     def _copies(self, roots: Mapping[str, NodeList]) -> dict[str, NodeCopies]:
-        """By type; none: edges of all times are drawn, so a node is there once."""
+        """Copies by type; empty if edges of all times are drawn, so that a node has no copies."""
         if self.options.time == "all":
             return {}
         first = NodeCopies.of(0, ascending_nodes([*roots.values()]), before=self.options.time == "before")
-        return {name: replace(first, num_nodes=of.manifest.num_nodes) for name, of in self._router.nodes.items()}
+        return {name: replace(first, num_nodes=each.manifest.num_nodes) for name, each in self._router.nodes.items()}
 
     def _position(self, epoch: int, batch: int, hop: int) -> tuple[int, int, int]:
-        """Of the stream of a batch's draws at a hop."""
+        """The position of a batch's stream of draws at a hop."""
         options = self.options
         if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
             batch = batch // self._num_ranks // options.batch_dependency
@@ -217,13 +214,13 @@ def _as_of(roots: NodeList, time: int) -> NodeList:
 
 
 def _names_of(relation: Relation, options: NeighborOptions) -> tuple[int, ...]:
-    """What a relation's streams of draws are keyed by beside their position: 64 bits of a relation's three names or, of coins, of the neighbors' type."""
+    """The key of a relation's streams, in addition to their position: 64 bits of its three names or, for LABOR's coins, of its source type."""
     names = relation[:1] if options.scheme == "labor" else relation
     return (int.from_bytes(hashlib.sha256("\0".join(names).encode()).digest()[:8], "little"),)
 
 
 class _Growth:
-    """The nodes of every type and the lists of every relation, while a batch grows hop by hop. With `copies`, nodes are copies by their numbers."""
+    """The nodes of every type and the lists of every relation while a batch grows hop by hop. With `copies`, nodes are numbers of copies."""
 
     def __init__(
         self,
@@ -233,25 +230,25 @@ class _Growth:
         copies: Mapping[str, NodeCopies],
     ) -> None:
         self.copies, self.root_types = copies, tuple(roots)
-        first = {name: copies[name].number(some) if copies else some.node for name, some in roots.items()}
+        first = {name: copies[name].number(own) if copies else own.node for name, own in roots.items()}
         nothing = np.empty(0, np.int64)
         self._of_type = {
             name: Relabeler(first.get(name, nothing), None if copies else own) for name, own in maps.items()
         }
-        self._sizes: dict[str, list[int]] = {name: [] for name in maps}  # nodes that each hop before this one has found
+        self._sizes: dict[str, list[int]] = {name: [] for name in maps}  # number of nodes that each earlier hop found
         self._lists: dict[Relation, list[NeighborLists]] = {relation: [] for relation in relations}
         self._sources: dict[Relation, list[np.ndarray]] = {relation: [] for relation in relations}
 
     def frontier(self) -> dict[str, np.ndarray]:
-        """Begins a hop: the nodes of each type that the hop before has found."""
-        found = {}
+        """Begins a hop: the nodes of each type that the previous hop found."""
+        nodes = {}
         for name, relabeler in self._of_type.items():
-            found[name] = relabeler.node[sum(self._sizes[name]) :]
-            self._sizes[name].append(len(found[name]))
-        return found
+            nodes[name] = relabeler.node[sum(self._sizes[name]) :]
+            self._sizes[name].append(len(nodes[name]))
+        return nodes
 
     def add(self, relation: Relation, frontier: np.ndarray, lists: NeighborLists) -> None:
-        """What a relation has drawn for its frontier of this hop."""
+        """Adds the lists that a relation has drawn for its frontier of this hop."""
         neighbor, source = lists.neighbor, relation.source
         if self.copies:
             neighbor = self.copies[relation.target].neighbors(frontier, lists, self.copies[source])
@@ -263,7 +260,7 @@ class _Growth:
             relabeler.open()
 
     def close(self) -> None:
-        """Gives the maps back, for another batch to use."""
+        """Gives the maps back for other batches."""
         for relabeler in self._of_type.values():
             relabeler.close()
 
@@ -286,11 +283,11 @@ class _Growth:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Of one type, before their rows."""
+    """The nodes of one type, before their rows."""
 
     node: np.ndarray  # stored ids, distinct
     layer_sizes: list[int]
-    place: np.ndarray | None = None  # int32: of each copy its node's place among the rows; None: nodes are there once
+    place: np.ndarray | None = None  # int32: place of each copy's node in `node`; None: no copies
     root_time: np.ndarray | None = None  # int64, of each copy
 
     @property
@@ -300,18 +297,18 @@ class _Nodes:
 
 @dataclass(frozen=True)
 class _Edges:
-    """Of one relation, as small as they are drawn."""
+    """The edges of one relation."""
 
     count: (
         np.ndarray
-    )  # int32, of the nodes of all hops but the last, which have no sampled edges; of all nodes where edges are induced
+    )  # int32: sampled edges of all nodes except the last hop's, which have none; induced edges of all nodes
     source: np.ndarray
     columns: dict[str, np.ndarray | None]
 
     @classmethod
     def of(cls, lists: Sequence[NeighborLists], sources: Sequence[np.ndarray]) -> "_Edges":
-        columns = {name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
-        count = np.concatenate([one.count for one in lists]).astype(np.int32)
+        columns = {name: join_columns([getattr(each, name) for each in lists]) for name in EDGE_COLUMNS}
+        count = np.concatenate([each.count for each in lists]).astype(np.int32)
         return cls(count, np.concatenate(sources), columns)
 
     def indptr(self, num_nodes: int) -> np.ndarray:
@@ -322,7 +319,7 @@ class _Edges:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A batch before its rows, and how it takes them."""
+    """A batch before its rows; `complete` adds them."""
 
     router: Router | TypedRouter
     epoch: int
@@ -332,8 +329,8 @@ class _Drawn:
     encodings: tuple[str, ...]
     nodes: Mapping[str, _Nodes]
     edges: Mapping[Relation, _Edges]
-    recency: tuple[int, float] | None = None  # how many cosines of ages stand beside the features, and the unit of ages
-    tells_time: bool = True  # False: edges have times for recency alone
+    recency: tuple[int, float] | None = None  # number of cosines of ages after the features, and the unit of ages
+    tells_time: bool = True  # False: edges have times only for recency
 
     @property
     def num_bytes(self) -> int:
@@ -346,19 +343,16 @@ class _Drawn:
         nodes, edges = {}, {}
         for (name, own), of_type in zip(self.nodes.items(), rows_of, strict=True):
             nodes[name] = self._placed(name, of_type), {"hop": own.hop, "root_time": own.root_time}
-        for relation, one in self.edges.items():
+        for relation, drawn in self.edges.items():
             length = len(nodes[relation.target][0].original_id)
-            edges[relation] = one.indptr(length), one.source, self._told(one)
+            columns = drawn.columns if self.tells_time else {**drawn.columns, "edge_time": None}
+            edges[relation] = drawn.indptr(length), drawn.source, columns
         (root_type, root_index), *second = self.roots.items()
-        told = self.router, self.epoch, self.batch, nodes, edges, root_index, root_type, self.num_hops, self.encodings
-        return build_batch(*told, *second)
-
-    def _told(self, edges: _Edges) -> dict[str, np.ndarray | None]:
-        """The columns of edges that were asked for: not the times that recency alone takes."""
-        return edges.columns if self.tells_time else {**edges.columns, "edge_time": None}
+        parts = self.router, self.epoch, self.batch, nodes, edges, root_index, root_type, self.num_hops, self.encodings
+        return build_batch(*parts, *second)
 
     def _placed(self, name: str, rows: NodeRows) -> NodeRows:
-        """The rows of each copy, with what recency puts beside their features."""
+        """The rows of each copy, with the cosines of recency after their features."""
         nodes = self.nodes[name]
         if nodes.place is None:
             return rows
@@ -366,12 +360,12 @@ class _Drawn:
         if self.recency is None:
             return placed
         assert nodes.root_time is not None
-        beside = encode_ages(ages_of_copies(nodes.root_time, *self._reached(name)), *self.recency)
+        cosines = encode_ages(ages_of_copies(nodes.root_time, *self._reached(name)), *self.recency)
         feature = placed.feature
-        return replace(placed, feature=beside if feature is None else np.concatenate([feature, beside], axis=1))
+        return replace(placed, feature=cosines if feature is None else np.concatenate([feature, cosines], axis=1))
 
     def _reached(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """(source, time) of the edges with times by which the batch reaches the nodes of a type."""
+        """(source, time) of the timed edges by which the batch reaches the nodes of a type."""
         timed = [
             (edges.source, time)
             for relation, edges in self.edges.items()

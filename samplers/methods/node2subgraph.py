@@ -1,9 +1,9 @@
-"""Node2Subgraph (PPGT, appendix B.4): around each root a breadth-first search, cut at a number of nodes; one subgraph per root.
+"""Node2Subgraph (PPGT, appendix B.4): one subgraph per root, found by a breadth-first search that stops at a number of nodes.
 
-Whole layers are taken while they fit; of the first that does not, a uniform random part fills the subgraph, or one drawn by the weights of edges. The search also ends after
-`max_hops` layers and where no new node is found. The subgraph is induced: all stored edges among its nodes, whichever way the search went.
-A root's subgraph is a function of (seed, epoch, its permanent id) and the graph, not of its batch. The random part is drawn by place in
-the order of discovery, since the owner of a list does not know the permanent ids of its entries.
+Whole layers are taken while they fit. A part of the first layer that does not fit fills the subgraph: uniformly random, or drawn by the weights of
+edges. The search also ends after `max_hops` layers, or when it finds no new node. The subgraph is induced: all stored edges among its nodes, in any
+direction of the search. A root's subgraph is a function of (seed, epoch, its permanent id) and the graph, not of its batch. The random part is drawn by
+place in the order of discovery, since the owner of a list does not know the permanent ids of its entries.
 """
 
 import numpy as np
@@ -19,10 +19,7 @@ from graphmill.samplers.vocabulary.options import Node2SubgraphOptions
 
 
 class Node2SubgraphSampler(SubgraphSampler):
-    """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct); of a typed graph roots of one type.
-
-    A search in a typed graph goes over `relations`; its layers and `max_nodes` are of all types together.
-    """
+    """Minibatches of one subgraph per root, see `SubgraphSampler`. In a typed graph layers and `max_nodes` count nodes of all types."""
 
     options: Node2SubgraphOptions
 
@@ -33,7 +30,7 @@ class Node2SubgraphSampler(SubgraphSampler):
 def grow_subgraphs(
     router: ListsNeighbors, roots: NodeList, options: Node2SubgraphOptions, epoch: int, hub_degree: int = HUB_DEGREE
 ) -> RootSets:
-    """All searches, hop by hop; with one request per owner and hop for the lists that no earlier hop has fetched."""
+    """All searches, hop by hop, with one request per owner and hop for the lists that no earlier hop has fetched."""
     num_roots = len(roots.node)
     draw_epoch = epoch if options.shuffle and not options.fixed else 0
     root_key = hash_ids(stream_key(options.seed, Purpose.SUBGRAPHS, draw_epoch), roots.original_id)

@@ -1,13 +1,14 @@
-"""Personalised PageRank: around each root the nodes that its walks end at most often, by forward push.
+"""Personalised PageRank by forward push: each root with the nodes where its walks end most often.
 
-Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual
-r, at first r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to its neighbors' residuals, until r(u) < epsilon · degree(u)
-everywhere. Always p + Σ_u r(u) · ppr(u) = ppr(root), so p never exceeds the exact vector. A node without neighbors keeps its walk: all of r(u)
-goes to p(u). Parallel edges count each. By weight, neighbors get the rest by the weights of edges; a node whose weights are all 0 keeps its walk. Differently from the papers, the root pushes once whatever its degree.
+Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual r, at first
+r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to its neighbors' residuals, until r(u) < epsilon · degree(u) everywhere. The
+invariant p + Σ_u r(u) · ppr(u) = ppr(root) bounds p by the exact vector. At a node without neighbors walks stay: all of r(u) goes to p(u). Parallel
+edges count separately. By weight, neighbors get the rest in proportion to the weights of edges; at a node with only weights of 0 walks stay. Unlike in the
+papers, the root pushes once whatever its degree.
 
-Pushes run in rounds, all from the residuals at the round's beginning and in order of discovery, so results depend neither on partitions nor on
-the batch's other roots. When all roots are done or wait, one request per owner asks for the degrees and lists that are needed. One root does at
-most 1 / (alpha · epsilon) steps along edges beside its first push; its touched nodes take up to about 120 bytes each.
+Pushes run in rounds, from the residuals at the round's beginning and in order of discovery, so results depend neither on partitions nor on the batch's
+other roots. When all roots are done or wait, one request per owner asks for the missing degrees and lists. After its first push a root makes at most
+1 / (alpha · epsilon) steps along edges; each touched node takes up to about 120 bytes.
 """
 
 from collections import deque
@@ -28,7 +29,7 @@ from graphmill.samplers.vocabulary.options import PprOptions
 
 @dataclass(frozen=True)
 class PushedRoots:
-    """Scores and residuals: those of root g are entries [offset[g], offset[g] + size[g]), its own first."""
+    """Scores and residuals: root g has the entries [offset[g], offset[g] + size[g]), the root itself first."""
 
     offset: np.ndarray  # int64 [num_roots]
     size: np.ndarray  # int64 [num_roots]
@@ -36,14 +37,13 @@ class PushedRoots:
     score: np.ndarray  # float64
     residual: np.ndarray  # float64
     num_rounds: int  # of requests
-    memory: tuple[np.ndarray, ...]  # what holds all of this, to be given back
+    memory: tuple[np.ndarray, ...]  # the arrays behind these fields, to be given back
 
 
 class PprSampler(SubgraphSampler):
-    """Minibatches of one subgraph per root: the root, then its `top_k` nodes from the highest score down, with all edges among them.
+    """Minibatches of one subgraph per root (`SubgraphSampler`): the root, then its `top_k` nodes by descending score, with all edges among them.
 
-    Roots are those of one split, or given `roots` (permanent ids, distinct); of a typed graph those of one type. There a walk goes over `relations`, the
-    `top_k` nodes are of all types, and `hop` is 0 of roots and 1 of the others.
+    In a typed graph the `top_k` nodes are of all types, and `hop` is 0 for roots and 1 for other nodes.
     """
 
     options: PprOptions
@@ -63,13 +63,13 @@ class PprSampler(SubgraphSampler):
 
 
 class PushMemory:
-    """Arrays over entries and table slots of a batch's roots, reused between batches: allocating them costs more than the pushes."""
+    """Arrays over entries and table slots of a batch's roots, reused between batches: their allocation costs more than the pushes."""
 
     def __init__(self) -> None:
         self._free: deque[tuple[np.ndarray, ...]] = deque()
 
     def borrow(self, num_entries: int, index_dtype: np.dtype) -> tuple[np.ndarray, ...]:
-        """(node, number, score, residual, table_id, table_entry), of arbitrary content and at least this room."""
+        """(node, number, score, residual, table_id, table_entry), uninitialised, for at least `num_entries` entries."""
         try:
             arrays = self._free.pop()
         except IndexError:
@@ -86,10 +86,7 @@ class PushMemory:
 def push_roots(
     router: ListsNeighbors, root: np.ndarray, options: PprOptions, memory: PushMemory | None = None
 ) -> PushedRoots:
-    """Forward push from each root until no residual reaches epsilon · degree.
-
-    The result lies in borrowed memory where `memory` is given: use it before that is given back.
-    """
+    """Forward push from each root until no residual reaches epsilon · degree. With `memory`, use the result before its arrays are given back."""
     num_roots, room = len(root), 1 << FIRST_BITS
     offset, size = np.arange(num_roots) * room, np.ones(num_roots, np.int64)
     bits, end = np.full(num_roots, FIRST_BITS, np.int64), num_roots * room
@@ -102,7 +99,7 @@ def push_roots(
         number[new] = pool.number(node[new])
         largest = np.zeros(len(pool.start))
         np.maximum.at(largest, number[wanted], residual[wanted])
-        # One more than the quotient: its rounding must not leave out a list that the exact comparison asks for.
+        # One more than the quotient: rounding must not leave out a list that the exact comparison needs.
         reach = np.floor(largest / options.epsilon).astype(np.int64) + 1
         if rounds == 0:
             reach[:] = np.iinfo(np.int64).max
@@ -131,9 +128,9 @@ def push_roots(
 def best_nodes(
     pushed: PushedRoots, top_k: int, order_of: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(node, score, level, graph_ptr): each root and its best nodes, descending in score and, where that differs, ascending in level.
+    """(node, score, level, graph_ptr): each root and its best nodes, descending in score; `level` grows with each other score.
 
-    Of tied last ones those that come first: `order_of` maps distinct nodes to numbers in whose order they stand, their permanent ids.
+    Nodes that tie for the last place are taken in the order of `order_of`, which maps distinct nodes to ranks by permanent id.
     """
     entry, graph, tied = best_candidates(pushed.offset, pushed.size, pushed.score, top_k)
     if tied.any():

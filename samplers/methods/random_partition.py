@@ -1,23 +1,24 @@
-"""Cuts of all nodes into chunks: a batch is the subgraph induced by one chunk, or by the union of several.
+"""Cuts of all nodes into chunks: a batch is the subgraph induced by one chunk, or by the union of several chunks.
 
 cut="random" draws a fresh cut each epoch, as SGFormer does (arXiv:2306.10759), but by hash: node v falls into chunk
 floor(hash(seed, epoch, v) · P / 2^64). Chunk sizes are binomial around N / P, and an edge survives with probability 1 / P; P = 1 is the full graph.
-cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the stored partitions, and which of them meet in a batch is drawn afresh each
-epoch, edges between them included. Batches then depend on the partitioning, by design.
-cut="within" cuts each stored partition by hash, as the random cut does the graph: all of a batch is read from one partition, and edges between partitions
-are left out. Where the number of ranks divides that of partitions, or the other way round, a rank keeps to the same partitions.
+cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the stored partitions; each epoch draws anew which of them form a batch, with the edges
+between them. Batches then depend on the partitioning, by design.
+cut="within" cuts each stored partition by hash: a batch is read from one partition, without edges between partitions. If the number of ranks divides the
+number of partitions, or vice versa, a rank keeps to the same partitions.
 
-A chunk of a random cut is a uniform sample of the nodes, as ScaleGNN's (arXiv:2604.02651), but every node is in one of the epoch's. With `corrected` its
-in-edges stand for those that it lacks. Let node v have d in-edges, l of them from itself, and let the sample be n of the N nodes of the graph or, within a
-partition that d' of the edges begin in, of its N. Given that v is in it, another node is with probability (n - 1) / (N - 1). Then
+A chunk of a random cut is a uniform sample of the nodes, as in ScaleGNN (arXiv:2604.02651), but each epoch's chunks cover all nodes. With `corrected` the
+in-edges of a chunk also stand for the in-edges that it lacks. Let node v have d in-edges, l of them loops, and let a chunk have n of the graph's N nodes
+(cut="within": of the N nodes of a partition in which d' of the in-edges begin; else d' = d). If v is in the chunk, another node is in it with
+probability (n - 1) / (N - 1). Then
 
     edge_coefficient of u → v = (N - 1) / (n - 1) · (d - l) / (d' - l), of v → v 1;     degree of v = d
 
-so Σ coefficient · message estimates the sum over all in-edges without bias and, divided by the degree, the mean: of a random cut exactly; within partitions as if
-the edges that begin in others were like those that do not. In a typed graph this holds of each relation, with N and n those of its source type; between two
-types no node is there for certain: the factor is N / n.
+so Σ coefficient · message estimates the sum over all in-edges without bias and, divided by the degree, the mean. For a random cut this is exact; within
+partitions it assumes that edges from other partitions are like the partition's own. In a typed graph this holds for each relation, with N and n of its
+source type; between two types the factor is N / n.
 
-A batch may hold no root: a training loop then skips the loss (a mean over none is NaN), but under DDP still steps, for other ranks wait.
+A batch may have no root: a training loop then skips the loss (a mean over nothing is NaN), but under DDP still steps, since other ranks wait.
 """
 
 import hashlib
@@ -50,8 +51,8 @@ from graphmill.storage.format.manifest import Manifest
 class RandomPartitionSampler:
     """Minibatches that are induced subgraphs of chunks, nodes ascending in permanent id.
 
-    Their roots are the nodes of some splits, or given `roots` (permanent ids, distinct); of a typed graph those of one type. There a chunk has nodes
-    of all types, each type cut by itself, and the edges of all relations among them.
+    Roots are the nodes of some splits, or given `roots` (permanent ids, distinct); in a typed graph, of one type. There each type is cut separately, and a
+    chunk has nodes of all types with the edges of all relations among them.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
@@ -64,7 +65,7 @@ class RandomPartitionSampler:
         num_ranks: int = 1,
         roots: np.ndarray | None = None,
     ) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
+        """Raises ConfigError if the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         sizes = router.partition_sizes
         self._num_partitions = len(sizes)
@@ -79,7 +80,7 @@ class RandomPartitionSampler:
         of_data = hash_of_data(self._router, self._roots.content_hash)
         if self.options.cut == "random":
             return of_data
-        # Its chunks are the stored partitions, or parts of them.
+        # The chunks are the stored partitions, or parts of them.
         of_files = " ".join(each.manifest.content_hash for each in self._router.nodes.values())
         return hashlib.sha256(f"{of_data} {of_files}".encode()).hexdigest()
 
@@ -91,17 +92,17 @@ class RandomPartitionSampler:
         return [self._draw(epoch, batch) for batch in batches]
 
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """The whole graph with these roots, before its rows are fetched. Raises ConfigError where it is cut into chunks, which may not hold them."""
+        """The whole graph with these roots, before its rows are fetched. Raises ConfigError if the graph is cut: a chunk may lack the roots."""
         if self._num_chunks > self.options.chunks_per_batch:
             raise ConfigError(
                 f"num_chunks: given roots need the whole graph in a batch, got {self._num_chunks} chunks; set --sampler.num_chunks 1, or "
                 "--sampler neighbor"
             )
         drawn = []
-        for batch, one in zip(batches, roots, strict=True):
+        for batch, of_batch in zip(batches, roots, strict=True):
             with stage("sample"):
                 nodes = self._induced.draw(epoch, batch, self._group_nodes(epoch, 0))
-            of_type = one if isinstance(one, Mapping) else {self._induced.root_type: one}
+            of_type = of_batch if isinstance(of_batch, Mapping) else {self._induced.root_type: of_batch}
             drawn.append(nodes.then(partial(_with_roots, of_type)))
         return drawn
 
@@ -120,7 +121,7 @@ class RandomPartitionSampler:
             return drawn.then(self._estimate(node, share.chunk)) if self.options.corrected else drawn
 
     def _estimate(self, node: Mapping[str, np.ndarray], group: int) -> Callable[[Any], Any]:
-        """What gives the batch of these nodes the coefficients of the module's docstring; their degrees are asked for here."""
+        """A function that adds the coefficients of the module's docstring to the batch of these nodes, whose degrees are fetched here."""
         routers, within = self._router, self.options.cut == "within"
         questions = [
             router.list_question(own, max_degree=None if within else np.zeros(len(own), np.int64))
@@ -135,7 +136,7 @@ class RandomPartitionSampler:
                 start, stop = of_sources.partition_offsets[partition : partition + 2]
                 is_here = (lists.neighbor >= start) & (lists.neighbor < stop)
                 num_nodes, seen = stop - start, np.diff(np.append(0, np.cumsum(is_here))[pointers(lists.count)])
-            itself = relation.source == relation.target  # a node is there where its list is looked at
+            itself = relation.source == relation.target  # the chunk has the node whose list is corrected
             scale = (num_nodes - itself) / max(len(node[relation.source]) - itself, 1)
             estimates[relation] = partial(_estimates, lists.degree, seen, scale, itself)
         return lambda batch: with_columns(
@@ -143,7 +144,7 @@ class RandomPartitionSampler:
         )
 
     def _part(self, chunk: int) -> tuple[int, int]:
-        """(partition, number of the part of it) that a chunk of a cut within partitions is."""
+        """(partition, number of its part) of a chunk of a cut within partitions."""
         num_partitions, num_ranks = self._num_partitions, self._num_ranks
         step, rank = divmod(chunk, num_ranks)
         several, odd = divmod(num_ranks, num_partitions)
@@ -153,7 +154,7 @@ class RandomPartitionSampler:
         return partition, part
 
     def _group_nodes(self, epoch: int, group: int) -> dict[str, np.ndarray]:
-        """Nodes of the chunks of this group of the epoch's cut, by type, ascending in permanent id."""
+        """Nodes of the chunks of a group of the epoch's cut, by type, ascending in permanent id."""
         options, routers, num_chunks = self.options, self._router.nodes, self._num_chunks
         position = epoch if options.shuffle else 0
         if options.cut == "partitions":
@@ -166,19 +167,19 @@ class RandomPartitionSampler:
             stop, num_chunks = start + 1, num_chunks // self._num_partitions
         else:
             partition, (start, stop) = None, even_split(num_chunks, self._num_groups, group)
-        found = {}
+        nodes = {}
         for name, router in routers.items():
-            # The roots' type is cut as a plain graph is; every other type apart from it, for nodes of two types with one id have nothing in common.
+            # The roots' type is cut like a plain graph. Every other type has its own stream: equal ids of two types are unrelated nodes.
             other = [] if name == self._induced.root_type else [int(hashlib.sha256(name.encode()).hexdigest()[:16], 16)]
             key = stream_key(options.seed, Purpose.CHUNKS, position, *other)
-            found[name] = router.list_chunk(int(key), start, num_chunks, stop - start, partition).node
-        return found
+            nodes[name] = router.list_chunk(int(key), start, num_chunks, stop - start, partition).node
+        return nodes
 
 
 def _estimates(
     degree: np.ndarray, seen: np.ndarray, scale: float, has_loops: bool, edges: Any
 ) -> dict[str, np.ndarray]:
-    """Coefficients and degrees of a relation's edges: `seen` of a node's in-edges may be in a batch, and are there with probability 1 / `scale`."""
+    """Coefficients and degrees of a relation's edges; `seen`: in-edges of each node that can be in a batch, each with probability 1 / `scale`."""
     end = np.repeat(np.arange(len(degree)), np.diff(edges.indptr))
     is_loop = (edges.indices == end) & has_loops
     num_loops = np.bincount(end[is_loop], minlength=len(degree))
@@ -190,17 +191,18 @@ def _estimates(
 
 
 def _with_roots(roots: Mapping[str, NodeList], batch: Any) -> Any:
-    """The batch, whose nodes ascend in permanent id, with these roots, by type."""
+    """The batch, whose nodes ascend in permanent id, with these roots by type."""
     tables = getattr(batch, "nodes", dict.fromkeys(roots, batch))
-    (own, index), *second = [(key, np.searchsorted(tables[key].node_id, of.original_id)) for key, of in roots.items()]
+    places = [(name, np.searchsorted(tables[name].node_id, own.original_id)) for name, own in roots.items()]
+    (root_type, index), *second = places
     if not isinstance(batch, TypedBatch):
         return replace(batch, root_index=index)
     second_type, second_index = second[0] if second else ("", None)
-    return replace(batch, root_type=own, root_index=index, second_type=second_type, second_index=second_index)
+    return replace(batch, root_type=root_type, root_index=index, second_type=second_type, second_index=second_index)
 
 
 def count_chunks(options: RandomPartitionOptions, manifest: Manifest | Sizes) -> int:
-    """Chunks of the cut. Raises ConfigError where this graph cannot be cut, or its chunks not grouped, as the options say."""
+    """Number of chunks of the cut. Raises ConfigError if the graph cannot be cut, or its chunks cannot be grouped, as the options say."""
     num_chunks = options.num_chunks
     if num_chunks is None:
         num_chunks = DEFAULT_CHUNKS if options.cut == "random" else manifest.num_partitions

@@ -1,7 +1,7 @@
-"""The table of samplers over one graph: for each name its options and its class. A user's own sampler is named by its import path.
+"""The table of samplers over one graph: name -> (options, sampler). A user's own sampler is named by its import path.
 
 `package.module:Name` names a frozen dataclass whose fields are the options, with a method `build(router, num_ranks)` that makes a
-`graphmill.samplers.drawing.protocol.Sampler`. Of its fields, the run fills in seed, split_set, root_split, shuffle and encodings where it has them.
+`graphmill.samplers.drawing.protocol.Sampler`. The run fills in its fields seed, split_set, root_split, shuffle and encodings, if it has them.
 """
 
 import importlib
@@ -10,46 +10,31 @@ from typing import Any
 
 from graphmill.core.errors import ConfigError
 
-OBJECTS = "graphmill.objects"  # the module of what was given as an object in Python; other processes have none
-# name: (options, sampler), by import path
+OBJECTS = "graphmill.objects"  # the module of objects that were passed in Python; other processes lack it
+
+
+def _paths(options: str, sampler: str) -> tuple[str, str]:
+    return f"graphmill.samplers.vocabulary.options:{options}", f"graphmill.samplers.methods.{sampler}"
+
+
+# By import path.
 SAMPLERS = {
-    "random-partition": (
-        "graphmill.samplers.vocabulary.options:RandomPartitionOptions",
-        "graphmill.samplers.methods.random_partition:RandomPartitionSampler",
-    ),
-    "neighbor": (
-        "graphmill.samplers.vocabulary.options:NeighborOptions",
-        "graphmill.samplers.methods.neighbor:NeighborSampler",
-    ),
-    "node2subgraph": (
-        "graphmill.samplers.vocabulary.options:Node2SubgraphOptions",
-        "graphmill.samplers.methods.node2subgraph:Node2SubgraphSampler",
-    ),
-    "ppr": ("graphmill.samplers.vocabulary.options:PprOptions", "graphmill.samplers.methods.ppr:PprSampler"),
-    "typed-neighbor": (
-        "graphmill.samplers.vocabulary.options:TypedNeighborOptions",
-        "graphmill.samplers.methods.neighbor:NeighborSampler",
-    ),
-    "typed-node2subgraph": (
-        "graphmill.samplers.vocabulary.options:TypedNode2SubgraphOptions",
-        "graphmill.samplers.methods.node2subgraph:Node2SubgraphSampler",
-    ),
-    "typed-ppr": ("graphmill.samplers.vocabulary.options:PprOptions", "graphmill.samplers.methods.ppr:PprSampler"),
-    "saint": ("graphmill.samplers.vocabulary.options:SaintOptions", "graphmill.samplers.methods.saint:SaintSampler"),
+    "random-partition": _paths("RandomPartitionOptions", "random_partition:RandomPartitionSampler"),
+    "neighbor": _paths("NeighborOptions", "neighbor:NeighborSampler"),
+    "node2subgraph": _paths("Node2SubgraphOptions", "node2subgraph:Node2SubgraphSampler"),
+    "ppr": _paths("PprOptions", "ppr:PprSampler"),
+    "typed-neighbor": _paths("TypedNeighborOptions", "neighbor:NeighborSampler"),
+    "typed-node2subgraph": _paths("TypedNode2SubgraphOptions", "node2subgraph:Node2SubgraphSampler"),
+    "typed-ppr": _paths("PprOptions", "ppr:PprSampler"),
+    "saint": _paths("SaintOptions", "saint:SaintSampler"),
 }
 
-# Of no name: a run chooses it.
-_UNNAMED = {
-    "full-graph": (
-        "graphmill.samplers.vocabulary.options:FullGraphOptions",
-        "graphmill.samplers.methods.full_graph:FullGraphSampler",
-    ),
-    "links": ("graphmill.samplers.vocabulary.options:LinkOptions", "graphmill.samplers.methods.links:LinkSampler"),
-    "top-links": (
-        "graphmill.samplers.vocabulary.options:TopLinkOptions",
-        "graphmill.samplers.methods.links:TopLinkSampler",
-    ),
-}
+# Samplers that a run selects itself, without a name for users.
+_UNNAMED = (
+    _paths("FullGraphOptions", "full_graph:FullGraphSampler"),
+    _paths("LinkOptions", "links:LinkSampler"),
+    _paths("TopLinkOptions", "links:TopLinkSampler"),
+)
 
 
 def load(path: str) -> Any:
@@ -69,22 +54,20 @@ def load(path: str) -> Any:
 
 def build_sampler(options: Any, router: Any, num_ranks: int) -> Any:
     """The sampler that these options describe, ours or a user's."""
-    for options_path, sampler_path in (SAMPLERS | _UNNAMED).values():
-        if f"{type(options).__module__}:{type(options).__name__}" == options_path:
-            return load(sampler_path)(router, options, num_ranks)
-    return options.build(router, num_ranks)
+    path = dict((*SAMPLERS.values(), *_UNNAMED)).get(f"{type(options).__module__}:{type(options).__name__}")
+    return options.build(router, num_ranks) if path is None else load(path)(router, options, num_ranks)
 
 
 def without_encodings(options: Any) -> Any:
-    """The same without encodings, which may not be stored yet."""
+    """The options without encodings, which may not be stored yet."""
     if hasattr(options, "around"):
         return replace(options, around=without_encodings(options.around))
     return replace(options, encodings=()) if hasattr(options, "encodings") else options
 
 
 def given(options: Any, **values: Any) -> Any:
-    """A sampler's options with what the run decides filled in: those of `values` that the class has."""
-    names = {f.name for f in fields(options)}
+    """A sampler's options with the `values` of the fields that its class has, which the run fills in."""
+    names = {field.name for field in fields(options)}
     if "root_split" in values and "root_splits" in names:
         values["root_splits"] = (values.pop("root_split"),)
     return replace(options, **{name: value for name, value in values.items() if name in names})

@@ -1,7 +1,7 @@
-"""What the samplers of one subgraph per root share: the graph that they search, their roots, and the way from sets of nodes to batches.
+"""The common part of the samplers of one subgraph per root: the searched graph, the roots, and the way from sets of nodes to batches.
 
-A search sees chosen relations as one graph (`graphmill.samplers.drawing.union_graph`). What it finds is put apart by type, and the batch has the edges of all
-relations within each root's subgraph. A plain graph has one type and one relation; its batch is a minibatch, that of any other graph a typed batch.
+A search sees the chosen relations as one graph (`graphmill.samplers.drawing.union_graph`). Its nodes are then separated by type, and the batch has the
+edges of all relations within each root's subgraph.
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ Options = Node2SubgraphOptions | PprOptions
 
 
 class RootSubgraphs:
-    """The graph that is searched, the roots, and batches of what a search finds around them."""
+    """The searched graph, the roots, and batches of the sets that a search finds around roots."""
 
     def __init__(
         self,
@@ -45,10 +45,9 @@ class RootSubgraphs:
         roots: np.ndarray | None,
         num_hops: int,
     ) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
-        self._router = router
+        """Raises ConfigError if the graph lacks what the options name."""
+        self._router, self._num_hops, self._encodings = router, num_hops, options.encodings
         self.root_type, relations = type_of_roots(router, options.root_type), known_relations(router, options.relations)
-        self._told = num_hops, options.encodings
         check_splits(router, self.root_type, options.split_set)
         edge_uses(router, edge_columns=needed_columns(options.edge_columns, options.by_weight), induced=True)
         uses = edge_uses(router, edge_columns=options.edge_columns, induced=True)
@@ -64,11 +63,11 @@ class RootSubgraphs:
         ]
 
     def find(self, node_id: np.ndarray) -> NodeList:
-        """The roots that a caller names. Raises ConfigError where one is no node of their type."""
+        """The roots that a caller names. Raises ConfigError for an id that no node of the roots' type has."""
         return find_roots(self._router.nodes[self.root_type], node_id)
 
     def numbered(self, roots: Mapping[str, NodeList]) -> NodeList:
-        """The roots by their numbers in the graph that is searched; the permanent ids, which key draws, stay those of their type."""
+        """The roots by their numbers in the searched graph. They keep the permanent ids of their type, which key draws."""
         firsts = [self._first if name == self.root_type else self.numbers.first(name) for name in roots]
         if firsts == [0]:
             return next(iter(roots.values()))
@@ -76,7 +75,7 @@ class RootSubgraphs:
         return NodeList(np.concatenate(node), np.concatenate([each.original_id for each in roots.values()]))
 
     def draw(self, sets: RootSets, epoch: int, batch: int, roots: Mapping[str, NodeList]) -> PendingBatch:
-        """The batch of these sets, around roots by type. Rows are fetched once per distinct node, with one request per owner for all types; then all edges with one more."""
+        """The batch of these sets around roots by type. One request per owner fetches the rows of distinct nodes of all types, one more all edges."""
         router = self._router
         with stage("sample"):
             parts = sets.by_type(self.numbers)
@@ -90,16 +89,16 @@ class RootSubgraphs:
             with stage("fetch"):
                 arrange = one_after_another if isinstance(router, Router) else by_hop
                 nodes, edges, root_index = arrange(ordered, rows, lists)
-                (root_type, own), *second = roots.items()  # of each type the roots come first
-                told = [(name, np.arange(len(each.node))) for name, each in second]
-                index = root_index[: len(own.node)]
-                return build_batch(router, epoch, batch, nodes, edges, index, root_type, *self._told, *told)
+                (root_type, own), *second = roots.items()  # in each type the roots come first
+                others = [(name, np.arange(len(each.node))) for name, each in second]
+                content = nodes, edges, root_index[: len(own.node)], root_type, self._num_hops, self._encodings
+                return build_batch(router, epoch, batch, *content, *others)
 
         return PendingBatch(tuple(wanted), complete, sum(part.num_bytes for part in parts.values()))
 
 
 class SubgraphSampler(ABC):
-    """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct); of a typed graph roots of one type."""
+    """Minibatches of one subgraph per root. Roots are the nodes of one split, or given `roots` (permanent ids, distinct); in a typed graph, of one type."""
 
     __repr__, __len__ = sampler_repr, sampler_len
     router, content_hash, num_batches, sample = own_router, plan_hash, plan_length, sample_drawn
@@ -107,7 +106,7 @@ class SubgraphSampler(ABC):
     def __init__(
         self, router: Router | TypedRouter, options: Any, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
+        """Raises ConfigError if the graph lacks what the options name."""
         self._router, self.options = router, options
         self._subgraphs = RootSubgraphs(router, options, num_ranks, roots, getattr(options, "max_hops", 1))
         self._root_batches = self._subgraphs.root_batches
@@ -122,21 +121,21 @@ class SubgraphSampler(ABC):
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         """Batches around these nodes, before their rows are fetched."""
         drawn, subgraphs = [], self._subgraphs
-        for one, batch in zip(roots, batches, strict=True):
-            of_type = one if isinstance(one, Mapping) else {subgraphs.root_type: one}
+        for of_batch, batch in zip(roots, batches, strict=True):
+            of_type = of_batch if isinstance(of_batch, Mapping) else {subgraphs.root_type: of_batch}
             with stage("sample"):
                 sets = self._sets(subgraphs.numbered(of_type), epoch)
             drawn.append(subgraphs.draw(sets, epoch, batch, of_type))
         return drawn
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> Any:
-        """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
+        """The subgraphs around these permanent ids of any split; a repeated root gets the same subgraph again.
 
-        `epoch` and `batch` are the batch's numbers; Node2Subgraph draws by the epoch. One more request per owner finds the roots. Raises ConfigError where a
-        root is no node of the graph or, of a typed one, of the roots' type.
+        `epoch` and `batch` are stored in the batch; Node2Subgraph also draws by the epoch. One more request per owner finds the roots. Raises ConfigError
+        for an id that no node (in a typed graph: no node of the roots' type) has.
         """
         return with_rows(*self.draw_around([self._subgraphs.find(node_id)], epoch, [batch]))
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
-        """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
+        """Permanent ids of a batch's roots, in its order. Raises ConfigError for a batch that does not exist."""
         return self._root_batches.roots(epoch, batch).original_id

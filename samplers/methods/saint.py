@@ -1,13 +1,13 @@
-"""GraphSAINT with random walks (arXiv:1907.04931): a batch is the induced subgraph of all nodes that some walks visit.
+"""GraphSAINT with random walks (arXiv:1907.04931): a batch is the induced subgraph of all nodes that a number of walks visit.
 
-Walks start at roots drawn uniformly, with replacement, and take `walk_length` steps to uniform neighbors (parallel edges count each; a walk
-without a neighbor to go to stays). The sampler pre-samples T subgraphs and counts, as in section 3.2: node v was in C_v of them, both ends of
-edge u → v in C_uv. Counts of 0 are taken for 1. Then
+Walks start at roots drawn uniformly with replacement and take `walk_length` steps to uniform neighbors (parallel edges count separately; a walk at a
+node without neighbors stays). The sampler pre-samples T subgraphs and counts, as in section 3.2: node v was in C_v of them, both ends of edge u → v in
+C_uv. Counts of 0 become 1. Then
 
     loss_weight of v = T / (C_v · number of roots)    the weighted sum of a batch's losses estimates the mean over all roots
-    edge_coefficient of u → v = C_v / C_uv            a weighted sum of messages estimates the one over all in-edges
+    edge_coefficient of u → v = C_v / C_uv            a weighted sum of messages estimates the sum over all in-edges
 
-In a typed graph walks start at nodes of one type and step over all relations, along each of a node's edges alike.
+In a typed graph walks start at nodes of one type and step along a uniform edge of all relations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,23 +40,23 @@ _WALKS_AT_ONCE = 1 << 18  # while pre-sampling: bounds memory, not the result
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """In which pre-sampled subgraphs each visited node was: those of node[i] are sample[first[i]:first[i + 1]], ascending."""
+    """The pre-sampled subgraphs of each visited node: node[i] was in sample[first[i]:first[i + 1]], ascending."""
 
-    node: np.ndarray  # [k], as `NodeNumbers` has them, ascending
+    node: np.ndarray  # [k], numbers of `NodeNumbers`, ascending
     first: np.ndarray  # int64 [k + 1]
     sample: np.ndarray  # int32
 
     def bounds(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(first, last) of each node's samples in `sample`; equal for a node that was never visited."""
+        """(first, last) of each node's samples in `sample`; equal for a node without visits."""
         place = np.minimum(np.searchsorted(self.node, node), len(self.node) - 1)
         visited = self.node[place] == node
         return np.where(visited, self.first[place], 0), np.where(visited, self.first[place + 1], 0)
 
 
 class SaintSampler:
-    """Minibatches of one subgraph each; positions in order of first visit: roots, then step after step.
+    """Minibatches of one subgraph each, with positions in order of first visit: roots, then step after step.
 
-    Walks start at the nodes of one split, or at given `roots` (permanent ids, distinct); in a typed graph of one type.
+    Walks start at the nodes of one split, or at given `roots` (permanent ids, distinct); in a typed graph, at nodes of one type.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
@@ -69,7 +69,7 @@ class SaintSampler:
         num_ranks: int = 1,
         roots: np.ndarray | None = None,
     ) -> None:
-        """Raises ConfigError where the graph lacks what the options name."""
+        """Raises ConfigError if the graph lacks what the options name."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         direction = "in" if options.walk_length == 0 else options.direction
         self._graph, self._numbers = searched_graph(router, tuple(router.edges), direction), NodeNumbers(router.nodes)
@@ -83,7 +83,7 @@ class SaintSampler:
 
     @cached_property
     def _starts(self) -> NodeList:
-        """Where walks may start."""
+        """The nodes where walks may start."""
         roots = self._roots.nodes
         if not len(roots.node):
             raise ConfigError(f"root_split: expected a split with nodes, got {self.options.root_split} with none")
@@ -91,12 +91,12 @@ class SaintSampler:
 
     @cached_property
     def num_batches(self) -> int:
-        wanted = self.options.batches_per_epoch or -(-len(self._starts.node) // self.options.num_walks)
-        return -(-wanted // self._num_ranks) * self._num_ranks
+        batches = self.options.batches_per_epoch or -(-len(self._starts.node) // self.options.num_walks)
+        return -(-batches // self._num_ranks) * self._num_ranks
 
     @cached_property
     def sample_counts(self) -> SampleCounts:
-        """The pre-sampled subgraphs, made at first use; the same in every process, for they depend on the seed alone."""
+        """The pre-sampled subgraphs, drawn at first use. They depend only on the seed, so all processes have the same."""
         options = self.options
         at_once = max(1, _WALKS_AT_ONCE // options.num_walks)
         pairs = []
@@ -115,7 +115,7 @@ class SaintSampler:
         )
 
     def _walk(self, walk: np.ndarray, purpose: Purpose, *position: int) -> list[np.ndarray]:
-        """Nodes of these walks after 0, 1, … steps, as `NodeNumbers` has them."""
+        """Nodes of these walks after 0, 1, … steps, as numbers of `NodeNumbers`."""
         options, starts = self.options, self._starts.node.astype(np.int64, copy=False)
         first = self._numbers.first(self._induced.root_type)
         drawn = unit_interval(hash_ids(stream_key(options.seed, purpose, *position, 0), walk))
@@ -141,7 +141,7 @@ class SaintSampler:
             return drawn.then(partial(self._weigh, {name: relabeler.node[at] for name, (at, _) in of_type.items()}))
 
     def _weigh(self, node: Mapping[str, np.ndarray], batch: Any) -> Any:
-        """With its roots, and what losses and messages count; `node`: the numbers of each type's nodes."""
+        """The batch with its roots and the weights of losses and messages; `node`: numbers of each type's nodes."""
         counts, root_type = self.sample_counts, self._induced.root_type
         with stage("sample"):
             is_root = self._roots.among(root_table(batch))

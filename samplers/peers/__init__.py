@@ -1,1 +1,1 @@
-"""Our loader in the training loops of others."""
+"""Our loader in other libraries' training loops."""

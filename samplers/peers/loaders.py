@@ -1,12 +1,12 @@
-"""Our loader in the training loops of others: PyTorch's `IterableDataset`, PyG's `NeighborLoader`, Lightning's data module.
+"""Our loader in other libraries' training loops: PyTorch's `IterableDataset`, PyG's `NeighborLoader`, Lightning's data module.
 
-The loader samples ahead in threads of its own, so none of them takes worker processes, which would sample every batch once more.
+The loader samples ahead in its own threads. Worker processes are refused: they would sample every batch once more.
 """
 
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,12 +22,13 @@ from graphmill.samplers.loading.loader import Loader, LoaderOptions
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.messages import EdgeColumn
 from graphmill.samplers.vocabulary.options import NeighborOptions
+from graphmill.samplers.vocabulary.requirements import has_column
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
 
 
 class BatchDataset(IterableDataset):
-    """Each pass is an epoch of the loader, for `torch.utils.data.DataLoader(dataset, batch_size=None)`. `transform` changes a batch on its way."""
+    """Each pass is an epoch of the loader, for `torch.utils.data.DataLoader(dataset, batch_size=None)`. `transform` is applied to each batch."""
 
     def __init__(self, loader: Loader, transform: Callable[[Any], Any] | None = None) -> None:
         self.loader, self.transform = loader, transform
@@ -38,7 +39,7 @@ class BatchDataset(IterableDataset):
             raise ConfigError(
                 "expected DataLoader(…, num_workers=0), got worker processes; the loader samples ahead in threads: set LoaderOptions(threads=…)"
             )
-        # Lightning takes as many batches as there are and asks for no more: the position is then at an epoch's end, not at the next one's start.
+        # Lightning takes an epoch's batches and never asks for more, so the position stays at the epoch's end. This moves it to the next epoch.
         self.loader.load_state_dict(self.loader.state_dict())
         return iter(self.loader) if self.transform is None else map(self.transform, self.loader)
 
@@ -47,16 +48,18 @@ class BatchDataset(IterableDataset):
 
 
 class NeighborLoader:
-    """`torch_geometric.loader.NeighborLoader` over our sampler: the same arguments, and batches as PyG's loader yields them (`Data`, `HeteroData`).
+    """`torch_geometric.loader.NeighborLoader` over our sampler, with the same arguments and batches (`Data`, `HeteroData`). Each `for` begins an epoch.
 
-    `data`: a PyG `Data` or `HeteroData`, a stored graph, or a stored graph's URL; an object in memory is stored in a temporary folder that goes with
-    the loader. `num_neighbors`: neighbors per hop, -1 all; of relations, by (source, relation, target). `input_nodes`: the roots as a mask or as
-    indices, None: all nodes; of a typed graph (type, roots). `shuffle`: another order in each epoch, drawn from `seed`. `num_workers`: threads that
-    sample ahead. `weight_attr="edge_weight"` (or "weight") draws by the edges' weights, `time_attr="time"` (or "edge_time", "node_time") draws edges until the root's time. PyG may draw an
-    edge in two hops; our sampler expands each node once. A batch has the columns that the graph stores, `n_id`, `input_id` and `batch_size`, the roots
-    first, and no `e_id` or counts by hop; labels are as a stored graph has them (whole numbers of classes, -1 not known). Each `for` begins an epoch.
+    `data`: a PyG `Data` or `HeteroData`, a stored graph, or its URL. An object in memory is stored in a temporary folder, which is deleted with the loader.
+    `num_neighbors`: neighbors per hop, -1 for all; for relations, a mapping from (source, relation, target). `input_nodes`: the roots as a mask or indices,
+    None for all nodes; in a typed graph (type, roots). `shuffle`: another order in each epoch, drawn from `seed`. `num_workers`: threads that sample ahead.
+    `weight_attr="edge_weight"` (or "weight") draws by the edges' weights; `time_attr="time"` (or "edge_time", "node_time") draws edges until the root's
+    time.
 
-    Raises ConfigError for roots that the graph lacks, and for columns that it lacks.
+    PyG may draw an edge in two hops; our sampler expands each node once. A batch has the columns that the graph stores, `n_id`, `input_id` and `batch_size`,
+    the roots first, and no `e_id` or counts by hop. Labels are as a stored graph has them (integers for classes, -1 not known).
+
+    Raises ConfigError for roots or columns that the graph lacks.
     """
 
     def __init__(
@@ -74,16 +77,16 @@ class NeighborLoader:
         time_attr: str | None = None,
         transform: Callable[[Any], Any] | None = None,
         num_workers: int = 0,
-        persistent_workers: bool = False,  # threads of an epoch begin at once
+        persistent_workers: bool = False,  # accepted and ignored: threads start immediately
         seed: int = 0,
     ) -> None:
-        for option, said, known in (
+        for option, column, known in (
             ("weight_attr", weight_attr, ("edge_weight", "weight")),
             ("time_attr", time_attr, ("time", "edge_time", "node_time")),
         ):
-            if said not in (None, *known):
+            if column not in (None, *known):
                 raise ConfigError(
-                    f"{option}: expected {' or '.join(known)}, which a stored graph keeps, got {said!r}; rename the column"
+                    f"{option}: expected {' or '.join(known)}, which a stored graph keeps, got {column!r}; rename the column"
                 )
         self.data, self._transform, self._epoch = data, transform, 0
         graph = self._stored(data)
@@ -129,9 +132,9 @@ class NeighborLoader:
                 yield self._pyg(to_pyg(batch), batch, MASKS)
 
     def _pyg(self, made: Any, batch: Any, masks: Mapping[str, int]) -> Any:
-        """A batch with the columns that PyG's loader adds."""
-        of_roots = made if self._sampler.is_plain else made[batch.root_type]
-        of_roots.input_id = self._sampler.positions(batch.epoch, batch.index)
+        """PyG's form of a batch with the columns that PyG's loader adds."""
+        root_store = made if self._sampler.is_plain else made[batch.root_type]
+        root_store.input_id = self._sampler.positions(batch.epoch, batch.index)
         for store in [made] if self._sampler.is_plain else made.node_stores:
             if "split" in store:
                 for name, code in masks.items():
@@ -164,7 +167,7 @@ class NeighborLoader:
 
 
 class _GivenRoots:
-    """A sampler of batches of given roots, in their order or in one that is drawn for each epoch."""
+    """A sampler of batches of given roots, in their order or in an order drawn for each epoch."""
 
     def __init__(self, router: Any, options: NeighborOptions, ids: np.ndarray, shuffle: bool, drop_last: bool) -> None:
         self._sampler = NeighborSampler(router, options, roots=np.sort(ids))
@@ -174,7 +177,7 @@ class _GivenRoots:
         self.num_batches = len(ids) // size if drop_last else -(-len(ids) // size)
 
     def positions(self, epoch: int, batch: int) -> torch.Tensor:
-        """int64 [roots of the batch]: where they stand among the given ones."""
+        """int64 [roots of the batch]: their positions among the given roots."""
         check_batch(batch, self.num_batches)
         order = np.arange(len(self._ids))
         if self._shuffle:
@@ -187,7 +190,7 @@ class _GivenRoots:
 
 
 def _as_ids(nodes: Any, router: Any, root_type: str | None) -> np.ndarray:
-    """int64 [roots]: permanent ids, from a mask or from indices; of all nodes where none are given."""
+    """int64 [roots]: permanent ids from a mask or indices; None: all nodes."""
     manifest = router.nodes[root_type if root_type is not None else next(iter(router.nodes))].manifest
     if nodes is None:
         return np.arange(manifest.num_nodes, dtype=np.int64)
@@ -206,20 +209,15 @@ def _as_ids(nodes: Any, router: Any, root_type: str | None) -> np.ndarray:
 
 
 def _columns(router: Any) -> tuple[EdgeColumn, ...]:
-    """What some relation of the graph stores of its edges."""
-    manifests = [each.manifest for each in router.edges.values()]
-    has = {
-        "weight": any(each.has_edge_weight for each in manifests),
-        "time": any(each.has_edge_time for each in manifests),
-        "feature": any(each.edge_feature_dim for each in manifests),
-    }
-    return cast(tuple[EdgeColumn, ...], tuple(name for name, there in has.items() if there))
+    """The columns of edges that a relation of the graph stores, except ids."""
+    names: tuple[EdgeColumn, ...] = ("weight", "time", "feature")
+    return tuple(name for name in names if any(has_column(each.manifest, name) for each in router.edges.values()))
 
 
 def lightning_data(train: Loader, valid: Loader | None = None, test: Loader | None = None) -> Any:
-    """A `lightning.LightningDataModule` over our loaders; batches are ours (`TorchBatch`). Needs lightning (extra: lightning).
+    """A `lightning.LightningDataModule` over our loaders, with our batches (`TorchBatch`). Needs lightning (extra: lightning).
 
-    Lightning would put a `DistributedSampler` there for several ranks; a loader has its own share of the roots by `rank` and `num_ranks`.
+    No `DistributedSampler` is needed for several ranks: a loader has its own share of the roots by `rank` and `num_ranks`.
     """
     try:
         from lightning import LightningDataModule

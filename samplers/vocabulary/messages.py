@@ -1,8 +1,8 @@
-"""The vocabulary between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
+"""Messages between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
 
-Node ids in requests and replies are the stored graph's ids (owner = searchsorted(offsets)), except in `FindNodes`, which
-translates permanent ids into stored ones. A request about the nodes `node` names only nodes that its owner owns; of `member` it answers for those that
-are its own, in their order. Every request is idempotent, so it may be sent again after a failure.
+Node ids are stored ids (owner = searchsorted(offsets)), except in `FindNodes`, which translates permanent ids into stored ids. The nodes in `node` all
+belong to the owner. `member` may name nodes of other owners; the reply covers the owner's nodes, in their order. Every request is idempotent and may be
+sent again after a failure.
 """
 
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ class SampleNeighbors:
     node: np.ndarray  # [n]
     fanout: int
     key: int  # stream of (seed, epoch, batch, hop)
-    direction: WalkDirection = "in"  # "out": among the nodes that its out-edges end in; "both": among all of these
+    direction: WalkDirection = "in"  # "out": among the ends of its out-edges; "both": among both kinds of neighbors
     scheme: Scheme = "uniform"
     replace: bool = False
-    columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge drawn
-    until: np.ndarray | None = None  # int64 [n]: edges of node i no later than this alone; None: of all times
+    columns: tuple[EdgeColumn, ...] = ()  # columns of the drawn edges in the reply
+    until: np.ndarray | None = None  # int64 [n]: only edges of node i no later than until[i]; None: all edges
 
 
 @dataclass(frozen=True)
 class SampleForBatches:
-    """What several `SampleNeighbors` ask, one after the other: number b of node[start[b]:start[b + 1]] by key[b]."""
+    """Several `SampleNeighbors` in one request: number b draws for node[start[b]:start[b + 1]] with key[b]."""
 
     node: np.ndarray  # [n]
     start: np.ndarray  # int64 [batches + 1]
@@ -47,15 +47,15 @@ class SampleForBatches:
 
 @dataclass(frozen=True)
 class InducedEdges:
-    """List the in-neighbors of each owned node of `member` that are among `member`, as positions in it."""
+    """List the in-neighbors in `member` of each owned node of `member`, as positions in `member`."""
 
-    member: np.ndarray  # [k], distinct; other owners' nodes too
-    columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge
+    member: np.ndarray  # [k], distinct, also nodes of other owners
+    columns: tuple[EdgeColumn, ...] = ()  # columns of the edges in the reply
 
 
 @dataclass(frozen=True)
 class NeighborLists:
-    """Reply: for node i, count[i] entries of `neighbor`, in ascending permanent id or, where edges have times, in (time, permanent id)."""
+    """Reply: for node i, count[i] entries of `neighbor`, ascending in permanent id or, if edges have times, in (time, permanent id)."""
 
     count: np.ndarray  # int64 [n]
     neighbor: np.ndarray  # [sum(count)]: node ids, or positions for InducedEdges
@@ -77,18 +77,17 @@ class FetchRows:
 
 @dataclass(frozen=True)
 class NodeRows:
-    """Reply: rows in the order asked for."""
+    """Reply: rows in the order of the request."""
 
     original_id: np.ndarray  # int64 [n]
-    feature: (
-        np.ndarray | None
-    )  # as stored (`graphmill.storage.format.feature_rows`); what `Router.fetch` gives: float32 [n, feature_dim]
+    # As stored (`graphmill.storage.format.feature_rows`); `Router.fetch` returns float32 [n, feature_dim].
+    feature: np.ndarray | None
     label: np.ndarray | None  # int64 or float32 [n], or int8 [n, num_classes]: answers
     split: np.ndarray | None  # int8 [n]
-    encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the encodings asked for, side by side
+    encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the requested encodings, concatenated
 
     def take(self, rows: np.ndarray) -> "NodeRows":
-        """Some of them, in this order."""
+        """The rows at these positions, in this order."""
         taken = {name: None if column is None else column.take(rows, axis=0) for name, column in vars(self).items()}
         return NodeRows(**taken)  # type: ignore[arg-type]  # permanent ids are always there
 
@@ -103,30 +102,27 @@ class ListSplit:
 
 @dataclass(frozen=True)
 class ListLinks:
-    """List the stored links of a split that begin at owned nodes, and the pairs that are none."""
+    """List the stored links of a split, and its stored pairs without a link, that begin at owned nodes."""
 
     split: int
 
 
 @dataclass(frozen=True)
 class LinkRows:
-    """Reply: pairs of nodes, by their numbers in ascending permanent id."""
+    """Reply: pairs of nodes. A node's number is its rank by permanent id."""
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
     is_link: np.ndarray  # int8 [m]
-    count: np.ndarray  # int64 [m]: negatives of its own
-    negative: np.ndarray  # int64 [sum(count)], ends in place of the destination
+    count: np.ndarray  # int64 [m]: number of stored negatives of each link
+    negative: np.ndarray  # int64 [sum(count)], ends that replace the destination
     time: np.ndarray | None = None  # int64 [m], in a graph whose edges have times
     relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
 
 
 @dataclass(frozen=True)
 class ListChunk:
-    """List the owned nodes of `count` chunks from `chunk` on, of `num_chunks`.
-
-    Node v is in chunk floor(hash(key, v) / 2^64 · num_chunks).
-    """
+    """List the owned nodes of the chunks [chunk, chunk + count). Node v is in chunk floor(hash(key, v) / 2^64 · num_chunks)."""
 
     key: int
     chunk: int
@@ -136,97 +132,96 @@ class ListChunk:
 
 @dataclass(frozen=True)
 class FindNodes:
-    """List the owned nodes among these permanent ids, in this order."""
+    """List the owned nodes with these permanent ids, in this order."""
 
     original_id: np.ndarray  # int64 [n]
 
 
 @dataclass(frozen=True)
 class ListGroups:
-    """Tell the locality group of each node."""
+    """Read the locality group of each node."""
 
     node: np.ndarray  # [n]
 
 
 @dataclass(frozen=True)
 class NodeGroups:
-    """Reply: in the order asked for."""
+    """Reply, in the order of the request."""
 
     group: np.ndarray  # int32 [n]
 
 
 @dataclass(frozen=True)
 class NodeList:
-    """Reply: nodes with the numbers that order them."""
+    """Reply: nodes with their permanent ids and times."""
 
     node: np.ndarray  # [n]
     original_id: np.ndarray  # int64 [n]
     time: np.ndarray | None = None  # int64 [n], in a graph whose nodes have times
 
     def take(self, rows: np.ndarray | slice) -> "NodeList":
-        """Some of them, in this order."""
+        """The nodes at these positions, in this order."""
         return NodeList(self.node[rows], self.original_id[rows], None if self.time is None else self.time[rows])
 
 
-# Of a typed graph by type, where they are of others than the options name.
-GivenRoots = NodeList | Mapping[str, NodeList]
+GivenRoots = NodeList | Mapping[str, NodeList]  # by type, if they are not of the type that the options name
 
 
 @dataclass(frozen=True)
 class ListNeighbors:
-    """List all neighbors of each node: sources of its in-edges, ends of its out-edges, or first these and then those."""
+    """List all neighbors of each node: sources of its in-edges, ends of its out-edges, or sources and then ends."""
 
     node: np.ndarray  # [n]
     direction: WalkDirection = "in"
-    max_degree: np.ndarray | None = None  # int64 [n]: a longer list is left out, its length is told
-    by_weight: bool = False  # tell the weights of edges, too
+    max_degree: np.ndarray | None = None  # int64 [n]: of a longer list only the length is in the reply
+    by_weight: bool = False  # the reply has the weights of edges
 
 
 @dataclass(frozen=True)
 class InducedSubgraphs:
     """List the in-neighbors of the owned entries of `member` within their own set; sets may share nodes.
 
-    Of a relation between two types, `member` are nodes of the source type, and the owned entries are those of `target`.
+    In a relation between two types, `member` are nodes of the source type, and lists are made for the owned entries of `target`.
     """
 
     member: np.ndarray  # [k]: set g is member[graph_ptr[g]:graph_ptr[g + 1]], distinct nodes
     graph_ptr: np.ndarray  # int64 [num_sets + 1]
-    columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge
-    target: np.ndarray | None = None  # [t]: of set g target[target_ptr[g]:target_ptr[g + 1]]; None: `member`
+    columns: tuple[EdgeColumn, ...] = ()  # columns of the edges in the reply
+    target: np.ndarray | None = None  # [t]: set g has target[target_ptr[g]:target_ptr[g + 1]]; None: `member`
     target_ptr: np.ndarray | None = None  # int64 [num_sets + 1]
 
 
 @dataclass(frozen=True)
 class StepWalks:
-    """Move each walk from its node to a uniform neighbor, or leave it where there is none."""
+    """Move each walk from its node to a uniform neighbor; a walk at a node without neighbors stays."""
 
     node: np.ndarray  # [n]
-    walk: np.ndarray  # int64 [n], numbers of the walks: counters of their draws
+    walk: np.ndarray  # int64 [n], numbers of the walks, the counters of their draws
     key: int  # stream of (seed, epoch, batch, step)
     direction: WalkDirection = "in"
 
 
 @dataclass(frozen=True)
 class DegreeLists:
-    """Reply: lists in the order asked for, each as stored (`NeighborLists`)."""
+    """Reply: lists in the order of the request, each as stored (`NeighborLists`)."""
 
     degree: np.ndarray  # int64 [n]
-    count: np.ndarray  # int64 [n]: the degree, or 0 where the list was left out
+    count: np.ndarray  # int64 [n]: the degree, or 0 if the list was left out
     neighbor: np.ndarray  # [sum(count)]
     weight: np.ndarray | None = None  # float32 [sum(count)], finite and at least 0
 
 
 @dataclass(frozen=True)
 class ForParts:
-    """What several types and relations of a typed graph are asked, in one message to the owner of a partition of them all."""
+    """Requests to several types and relations of a typed graph, in one message to the owner of all of them in a partition."""
 
     parts: tuple[str, ...]  # names of types and relations
-    requests: "tuple[PartRequest, ...]"  # one of each
+    requests: "tuple[PartRequest, ...]"  # one for each part
 
 
 @dataclass(frozen=True)
 class PartReplies:
-    """Reply: one to each request of `ForParts`."""
+    """Reply to `ForParts`: one reply for each request."""
 
     replies: "tuple[PartReply, ...]"
 
@@ -251,13 +246,13 @@ Reply = PartReply | PartReplies
 
 
 def messages_in(message: Request | Reply) -> tuple[PartRequest | PartReply, ...]:
-    """Those that a message about several parts holds; none of any other."""
+    """The messages within a message about several parts; none for other messages."""
     if isinstance(message, ForParts):
         return message.requests
     return message.replies if isinstance(message, PartReplies) else ()
 
 
 def join_columns(pieces: list[np.ndarray | None]) -> np.ndarray | None:
-    """One column of several replies as one array; None where the replies do not have it."""
+    """One column of several replies as one array; None if the replies lack it."""
     present = [piece for piece in pieces if piece is not None]
     return np.concatenate(present) if present else None

@@ -1,4 +1,4 @@
-"""How an epoch is divided among ranks: pure functions from counts to shares, the same on every rank."""
+"""The division of an epoch among ranks: pure functions from counts to shares, the same on every rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Whole = TypeVar("Whole", int, np.ndarray)
 
 
 def even_split(count: Whole, parts: Whole, part: Whole) -> tuple[Whole, Whole]:
-    """Bounds [start, stop) of share `part` when `count` things are dealt in order to `parts`; sizes differ by at most one.
+    """Bounds [start, stop) of share `part` when `count` items are dealt in order to `parts` shares; sizes differ by at most one.
 
     Arrays split many counts at once.
     """
@@ -20,14 +20,14 @@ def even_split(count: Whole, parts: Whole, part: Whole) -> tuple[Whole, Whole]:
 
 
 def own_positions(rank: int, num_ranks: int, num_positions: int) -> range:
-    """The positions of a step that a rank computes: consecutive, as many as any other rank has, or one more."""
+    """The positions of a step that a rank computes: consecutive; ranks differ by at most one position."""
     return range(*even_split(num_positions, num_ranks, rank))
 
 
 def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
-    """Batches of an epoch: a multiple of the ranks, so that all take equally many steps, each of at most about `batch_size` roots.
+    """Batches of an epoch: a multiple of the ranks, so that all ranks take equally many steps, each of at most about `batch_size` roots.
 
-    Raises ConfigError where some rank would have no root in a step.
+    Raises ConfigError if a rank would have no root in a step.
     """
     if num_roots < num_ranks:
         raise ConfigError(
@@ -38,14 +38,14 @@ def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
     return min(steps, num_roots // num_ranks) * num_ranks
 
 
-_NEAR = 0.05  # of a shard: how far its end is moved to the end of a stored partition
+_NEAR = 0.05  # largest move of a shard's end to the end of a stored partition, as a share of the shard
 
 
 def shard_bounds(num_nodes: int, num_ranks: int, offsets: Sequence[int], num_blocks: int) -> tuple[int, ...]:
     """Bounds of even ranges of the stored nodes, one for each rank.
 
-    Their ends are moved to those of stored partitions (`offsets`) where these are near, and then to the nearest end of one of `num_blocks`
-    even blocks, where that leaves ranks about even.
+    An end near the end of a stored partition (`offsets`) is moved there. Then ends are moved to the nearest ends of `num_blocks` even blocks, if ranks
+    stay about even.
     """
     ends = np.array([even_split(num_nodes, num_ranks, rank)[0] for rank in range(num_ranks + 1)])
     stored = np.asarray(offsets)
@@ -72,10 +72,10 @@ def num_chunk_batches(num_chunks: int, num_ranks: int) -> int:
 
 
 def chunk_share(batch: int, num_chunks: int, num_ranks: int) -> ChunkShare:
-    """What batch `batch` = step · num_ranks + rank covers.
+    """The share of batch `batch` = step · num_ranks + rank.
 
-    A step takes the next `num_ranks` chunks. Where fewer are left, ranks share a chunk and split its roots: every rank
-    takes part in every step, and no root is lost or repeated.
+    A step takes the next `num_ranks` chunks. If fewer are left, ranks share a chunk and split its roots: every rank takes part in every step, and no
+    root is lost or repeated.
     """
     step, rank = divmod(batch, num_ranks)
     left = min(num_ranks, num_chunks - step * num_ranks)

@@ -1,4 +1,4 @@
-"""Checks, when a sampler is made, that the graph has what the sampler needs. They read only the manifest and ask no owner."""
+"""Checks at a sampler's construction that the graph has what the sampler needs. They read only manifests and ask no owner."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class HasManifest(Protocol):
 
 
 class GraphParts(Protocol):
-    """A graph by types and relations, as its router has it; a plain one has one of each."""
+    """A router's view of a graph by types and relations; a plain graph has one of each."""
 
     @property
     def nodes(self) -> Mapping[str, HasManifest]: ...
@@ -41,19 +41,20 @@ class GraphParts(Protocol):
 
 
 def has_one_relation(graph: GraphParts) -> bool:
-    """Whether it is a plain graph, or a typed one that could be: what its one relation lacks is then refused, and not left out."""
+    """Whether the graph has one type and one relation. What its relation lacks is then refused; in other graphs it is left out."""
     return len(graph.nodes) == len(graph.edges) == 1
 
 
 def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> ConfigError:
-    """Of a plain graph, or of a relation, whose out-edges are the in-edges of its reverse."""
-    lacks = f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
-    if relation is not None:
-        lacks = (
-            f"{relation}: direction {direction!r} needs lists of out-edges, a relation has in-edges alone; set direction in, and ingest the graph "
-            "with --reverse-edges add where it has no reverse relations"
+    """The error for a plain graph (None), or for a relation without a reverse."""
+    if relation is None:
+        return ConfigError(
+            f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
         )
-    return ConfigError(lacks)
+    return ConfigError(
+        f"{relation}: direction {direction!r} needs lists of out-edges, a relation has in-edges alone; set direction in, and ingest the graph "
+        "with --reverse-edges add where it has no reverse relations"
+    )
 
 
 def directed_lists(
@@ -108,18 +109,16 @@ def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
 
 
 def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
-    """Raises ConfigError where the type has no such split set."""
-    num_sets, whose = (
-        graph.nodes[node_type].manifest.num_split_sets,
-        "the graph" if has_one_relation(graph) else node_type,
-    )
+    """Raises ConfigError if the type has no such split set."""
+    num_sets = graph.nodes[node_type].manifest.num_split_sets
     if not 0 <= split_set < max(num_sets, 1):
+        whose = "the graph" if has_one_relation(graph) else node_type
         held = f"one of {whose}'s {num_sets}" if num_sets else f"0, {whose} has none"
         raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
 
 
 def type_of_roots(graph: GraphParts, given: str | None) -> str:
-    """The roots' type: the given one, or the only one, or the only one with labels. Raises ConfigError where it is not there, or none is."""
+    """The roots' type: the given type, the only type, or the only type with labels. Raises ConfigError if the graph has no such type."""
     if given is not None:
         if given not in graph.nodes:
             raise ConfigError(f"root_type: expected one of {', '.join(graph.nodes)}, got {given!r}; set root_type")
@@ -136,7 +135,7 @@ def type_of_roots(graph: GraphParts, given: str | None) -> str:
 
 
 def known_relations(graph: GraphParts, names: Iterable[str], option: str = "relations") -> tuple[Relation, ...]:
-    """These relations of the graph, in its order; all of them where none are named. Raises ConfigError for one that is not there."""
+    """The named relations in the graph's order; all relations if `names` is empty. Raises ConfigError for a relation that the graph lacks."""
     named = {Relation.of(name) for name in names}
     for relation in named:
         if relation not in graph.edges:
@@ -146,7 +145,7 @@ def known_relations(graph: GraphParts, names: Iterable[str], option: str = "rela
 
 @dataclass(frozen=True)
 class EdgeUse:
-    """What a sampler takes of one relation's edges."""
+    """A sampler's use of one relation's edges."""
 
     scheme: Scheme
     columns: tuple[EdgeColumn, ...]
@@ -172,7 +171,7 @@ def edge_uses(
     alone, uses = has_one_relation(graph), dict[Relation, EdgeUse]()
     needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # by scheme
     wanted = set(edge_columns) | {
-        column for one, column in needed.items() if one == scheme or (timed and column == "time")
+        column for name, column in needed.items() if name == scheme or (timed and column == "time")
     }
     for relation, list_direction in directed_lists(graph, graph.edges, direction).items():
         manifest = graph.edges[relation].manifest
@@ -194,7 +193,7 @@ def edge_uses(
 
 
 def check_edge_columns(graph: GraphParts, wanted: Iterable[EdgeColumn]) -> None:
-    """Raises ConfigError where no relation has a column of edges that is asked of all."""
+    """Raises ConfigError if no relation stores one of these columns of edges."""
     for name in wanted:
         if not any(has_column(each.manifest, name) for each in graph.edges.values()):
             raise ConfigError(f"edge column {name!r}: no relation has it; ingest a source that has it")
@@ -211,7 +210,7 @@ def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
 
 
 def encodings_by_type(graph: GraphParts, wanted: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """These encodings, of each type that stores them all. Raises ConfigError where no type of several does; of one type its owner says what it lacks."""
+    """For each type these encodings if it stores them all, else none. Raises ConfigError if no type does; for a single type, its owner raises."""
     stored = {
         name: wanted if len(graph.nodes) == 1 or set(wanted) <= set(each.manifest.encodings) else ()
         for name, each in graph.nodes.items()
@@ -224,14 +223,14 @@ def encodings_by_type(graph: GraphParts, wanted: tuple[str, ...]) -> dict[str, t
 
 
 def needed_columns(columns: tuple[EdgeColumn, ...], by_weight: bool) -> tuple[EdgeColumn, ...]:
-    """Those of batches and, of a search by weight, the weights."""
+    """The columns of batches and, for a search by weight, the weights."""
     return (*columns, "weight") if by_weight else columns
 
 
 def integer_ids(node: np.ndarray) -> np.ndarray:
-    """Node ids as the owners take them: int32 or int64 in this machine's byte order, the same array where it is that already.
+    """Node ids as owners take them: int32 or int64 in this machine's byte order, the same array if it has that dtype.
 
-    Raises ConfigError for anything but a one-dimensional array of integers.
+    Raises ConfigError unless `node` is a one-dimensional array of integers.
     """
     node = np.asarray(node)
     if node.dtype.kind not in "iu":

@@ -1,4 +1,4 @@
-"""Where a batch's time goes: a stage reports its name when it begins, and the clock of the running batch counts its time.
+"""A batch's time by stage: a stage reports its name when it begins, and the clock of the running batch counts its time.
 
 Without a listener (a sampler called directly) a stage costs one look-up.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class StageClock:
-    """Seconds per stage of one piece of work; read by other threads to say where it stands."""
+    """Seconds per stage of one piece of work; other threads read it to report the current stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     stage: str = "wait"
     since: float = field(default_factory=time.perf_counter)
 
     def enter(self, stage: str) -> str:
-        """Ends the stage under way and begins another; returns the former's name."""
+        """Ends the current stage and begins another; returns the name of the ended stage."""
         now, before = time.perf_counter(), self.stage
         self.seconds[before] = self.seconds.get(before, 0.0) + now - self.since
         self.stage, self.since = stage, now
@@ -31,7 +31,7 @@ _listening: ContextVar[StageClock | None] = ContextVar("stage_clock", default=No
 
 @contextmanager
 def listen(clock: StageClock) -> Iterator[StageClock]:
-    """Stages that begin in this thread during the context are told to `clock`."""
+    """During the context, `clock` counts the stages that begin in this thread."""
     token = _listening.set(clock)
     try:
         yield clock
@@ -40,7 +40,7 @@ def listen(clock: StageClock) -> Iterator[StageClock]:
 
 
 def credit(seconds: Mapping[str, float]) -> None:
-    """Adds what other threads have spent, by stage, on the work that is under way in this one."""
+    """Adds the seconds by stage that other threads have spent on the work of this thread."""
     clock = _listening.get()
     if clock is not None:
         for name, value in seconds.items():
@@ -48,13 +48,13 @@ def credit(seconds: Mapping[str, float]) -> None:
 
 
 class stage(ContextDecorator):  # a generator's context takes four times as long
-    """What runs in the context belongs to stage `name`; stages may nest, time counts once. An error leaves the stage as it is."""
+    """The context's time belongs to stage `name`. Stages may nest; time counts once. After an error the clock keeps the stage, which is then reported."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def _recreate_cm(self) -> "stage":
-        return stage(self._name)  # of each call
+        return stage(self._name)  # a new one for each call
 
     def __enter__(self) -> None:
         self._clock = _listening.get()

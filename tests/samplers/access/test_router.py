@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.samplers.access.owners import LocalOwner, Pending
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import Router, local_router
+from graphmill.samplers.access.router import Router, ask, local_router
 from graphmill.samplers.vocabulary.messages import FindNodes, Request, SampleNeighbors
 from graphmill.storage.format.source import SPLIT_TRAIN
 from graphmill.storage.graph import StoredGraph, open_graph
@@ -147,7 +147,7 @@ def test_no_node_still_has_an_answer_of_the_right_types(graph: StoredGraph) -> N
     rows = router.fetch(none, split_set=0)
     assert rows.feature is not None
     assert rows.feature.shape == (0, 4)
-    assert router.induced_edges(none).count.shape == (0,)
+    assert ask([router.among_question(none)])[0].count.shape == (0,)
 
 
 @pytest.mark.parametrize("node", [[-1], [5, 100], [2**40]])
@@ -177,16 +177,16 @@ def test_an_error_of_one_owner_is_the_answer(graph: StoredGraph, tmp_path: Path)
 def test_ids_that_are_no_integers(dtype: str, graph: StoredGraph) -> None:
     wrong = np.array([0, 1]).astype(dtype)
     for router in (local_router(graph), counting(graph)[0]):
-        for ask in (
+        for refused in (
             lambda router=router: router.fetch(wrong),
             lambda router=router: router.sample_neighbors(wrong, 2, 0),
             lambda router=router: router.list_neighbors(wrong),
-            lambda router=router: router.induced_edges(wrong),
+            lambda router=router: router.among_question(wrong),
             lambda router=router: router.step_walks(wrong, np.arange(2), 0),
             lambda router=router: router.induced_question(wrong, np.array([0, 2])),
         ):
             with pytest.raises(ConfigError, match=f"expected integer node ids, got dtype {wrong.dtype}"):
-                ask()
+                refused()
     with pytest.raises(ConfigError, match=r"one-dimensional array of node ids, got shape \(1, 2\)"):
         local_router(graph).fetch(np.array([[0, 1]]))
 
