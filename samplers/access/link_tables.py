@@ -6,6 +6,7 @@ A node's number is its rank by permanent id within its type, so nothing here dep
 The links are links of a plain graph, or of one relation of a typed graph, which may join two types.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
@@ -14,7 +15,6 @@ import numpy as np
 
 from graphmill.core.offsets import pointers
 from graphmill.samplers.vocabulary.messages import (
-    DegreeLists,
     EdgeColumn,
     LinkRows,
     NeighborLists,
@@ -34,8 +34,6 @@ class Lists(Protocol):
     manifest: Manifest
 
     def list_chunk(self, key: int, chunk: int, num_chunks: int) -> NodeList: ...
-
-    def list_neighbors(self, node: np.ndarray) -> DegreeLists: ...
 
     def sample_neighbors(
         self, node: np.ndarray, fanout: int, key: int, *, columns: tuple[EdgeColumn, ...]
@@ -137,15 +135,8 @@ class LinkTables:
     @stage("plan")
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
         """The graph's edges as distinct links (source, destination), ascending; see `_is_link`."""
-        keys = []
-        for start in range(0, self.num_nodes, _NODES):
-            node = np.arange(start, min(start + _NODES, self.num_nodes))
-            lists = self._router.list_neighbors(node)
-            source = self._source_number[lists.neighbor].astype(np.int64)
-            destination = np.repeat(self._number[node].astype(np.int64), lists.count)
-            kept = self._is_link(source, destination)
-            keys.append(source[kept] * self.num_nodes + destination[kept])
-        key = np.unique(np.concatenate(keys))
+        parts = self._listed((), loops=False)
+        key = np.unique(np.concatenate([source * self.num_nodes + destination for source, destination, _ in parts]))
         return np.divmod(key, self.num_nodes)
 
     @cached_property
@@ -161,21 +152,24 @@ class LinkTables:
         return self._edges_with("feature", loops=True)
 
     def _edges_with(self, column: Literal["time", "feature"], *, loops: bool = False) -> np.ndarray:
-        parts = []
+        edges = np.concatenate([np.stack(part) for part in self._listed((column,), loops=loops)], axis=1)
+        edges = edges[:, np.lexsort(edges[::-1])]
+        is_new = np.ones(edges.shape[1], bool)
+        is_new[1:] = (edges[:, 1:] != edges[:, :-1]).any(axis=0)
+        return edges[:, is_new]
+
+    def _listed(
+        self, columns: tuple[EdgeColumn, ...], *, loops: bool
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(source, destination, time or relation) of the edges that count as links, for some nodes at a time; without columns, the last is empty."""
         for start in range(0, self.num_nodes, _NODES):
             node = np.arange(start, min(start + _NODES, self.num_nodes))
-            lists = self._router.sample_neighbors(node, -1, 0, columns=(column,))
-            values = lists.edge_time if lists.edge_feature is None else lists.edge_feature[:, 0].astype(np.int64)
-            assert values is not None
+            lists = self._router.sample_neighbors(node, -1, 0, columns=columns)
             source = self._source_number[lists.neighbor].astype(np.int64)
             destination = np.repeat(self._number[node].astype(np.int64), lists.count)
             kept = self._is_link(source, destination) | (loops and not self.symmetric)
-            parts.append(np.stack([source, destination, values])[:, kept])
-        found = np.concatenate(parts, axis=1)
-        found = found[:, np.lexsort(found[::-1])]
-        is_new = np.ones(found.shape[1], bool)
-        is_new[1:] = (found[:, 1:] != found[:, :-1]).any(axis=0)
-        return found[:, is_new]
+            values = lists.edge_time if lists.edge_feature is None else lists.edge_feature[:, 0].astype(np.int64)
+            yield source[kept], destination[kept], np.empty(0, np.int64) if values is None else values[kept]
 
     @cached_property
     def ends(self) -> Ends:

@@ -147,7 +147,7 @@ def _draw(
     key = np.uint64(request.key)
     if request.scheme == "labor":
         source = lists.sources(lists.everything())
-        coin = hash_ids(key, entries(_permanent_id(partition, tables), source))
+        coin = hash_ids(key, entries(partition.original_id if tables is None else tables.permanent_id, source))
         return draws.draw_labor(first, degree, fanout, coin)
     if request.scheme == "last":
         if partition.edge_time is None:
@@ -168,10 +168,6 @@ def _draw(
     if request.replace:
         return draws.draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, weight)
     return draws.draw_weighted(first, degree, keys, fanout, weight_first, weight)
-
-
-def _permanent_id(partition: Partition, tables: NodeTables | None) -> np.ndarray:
-    return partition.original_id if tables is None else tables.permanent_id
 
 
 def _weights(

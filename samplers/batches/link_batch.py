@@ -93,19 +93,15 @@ class TorchTypedLinkBatch(_Tensors, TypedBatch[torch.Tensor]):
         return torch.cat([first, self.nodes[self.second_type].node_id[self.second_index]])
 
 
-_OF_LINKS = [field.name for field in fields(OfLinks)]
-
-
 def links_to_torch(batch: LinkBatch | TypedLinkBatch) -> TorchLinkBatch | TorchTypedLinkBatch:
     """Tensors over the batch's own arrays, as `to_torch` and `typed_to_torch`."""
-    own = {name: getattr(batch, name) for name in _OF_LINKS}
+    own = {field.name: getattr(batch, field.name) for field in fields(OfLinks)}
     tensors: dict[str, Any] = {
         name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in own.items()
     }
     if isinstance(batch, TypedLinkBatch):
         return TorchTypedLinkBatch(**vars(typed_to_torch(batch)), **tensors)
-    plain = MiniBatch(**{field.name: getattr(batch, field.name) for field in fields(MiniBatch)})
-    return TorchLinkBatch(**vars(to_torch(plain)), **tensors)
+    return TorchLinkBatch(**vars(to_torch(batch)), **tensors)
 
 
 def without_links(batch: MiniBatch, source: np.ndarray, destination: np.ndarray) -> MiniBatch:

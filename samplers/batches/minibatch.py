@@ -120,7 +120,7 @@ def to_torch(batch: MiniBatch) -> TorchBatch:
 
     renamed = {"feature": "x", "label": "y"}
     values: dict[str, Any] = {
-        renamed.get(field.name, field.name): getattr(batch, field.name) for field in fields(batch)
+        renamed.get(field.name, field.name): getattr(batch, field.name) for field in fields(MiniBatch)
     }
     if batch.feature is not None:
         values["x"] = np.asarray(batch.feature, np.float32)

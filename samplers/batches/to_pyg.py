@@ -4,7 +4,7 @@ PyG numbers nodes as the stored graph does; `original_id` is a column of the nod
 """
 
 import warnings
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -64,23 +64,18 @@ def _data(batch: TorchBatch) -> Data:
     if batch.graph_ptr is not None:
         data.ptr = batch.graph_ptr
         data.batch = torch.repeat_interleave(batch.graph_ptr.diff(), output_size=len(batch.node_id))
-    for name, value in (
-        ("e_id", batch.edge_id),
-        ("edge_weight", batch.edge_weight),
-        ("edge_time", batch.edge_time),
-        ("root_time", batch.root_time),
-        ("edge_attr", batch.edge_feature),
-        ("split", batch.split),
-        ("hop", batch.hop),
-        ("score", batch.score),
-        ("loss_weight", batch.loss_weight),
-        ("edge_coefficient", batch.edge_coefficient),
-        ("degree", batch.degree),
-        *batch.encodings.items(),
-    ):
-        if value is not None:
-            data[name] = value
+    _put(data, e_id=batch.edge_id, edge_weight=batch.edge_weight, edge_time=batch.edge_time, root_time=batch.root_time)
+    _put(data, edge_attr=batch.edge_feature, split=batch.split, hop=batch.hop, score=batch.score)
+    _put(data, loss_weight=batch.loss_weight, edge_coefficient=batch.edge_coefficient, degree=batch.degree)
+    _put(data, **batch.encodings)
     return data
+
+
+def _put(store: Any, **columns: torch.Tensor | None) -> None:
+    """Sets the columns that a batch has."""
+    for name, column in columns.items():
+        if column is not None:
+            store[name] = column
 
 
 def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
@@ -95,13 +90,11 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
     # Edges among all nodes of a subgraph or a chunk lead to any hop.
     by_hop = batch.roots.subgraph is None and batch.num_hops > 0
     for name, nodes in batch.nodes.items():
-        columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
-        columns |= {"batch": nodes.subgraph, "score": nodes.score, "root_time": nodes.root_time}
-        columns |= {"loss_weight": nodes.loss_weight}
-        columns |= {} if nodes.encoding is None else split_encodings(nodes.encoding, batch.encoding_names)
-        for column, value in columns.items():
-            if value is not None:
-                data[name][column] = value
+        _put(data[name], x=nodes.x, y=nodes.y, n_id=nodes.node_id, split=nodes.split, hop=nodes.hop)
+        _put(data[name], batch=nodes.subgraph, score=nodes.score, root_time=nodes.root_time)
+        _put(data[name], loss_weight=nodes.loss_weight)
+        if nodes.encoding is not None:
+            _put(data[name], **split_encodings(nodes.encoding, batch.encoding_names))
         data[name].num_nodes = len(nodes)
         if by_hop:
             data[name].num_sampled_nodes = batch.layer_sizes(name)
@@ -112,17 +105,8 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
         target = torch.repeat_interleave(edges.indptr.diff(), output_size=len(edges))
         store = data[tuple(relation)]
         store.edge_index = torch.stack([edges.indices.long(), target])
-        columns = {
-            "e_id": edges.edge_id,
-            "edge_weight": edges.edge_weight,
-            "edge_attr": edges.edge_feature,
-            "edge_time": edges.edge_time,
-            "edge_coefficient": edges.edge_coefficient,
-            "degree": edges.degree,
-        }
-        for column, value in columns.items():
-            if value is not None:
-                store[column] = value
+        _put(store, e_id=edges.edge_id, edge_weight=edges.edge_weight, edge_attr=edges.edge_feature)
+        _put(store, edge_time=edges.edge_time, edge_coefficient=edges.edge_coefficient, degree=edges.degree)
         if not by_hop:
             continue
         within = torch.tensor([0, *batch.layer_sizes(relation.target)[:-1]]).cumsum(0)  # nodes that are expanded

@@ -1,7 +1,7 @@
 """A minibatch of a typed graph: a table of nodes for each type, and a CSC for each relation, as numpy arrays or as tensors."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -173,16 +173,11 @@ def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:
     def table(kind: Callable[..., Any], arrays: Any) -> Any:
         return kind(**{name: tensor(value) for name, value in vars(arrays).items()})
 
-    return TypedBatch(
-        epoch=batch.epoch,
-        index=batch.index,
-        num_hops=batch.num_hops,
-        root_type=batch.root_type,
-        root_index=torch.from_numpy(batch.root_index),
-        nodes={name: table(TypedNodes, one) for name, one in batch.nodes.items()},
-        edges={name: table(TypedEdges, one) for name, one in batch.edges.items()},
-        encoding_names=batch.encoding_names,
-        shard=batch.shard,
-        second_type=batch.second_type,
-        second_index=tensor(batch.second_index),
-    )
+    own = {field.name: getattr(batch, field.name) for field in fields(TypedBatch)}
+    tables: dict[str, Any] = {
+        "root_index": torch.from_numpy(batch.root_index),
+        "second_index": tensor(batch.second_index),
+        "nodes": {name: table(TypedNodes, each) for name, each in batch.nodes.items()},
+        "edges": {name: table(TypedEdges, each) for name, each in batch.edges.items()},
+    }
+    return TypedBatch(**own | tables)

@@ -20,7 +20,7 @@ from graphmill.storage.format.source import Relation
 
 Batch = MiniBatch | TypedBatch[np.ndarray]
 Columns = Mapping[str, np.ndarray | None]
-NodesOf = Mapping[str, tuple[NodeRows, Columns]]  # by type: rows, and further columns
+NodesOf = Mapping[str, tuple[NodeRows, Mapping[str, Any]]]  # by type: rows, and further columns
 # By relation: indptr, positions of sources, columns.
 EdgesOf = Mapping[Relation, tuple[np.ndarray, np.ndarray, Columns]]
 
@@ -61,7 +61,12 @@ def build_batch(
         num_hops=num_hops,
         root_type=root_type,
         root_index=root_index,
-        nodes={name: _typed_nodes(rows, columns) for name, (rows, columns) in nodes.items()},
+        nodes={
+            name: TypedNodes(
+                rows.original_id, x=rows.feature, y=rows.label, split=rows.split, encoding=rows.encoding, **own
+            )
+            for name, (rows, own) in nodes.items()
+        },
         edges={
             relation: TypedEdges(indptr, source.astype(np.int32, copy=False), **columns)
             for relation, (indptr, source, columns) in edges.items()
@@ -70,11 +75,6 @@ def build_batch(
         second_type=second[0],
         second_index=second[1],
     )
-
-
-def _typed_nodes(rows: NodeRows, columns: Any) -> TypedNodes[np.ndarray]:
-    node_id, split, encoding = rows.original_id, rows.split, rows.encoding
-    return TypedNodes(node_id=node_id, split=split, x=rows.feature, y=rows.label, encoding=encoding, **columns)
 
 
 def edges_among(

@@ -2,7 +2,7 @@
 
 import hashlib
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,18 +26,9 @@ def hash_of_data(router: Router | TypedRouter, of_roots: str) -> str:
     return hashlib.sha256(f"{router.content_hash} {of_roots}".encode()).hexdigest()
 
 
-def _plan_hash(sampler: Any) -> str:
-    """Hash of the graph (all types and relations of a typed graph) and of the given roots, if any."""
-    return hash_of_data(sampler.router, sampler._root_batches.content_hash)
-
-
-def _plan_length(sampler: Any) -> int:
-    """Batches of an epoch over all ranks."""
-    return sampler._root_batches.num_batches
-
-
 # The properties `content_hash` and `num_batches` of a sampler that keeps its RootBatches as `_root_batches`.
-plan_hash, plan_length = property(_plan_hash), property(_plan_length)
+plan_hash = property(lambda sampler: hash_of_data(sampler.router, sampler._root_batches.content_hash))
+plan_length = property(attrgetter("_root_batches.num_batches"))
 
 
 class RootBatches:

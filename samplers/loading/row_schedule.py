@@ -130,7 +130,7 @@ def _nearest(count, taken, wanted, num_slots):
 
 
 @compiled
-def _make_room(num_victims, use, num_used, node_of, table, count, admitted, victim):
+def _make_room(num_victims, num_used, node_of, table, use, count, admitted, victim):
     """Frees the slots whose next use is farthest: never, or else before `admitted`."""
     number, left = len(count), num_victims
     while left > 0:
@@ -335,42 +335,22 @@ class RowSchedule:
         _count_wanted(of_absent, self._taken, wanted)
         bound, num_before, num_of_bound = _nearest(self._count, self._taken, wanted, self.num_slots)
         victim, keep = self._victims(num_before + num_of_bound), np.empty(num_absent, np.int64)
-        self.num_used = _keep(
-            node,
-            absent,
-            of_absent,
-            bound,
-            num_of_bound,
-            victim,
-            self.num_used,
-            self._node_of,
-            self._table,
-            self._use,
-            self._count,
-            keep,
-        )
+        self.num_used = _keep(node, absent, of_absent, bound, num_of_bound, victim, *self._slots, keep)
         self._taken += 1
         ahead = self._fetch_ahead(most_ahead) if num_absent and most_ahead else np.empty(0, node.dtype)
         if len(ahead):
             _still_kept(node, absent, keep, self._table)
-        return Step(
-            near,
-            shared,
-            shared_row,
-            hit,
-            slot,
-            absent,
-            keep,
-            ahead,
-            self._table[2 * ahead.astype(np.int64)].astype(np.int64),
-        )
+        ahead_slot = self._table[2 * ahead.astype(np.int64)].astype(np.int64)
+        return Step(near, shared, shared_row, hit, slot, absent, keep, ahead, ahead_slot)
+
+    @property
+    def _slots(self) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        return self.num_used, self._node_of, self._table, self._use, self._count
 
     def _victims(self, num_rows: int) -> np.ndarray:
         """Slots for `num_rows` rows that do not fit into free slots: the slots of the rows with the farthest next use."""
         victim = np.empty(max(0, num_rows - (self.num_slots - self.num_used)), np.int32)
-        _make_room(
-            len(victim), self._use, self.num_used, self._node_of, self._table, self._count, self._admitted, victim
-        )
+        _make_room(len(victim), *self._slots, self._admitted, victim)
         return victim
 
     def _fetch_ahead(self, most: int) -> np.ndarray:
@@ -383,9 +363,7 @@ class RowSchedule:
             if len(absent) > fits:
                 break
             victim = self._victims(len(absent))
-            self.num_used = _fill_all(
-                absent, number, victim, self.num_used, self._node_of, self._table, self._use, self._count
-            )
+            self.num_used = _fill_all(absent, number, victim, *self._slots)
             pieces.append(absent)
             most -= len(absent)
         return np.concatenate(pieces) if pieces else self._node_of[:0]

@@ -121,25 +121,54 @@ class NeighborSampler:
 
     def _pending(self, grown: "_Growth", epoch: int, batch: int) -> PendingBatch:
         """A batch without its rows."""
-        nodes, edges, options = grown.nodes(), grown.edges(), self.options
-        if options.edges == "induced":
+        nodes, edges = grown.nodes(), grown.edges()
+        if self.options.edges == "induced":
             of_types = {name: own.node for name, own in nodes.items()}
             among = edges_among(self._router, of_types, {relation: use.columns for relation, use in self._uses.items()})
             edges = {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in among.items()}
-        drawn = _Drawn(
-            self._router,
-            epoch,
-            batch,
-            {name: np.arange(nodes[name].layer_sizes[0]) for name in grown.root_types},
-            len(options.fanouts),
-            options.encodings,
-            nodes,
-            edges,
-            recency=(options.recency_dim, options.recency_unit) if options.recency_dim and options.features else None,
-            tells_time="time" in options.edge_columns,
-        )
+
+        def complete(*rows_of: NodeRows) -> Batch:
+            return self._complete((epoch, batch), grown.root_types, nodes, edges, rows_of)
+
         wanted = tuple((self._router.nodes[name], own.node, self._columns[name]) for name, own in nodes.items())
-        return PendingBatch(wanted, drawn.complete, drawn.num_bytes)
+        arrays = [array for own in nodes.values() for array in (own.node, own.place, own.root_time)]
+        arrays += [array for own in edges.values() for array in (own.count, own.source, *own.columns.values())]
+        return PendingBatch(wanted, complete, sum(array.nbytes for array in arrays if array is not None))
+
+    def _complete(
+        self,
+        number: tuple[int, int],
+        root_types: Sequence[str],
+        nodes: "Mapping[str, _Nodes]",
+        edges: "Mapping[Relation, _Edges]",
+        rows_of: Sequence[NodeRows],
+    ) -> Batch:
+        """The batch `number` = (epoch, batch), from the rows of each type's nodes."""
+        options, tables, lists = self.options, {}, {}
+        for (name, own), rows in zip(nodes.items(), rows_of, strict=True):
+            tables[name] = self._placed(name, nodes, edges, rows), {"hop": own.hop, "root_time": own.root_time}
+        drop = {} if "time" in options.edge_columns else {"edge_time": None}  # edges have times only for recency
+        for relation, drawn in edges.items():
+            length = len(tables[relation.target][0].original_id)
+            lists[relation] = drawn.indptr(length), drawn.source, {**drawn.columns, **drop}
+        (root_type, root_index), *second = ((name, np.arange(nodes[name].layer_sizes[0])) for name in root_types)
+        roots = root_index, root_type, len(options.fanouts), options.encodings
+        return build_batch(self._router, *number, tables, lists, *roots, *second)
+
+    def _placed(
+        self, name: str, nodes: "Mapping[str, _Nodes]", edges: "Mapping[Relation, _Edges]", rows: NodeRows
+    ) -> NodeRows:
+        """The rows of each copy, with the cosines of recency after their features."""
+        own, options = nodes[name], self.options
+        if own.place is None:
+            return rows
+        placed = rows.take(own.place)
+        if not (options.recency_dim and options.features):
+            return placed
+        assert own.root_time is not None
+        ages = ages_of_copies(own.root_time, *_reached(name, edges))
+        cosines, feature = encode_ages(ages, options.recency_dim, options.recency_unit), placed.feature
+        return replace(placed, feature=cosines if feature is None else np.concatenate([feature, cosines], axis=1))
 
     def _expand(
         self, roots: Sequence[Mapping[str, NodeList]], draw_epoch: int, batches: Sequence[int]
@@ -147,7 +176,11 @@ class NeighborSampler:
         """Draws hop after hop, for all batches at once."""
         options, relations = self.options, list(self._router.edges)
         if options.as_of is not None:
-            roots = [{name: _as_of(own, options.as_of) for name, own in by_type.items()} for by_type in roots]
+            at = options.as_of
+            roots = [
+                {name: replace(own, time=np.full(len(own.node), at)) for name, own in by_type.items()}
+                for by_type in roots
+            ]
         grown = [_Growth(by_type, self._maps, relations, self._copies(by_type)) for by_type in roots]
         shares_maps = len(batches) > 1  # the batches use them in turn
         if shares_maps:
@@ -207,10 +240,6 @@ class NeighborSampler:
         if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
             batch = batch // self._num_ranks // options.batch_dependency
         return epoch, batch, 0 if options.layer_dependency else hop
-
-
-def _as_of(roots: NodeList, time: int) -> NodeList:
-    return replace(roots, time=np.full(len(roots.node), time))
 
 
 def _names_of(relation: Relation, options: NeighborOptions) -> tuple[int, ...]:
@@ -317,62 +346,15 @@ class _Edges:
         return pointers(count)
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """A batch before its rows; `complete` adds them."""
-
-    router: Router | TypedRouter
-    epoch: int
-    batch: int
-    roots: Mapping[str, np.ndarray]  # positions, by type
-    num_hops: int
-    encodings: tuple[str, ...]
-    nodes: Mapping[str, _Nodes]
-    edges: Mapping[Relation, _Edges]
-    recency: tuple[int, float] | None = None  # number of cosines of ages after the features, and the unit of ages
-    tells_time: bool = True  # False: edges have times only for recency
-
-    @property
-    def num_bytes(self) -> int:
-        arrays = [array for each in self.nodes.values() for array in (each.node, each.place, each.root_time)]
-        arrays += [array for each in self.edges.values() for array in (each.count, each.source, *each.columns.values())]
-        return sum(array.nbytes for array in arrays if array is not None)
-
-    def complete(self, *rows_of: NodeRows) -> Batch:
-        """The batch, from the rows of each type's nodes."""
-        nodes, edges = {}, {}
-        for (name, own), of_type in zip(self.nodes.items(), rows_of, strict=True):
-            nodes[name] = self._placed(name, of_type), {"hop": own.hop, "root_time": own.root_time}
-        for relation, drawn in self.edges.items():
-            length = len(nodes[relation.target][0].original_id)
-            columns = drawn.columns if self.tells_time else {**drawn.columns, "edge_time": None}
-            edges[relation] = drawn.indptr(length), drawn.source, columns
-        (root_type, root_index), *second = self.roots.items()
-        parts = self.router, self.epoch, self.batch, nodes, edges, root_index, root_type, self.num_hops, self.encodings
-        return build_batch(*parts, *second)
-
-    def _placed(self, name: str, rows: NodeRows) -> NodeRows:
-        """The rows of each copy, with the cosines of recency after their features."""
-        nodes = self.nodes[name]
-        if nodes.place is None:
-            return rows
-        placed = rows.take(nodes.place)
-        if self.recency is None:
-            return placed
-        assert nodes.root_time is not None
-        cosines = encode_ages(ages_of_copies(nodes.root_time, *self._reached(name)), *self.recency)
-        feature = placed.feature
-        return replace(placed, feature=cosines if feature is None else np.concatenate([feature, cosines], axis=1))
-
-    def _reached(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """(source, time) of the timed edges by which the batch reaches the nodes of a type."""
-        timed = [
-            (edges.source, time)
-            for relation, edges in self.edges.items()
-            if relation.source == name and (time := edges.columns["edge_time"]) is not None
-        ]
-        if len(timed) == 1:
-            return timed[0]
-        none = (np.empty(0, np.int32), np.empty(0, np.int64))
-        sources, times = zip(none, *timed, strict=True)
-        return np.concatenate(sources), np.concatenate(times)
+def _reached(name: str, edges: Mapping[Relation, _Edges]) -> tuple[np.ndarray, np.ndarray]:
+    """(source, time) of the timed edges by which the batch reaches the nodes of a type."""
+    timed = [
+        (own.source, time)
+        for relation, own in edges.items()
+        if relation.source == name and (time := own.columns["edge_time"]) is not None
+    ]
+    if len(timed) == 1:
+        return timed[0]
+    none = (np.empty(0, np.int32), np.empty(0, np.int64))
+    sources, times = zip(none, *timed, strict=True)
+    return np.concatenate(sources), np.concatenate(times)

@@ -24,7 +24,7 @@ class Node2SubgraphSampler(SubgraphSampler):
     options: Node2SubgraphOptions
 
     def _sets(self, roots: NodeList, epoch: int) -> RootSets:
-        return grow_subgraphs(self._subgraphs.graph, roots, self.options, epoch)
+        return grow_subgraphs(self._graph, roots, self.options, epoch)
 
 
 def grow_subgraphs(

@@ -53,9 +53,8 @@ class PprSampler(SubgraphSampler):
         return PushMemory()
 
     def _sets(self, roots: NodeList, epoch: int) -> RootSets:
-        subgraphs = self._subgraphs
-        pushed = push_roots(subgraphs.graph, roots.node, self.options, self._memory)
-        node, score, level, graph_ptr = best_nodes(pushed, self.options.top_k, subgraphs.numbers.ranks)
+        pushed = push_roots(self._graph, roots.node, self.options, self._memory)
+        node, score, level, graph_ptr = best_nodes(pushed, self.options.top_k, self._numbers.ranks)
         self._memory.give_back(pushed.memory)
         hop = np.ones(len(node), np.int16)
         hop[graph_ptr[:-1]] = 0

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from graphmill.core.errors import ConfigError
+from graphmill.core.errors import ConfigError, MissingDependencyError
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
 from graphmill.samplers.batches.minibatch import to_torch
 from graphmill.samplers.batches.typed_batch import typed_to_torch
@@ -222,8 +222,6 @@ def lightning_data(train: Loader, valid: Loader | None = None, test: Loader | No
     try:
         from lightning import LightningDataModule
     except ImportError as error:
-        from graphmill.core.errors import MissingDependencyError
-
         raise MissingDependencyError(f"lightning_data needs lightning ({error}); pip install lightning") from error
 
     class Batches(LightningDataModule):

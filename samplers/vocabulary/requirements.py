@@ -187,16 +187,10 @@ def edge_uses(
         except ConfigError as error:
             raise error if alone else ConfigError(f"{relation}: {error}") from None
         uses[relation] = use
-    if not alone:
-        check_edge_columns(graph, wanted)
-    return uses
-
-
-def check_edge_columns(graph: GraphParts, wanted: Iterable[EdgeColumn]) -> None:
-    """Raises ConfigError if no relation stores one of these columns of edges."""
-    for name in wanted:
+    for name in () if alone else wanted:
         if not any(has_column(each.manifest, name) for each in graph.edges.values()):
             raise ConfigError(f"edge column {name!r}: no relation has it; ingest a source that has it")
+    return uses
 
 
 def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
@@ -220,11 +214,6 @@ def encodings_by_type(graph: GraphParts, wanted: tuple[str, ...]) -> dict[str, t
             f"encodings: expected a type of nodes that stores {', '.join(wanted)}, got none; leave them out"
         )
     return stored
-
-
-def needed_columns(columns: tuple[EdgeColumn, ...], by_weight: bool) -> tuple[EdgeColumn, ...]:
-    """The columns of batches and, for a search by weight, the weights."""
-    return (*columns, "weight") if by_weight else columns
 
 
 def integer_ids(node: np.ndarray) -> np.ndarray:
