@@ -293,7 +293,7 @@ def is_typed(sampler: Any) -> bool:
 
 
 def columns_of(batch: Any) -> Iterator[tuple[str, Any]]:
-    """A batch's fields by name; of a typed batch those of its tables too."""
+    """A batch's fields by name, also the fields of a typed batch's tables."""
     assert is_dataclass(batch)
     for field in fields(batch):
         value = getattr(batch, field.name)

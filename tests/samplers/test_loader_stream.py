@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphmill.core.errors import ConfigError, DeadlineError, StageError
+from graphmill.core.errors import ConfigError, StageError
 from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.vocabulary.options import LoaderOptions
@@ -64,52 +64,6 @@ def eventually(condition, timeout_s: float = 5.0) -> None:
         time.sleep(0.005)
 
 
-def test_out_of_order_work_comes_in_order():
-    gate = threading.Event()
-    sampler = ScriptedSampler(8, {0: lambda: gate.wait(5), 2: gate.set})
-    with Loader(sampler, LoaderOptions(threads=3, prefetch=3)) as loader:
-        assert [batch.index for batch in loader.epoch(0)] == list(range(8))
-    assert sampler.begun.index(2) < 8  # batch 0 could only end after batch 2 had begun
-
-
-def test_ranks_share_the_batches():
-    taken = []
-    for rank in range(3):
-        with Loader(ScriptedSampler(9), rank=rank, num_ranks=3) as loader:
-            taken.append([batch.index for batch in loader.epoch(0)])
-    assert taken == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
-
-
-def test_bounded_by_count():
-    sampler = ScriptedSampler(20)
-    with Loader(sampler, LoaderOptions(threads=2, prefetch=3)) as loader:
-        batches = loader.epoch(0)
-        next(batches)
-        eventually(lambda: len(sampler.begun) == 4)
-        time.sleep(0.05)
-        assert len(sampler.begun) == 4  # one in use, three ahead
-        next(batches)
-        eventually(lambda: len(sampler.begun) == 5)
-
-
-def test_bounded_by_bytes():
-    sampler = ScriptedSampler(20)
-    options = LoaderOptions(threads=1, prefetch=10, max_bytes=int(2.5 * BATCH_BYTES))
-    with Loader(sampler, options) as loader:
-        batches = loader.epoch(0)
-        next(batches)
-        eventually(lambda: len(sampler.begun) == 3)
-        time.sleep(0.05)
-        assert len(sampler.begun) == 3
-        assert [batch.index for batch in batches] == list(range(1, 20))
-        assert BATCH_BYTES <= loader.stats.peak_bytes <= 2.5 * BATCH_BYTES
-
-
-def test_one_batch_is_always_allowed():
-    with Loader(ScriptedSampler(4), LoaderOptions(max_bytes=0)) as loader:
-        assert [batch.index for batch in loader.epoch(0)] == list(range(4))
-
-
 def raise_(error: BaseException):
     def script():
         raise error
@@ -162,43 +116,7 @@ class TestErrors:
             assert [batch.index for batch in loader.epoch(0, 1)] == [1, 2, 3]
 
 
-class TestDeadlines:
-    def test_names_the_stage_that_hangs(self):
-        gate = threading.Event()
-        sampler = ScriptedSampler(2, {0: lambda: gate.wait(20)})
-        try:
-            with (
-                pytest.raises(
-                    DeadlineError, match=r"epoch 0, step 0, rank 0: nothing after 0.2 s; step 0 is in stage fetch"
-                ),
-                Loader(sampler, LoaderOptions(timeout_s=0.2)) as loader,
-            ):
-                list(loader.epoch(0))
-        finally:
-            gate.set()
-
-    def test_close_does_not_wait_for_ever(self):
-        gate = threading.Event()
-        loader = Loader(ScriptedSampler(5, {1: lambda: gate.wait(20)}), LoaderOptions(close_timeout_s=0.2))
-        try:
-            next(loader.epoch(0))
-            eventually(lambda: sampling_threads() != [])
-            with pytest.raises(DeadlineError, match=r"still at work .* step 1 is in stage fetch"):
-                loader.close()
-        finally:
-            gate.set()
-
-
 class TestThreads:
-    def test_leaving_in_the_middle(self):
-        sampler = ScriptedSampler(1000)
-        with Loader(sampler, LoaderOptions(threads=4, prefetch=8)) as loader:
-            for batch in loader.epoch(0):
-                if batch.index == 5:
-                    break
-        assert sampling_threads() == []
-        assert len(sampler.begun) < 30
-
     def test_an_abandoned_iterator_stops_its_threads(self):
         loader = Loader(ScriptedSampler(1000), LoaderOptions(threads=2))
         batches = loader.epoch(0)
@@ -220,20 +138,6 @@ class TestThreads:
         with pytest.raises(KeyboardInterrupt), Loader(ScriptedSampler(1000), LoaderOptions(threads=3)) as loader:
             next(iter(loader))
         eventually(lambda: sampling_threads() == [])
-
-    def test_closed_is_closed(self):
-        loader = Loader(ScriptedSampler(3))
-        loader.close()
-        loader.close()
-        with pytest.raises(ConfigError, match="closed"):
-            next(iter(loader))
-
-    def test_close_while_iterating(self):
-        loader = Loader(ScriptedSampler(100), LoaderOptions(threads=2))
-        batches = loader.epoch(0)
-        next(batches)
-        loader.close()
-        assert list(batches) == []
 
 
 class TestPosition:
@@ -350,9 +254,3 @@ def test_batches_arrive_on_the_gpu():
             assert batch.node_id.device.type == "cuda"
             assert torch.equal(batch.node_id.cpu(), torch.arange(ROWS) + batch.index)
         assert loader.stats.pin_s > 0
-
-
-def test_on_a_cpu_batches_are_views_of_what_was_sampled():
-    with Loader(ScriptedSampler(1)) as loader:
-        (batch,) = loader.epoch(0)
-    assert not batch.node_id.is_pinned()

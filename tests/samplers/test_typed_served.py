@@ -1,5 +1,5 @@
-"""Typed batches by owners elsewhere, over real connections: those of one process, with one request per owner and hop for all relations, and one for the
-rows of all types."""
+"""Typed batches by owners elsewhere, over real connections: the batches of one process, with one request per owner and hop for all relations, and one
+request for the rows of all types."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -132,7 +132,7 @@ def test_subgraphs_of_roots_are_those_of_one_process(kind, options, graph: Typed
 def test_rows_by_plan_are_those_of_one_process(
     graph: TypedGraph, served: TypedRouter, far: dict[int, FarOwner]
 ) -> None:
-    """Each far row once where there is room for all, with one request per owner for all types; the budget is kept where there is not."""
+    """With room for all rows, each far row is fetched once, with one request per owner for all types; with less room, the budget is kept."""
     here = NeighborSampler(typed_router(graph), OPTIONS)
     for cache_bytes in (1 << 30, 6000):
         for owner in far.values():

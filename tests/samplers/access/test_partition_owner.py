@@ -1,7 +1,6 @@
 """One owner's replies: which ids it owns, what it refuses, and both ways to induce edges."""
 
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,16 +180,6 @@ def test_ids_beyond_two_to_the_31st() -> None:
     assert rows.feature is not None
     assert rows.feature.dtype == np.float16
     assert rows.feature.tolist() == [[4.0, 5.0], [0.0, 1.0]]
-
-
-def test_owners_of_stored_graphs_are_safe_to_make_twice(tmp_path: Path) -> None:
-    url = str(tmp_path / "graph")
-    ingest(random_listed_graph(20, 50), url)
-    graph = open_graph(url)
-    one, other = (PartitionOwner(graph.partition(0), 20).answer(SampleNeighbors(np.arange(20), 2, 5)) for _ in range(2))
-    assert isinstance(one, NeighborLists)
-    assert isinstance(other, NeighborLists)
-    np.testing.assert_array_equal(one.neighbor, other.neighbor)
 
 
 NUM_NODES = 30

@@ -16,19 +16,7 @@ from graphmill.storage.format.source import SPLIT_TRAIN
 from graphmill.storage.graph import StoredGraph, open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
-from tests.memory_graph import MemoryGraph, counting_owners
-
-
-class Counting:
-    """An owner with a record of what it was asked."""
-
-    def __init__(self, owner: PartitionOwner) -> None:
-        self._owner = LocalOwner(owner)
-        self.requests: list[Request] = []
-
-    def submit(self, request: Request) -> Pending:
-        self.requests.append(request)
-        return self._owner.submit(request)
+from tests.memory_graph import CountingOwner, MemoryGraph, counting_owners
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +26,8 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
     return open_graph(url)
 
 
-def counting(graph: StoredGraph) -> tuple[Router, list[Counting]]:
-    owners = [Counting(PartitionOwner(partition, 100)) for partition in graph.partitions()]
+def counting(graph: StoredGraph) -> tuple[Router, list[CountingOwner]]:
+    owners = [CountingOwner(LocalOwner(PartitionOwner(partition, 100))) for partition in graph.partitions()]
     return Router(graph.manifest, owners), owners
 
 

@@ -228,7 +228,7 @@ def test_negatives_in_the_batch_are_the_other_links_destinations(routers) -> Non
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory) -> Router:
-    """A graph with negatives of its own: of each link, or of a split."""
+    """A graph with stored negatives: for each link, or for a split."""
     url = str(tmp_path_factory.mktemp("listed") / "g")
     edge = np.stack([np.arange(30), np.arange(1, 31)])
     links = Links.join(

@@ -1,18 +1,14 @@
 """The neighbor sampler against its slow reference, over all ways to cut the graph."""
 
-import itertools
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chi2
 
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.router import Router, local_router
@@ -117,26 +113,6 @@ def test_every_root_once_per_epoch(num_ranks: int, routers: list[Router], graph:
     assert orders[0] != orders[1]
 
 
-def test_another_seed_epoch_or_batch_draws_otherwise(routers: list[Router]) -> None:
-    def drawn(seed: int, epoch: int, *, shuffle: bool = False) -> bytes:
-        options = NeighborOptions(fanouts=(3, 3), batch_size=1000, seed=seed, shuffle=shuffle)
-        return NeighborSampler(routers[0], options).sample(epoch, 0).node_id.tobytes()
-
-    assert drawn(0, 0) == drawn(0, 1)  # without shuffling, every epoch is the first
-    assert drawn(0, 0) != drawn(1, 0)
-    assert drawn(0, 0, shuffle=True) != drawn(0, 1, shuffle=True)
-
-
-def test_threads_do_not_show(routers: list[Router]) -> None:
-    sampler = NeighborSampler(routers[2], NeighborOptions(fanouts=(5, 5), batch_size=10, seed=1))
-    one_by_one = [sampler.sample(0, batch) for batch in range(sampler.num_batches)]
-    fresh = NeighborSampler(routers[2], NeighborOptions(fanouts=(5, 5), batch_size=10, seed=1))
-    with ThreadPoolExecutor(8) as pool:
-        at_once = list(pool.map(lambda batch: fresh.sample(0, batch), reversed(range(sampler.num_batches))))
-    for one, other in zip(one_by_one, reversed(at_once), strict=True):
-        reference.same_bytes(one, other)
-
-
 def star(degree: int, **columns) -> ListedGraph:
     """Node 0 with in-edges from 1 … degree; node 0 trains."""
     edges = [(source, 0) for source in range(1, degree + 1)]
@@ -152,28 +128,6 @@ def test_isolated_roots_self_loops_and_repeated_edges(route: Route) -> None:
     assert batch.node_id.tolist() == [0, 1, 2, 3]
     assert batch.indptr.tolist() == [0, 0, 5, 6, 6]
     assert batch.indices.tolist() == [1, 1, 2, 2, 2, 0]
-
-
-@pytest.mark.parametrize("fanout", [1, 3, 9])
-def test_neighbors_are_drawn_uniformly_and_without_replacement(fanout: int, route: Route) -> None:
-    degree, draws = 10, 4000
-    router = route(star(degree))
-    counts: Counter[int] = Counter()
-    pairs: Counter[tuple[int, int]] = Counter()
-    for key in range(draws):
-        found = router.sample_neighbors(np.array([router_id(router, 0)]), fanout, key).neighbor
-        assert len(set(found.tolist())) == fanout
-        counts.update(found.tolist())
-        pairs.update(itertools.combinations(sorted(found.tolist()), 2))
-    expected = draws * fanout / degree
-    # Of draws without replacement, the statistic has mean degree - fanout: scaled, it is chi-square with degree - 1.
-    statistic = sum((counts[node] - expected) ** 2 / expected for node in counts) * (degree - 1) / (degree - fanout)
-    assert len(counts) == degree
-    assert chi2.sf(statistic, degree - 1) > 1e-4
-    if fanout > 1:
-        expected = draws * fanout * (fanout - 1) / (degree * (degree - 1))
-        assert len(pairs) == degree * (degree - 1) / 2
-        assert all(abs(count - expected) < 5 * expected**0.5 for count in pairs.values())
 
 
 def router_id(router: Router, permanent: int) -> int:
@@ -240,32 +194,6 @@ def test_labels_and_splits_may_be_absent(route: Route) -> None:
     assert batch.feature is batch.label is None
     assert batch.split is not None
     assert batch.split[batch.root_index].tolist() == [SPLIT_TRAIN]
-
-
-REFUSED = {
-    "no hop": ({"fanouts": ()}, "got (); set fanouts"),
-    "negative fan-out": ({"fanouts": (3, -2)}, "got (3, -2); set fanouts"),
-    "no root per batch": ({"batch_size": 0}, "batch_size: expected at least 1, got 0; set batch_size"),
-    "unknown edges": ({"edges": "all"}, "edges: expected"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_options_that_cannot_work(name: str) -> None:
-    options, message = REFUSED[name]
-    with pytest.raises(ConfigError) as refused:
-        NeighborOptions(**options)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_batches_and_splits_that_do_not_exist(routers: list[Router]) -> None:
-    sampler = NeighborSampler(routers[0], NeighborOptions(batch_size=50))
-    for batch in (-1, sampler.num_batches):
-        with pytest.raises(ConfigError, match=rf"expected a number in \[0, {sampler.num_batches}\), got {batch}"):
-            sampler.sample(0, batch)
-    with pytest.raises(ConfigError, match=r"split set: expected one of the graph's 2, got 2; set --data\.split_set"):
-        assert NeighborSampler(routers[0], NeighborOptions(split_set=2)).num_batches
 
 
 def test_given_roots_are_sampled_like_those_of_a_batch(routers: list[Router]) -> None:

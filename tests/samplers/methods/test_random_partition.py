@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
 from graphmill.core.errors import ConfigError
-from graphmill.samplers.access.owners import LocalOwner, Pending
+from graphmill.samplers.access.owners import LocalOwner
 from graphmill.samplers.access.partition_owner import PartitionOwner
 from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.access.typed_router import typed_router
 from graphmill.samplers.methods.full_graph import FullGraphSampler
 from graphmill.samplers.methods.random_partition import RandomPartitionSampler
-from graphmill.samplers.vocabulary.messages import Request
 from graphmill.samplers.vocabulary.options import FullGraphOptions, RandomPartitionOptions
 from graphmill.samplers.vocabulary.rank_shares import chunk_share, even_split
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, Relation
@@ -29,7 +28,15 @@ from graphmill.storage.importers.files.npz_file import npz_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests import reference_sampler as reference
 from tests.listed_graph import ListedGraph, expected_graph, listed_graphs, random_listed_graph
-from tests.memory_graph import EdgeTable, MemoryGraph, NodeTable, TypedMemoryGraph, memory_router, random_typed_graph
+from tests.memory_graph import (
+    CountingOwner,
+    EdgeTable,
+    MemoryGraph,
+    NodeTable,
+    TypedMemoryGraph,
+    memory_router,
+    random_typed_graph,
+)
 from tests.typed_reference import arrays_of
 
 CUTS = [(1, "random"), (2, "random"), (4, "random"), (4, "range"), (4, "ldg"), (4, "metis")]
@@ -217,22 +224,10 @@ def test_any_two_partitions_meet_about_equally_often(clustered: StoredGraph) -> 
     assert low <= pairs.min() <= pairs.max() <= high
 
 
-class Counting:
-    """An owner with a record of what it was asked."""
-
-    def __init__(self, owner: PartitionOwner) -> None:
-        self._owner = LocalOwner(owner)
-        self.asked: list[Request] = []
-
-    def submit(self, request: Request) -> Pending:
-        self.asked.append(request)
-        return self._owner.submit(request)
-
-
 def test_only_owners_of_a_batch_s_partitions_are_asked(clustered: StoredGraph) -> None:
-    owners = [Counting(PartitionOwner(partition, 300)) for partition in clustered.partitions()]
+    owners = [CountingOwner(LocalOwner(PartitionOwner(partition, 300))) for partition in clustered.partitions()]
     RandomPartitionSampler(Router(clustered.manifest, owners), CLUSTERS).sample(0, 4)
-    kinds = [[type(request).__name__ for request in owner.asked] for owner in owners]
+    kinds = [[type(request).__name__ for request in owner.requests] for owner in owners]
     assert sorted(kinds) == [[]] * 9 + [["ListChunk", "InducedEdges", "FetchRows"]] * 2
 
 
@@ -266,11 +261,11 @@ def test_a_cut_within_partitions_is_the_reference(num_ranks, partition_of_rank, 
 
 
 def test_a_rank_of_a_cut_within_partitions_asks_one_owner_alone(clustered: StoredGraph) -> None:
-    owners = [Counting(PartitionOwner(partition, 300)) for partition in clustered.partitions()]
+    owners = [CountingOwner(LocalOwner(PartitionOwner(partition, 300))) for partition in clustered.partitions()]
     sampler = RandomPartitionSampler(Router(clustered.manifest, owners), replace(WITHIN, corrected=True), num_ranks=11)
     for step in range(3):
         sampler.sample(1, 11 * step + 7)
-    assert [len(owner.asked) for owner in owners] == [12 if index == 7 else 0 for index in range(11)]
+    assert [len(owner.requests) for owner in owners] == [12 if index == 7 else 0 for index in range(11)]
 
 
 def multigraph() -> MemoryGraph:
@@ -334,12 +329,6 @@ def test_metis_parts_keep_far_more_edges_than_a_random_cut(real_data, tmp_path: 
     assert groups > parts + 0.05  # edges between the parts of a batch
 
 
-def test_one_chunk_is_the_whole_graph(routers: list[Router], graph: ListedGraph) -> None:
-    batch = RandomPartitionSampler(routers[2], RandomPartitionOptions(num_chunks=1)).sample(0, 0)
-    assert batch.num_nodes == graph.num_nodes
-    assert batch.num_edges == len(graph.edges_listed)
-
-
 def test_empty_chunks_are_empty_batches(routers: list[Router]) -> None:
     options = RandomPartitionOptions(num_chunks=300)
     for router in routers:
@@ -351,15 +340,6 @@ def test_empty_chunks_are_empty_batches(routers: list[Router]) -> None:
             assert batch.num_edges == batch.num_roots == 0
             assert batch.feature is not None
             assert batch.feature.shape == (0, 4)
-
-
-def test_epochs_cut_anew_and_only_with_shuffling(routers: list[Router]) -> None:
-    def cut(epoch: int, *, shuffle: bool) -> bytes:
-        options = RandomPartitionOptions(num_chunks=4, shuffle=shuffle)
-        return RandomPartitionSampler(routers[0], options).sample(epoch, 0).node_id.tobytes()
-
-    assert cut(0, shuffle=True) != cut(1, shuffle=True)
-    assert cut(0, shuffle=False) == cut(1, shuffle=False) == cut(0, shuffle=True)
 
 
 @pytest.fixture(scope="module")
@@ -430,18 +410,6 @@ REFUSED: dict[str, tuple[Callable[[Router], object], str]] = {
     "more chunks than nodes": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=301)),
         "expected at most one per node (300), got 301; set --sampler.num_chunks",
-    ),
-    "unknown split set": (
-        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(split_set=2)),
-        "expected one of the graph's 2, got 2",
-    ),
-    "negative split set": (
-        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(split_set=-1)),
-        "expected one of the graph's 2, got -1",
-    ),
-    "batch that does not exist": (
-        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=3), 2).sample(0, 4),
-        "expected a number in [0, 4), got 4",
     ),
 }  # fmt: skip
 

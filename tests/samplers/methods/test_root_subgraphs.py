@@ -37,7 +37,7 @@ def sampler(options, graph: TypedMemoryGraph = GRAPH, num_ranks: int = 1, **chan
 
 
 def offsets(graph: TypedMemoryGraph) -> dict[str, int]:
-    """By which permanent ids of each type are shifted to be those of one graph; 0 of the first type."""
+    """Shifts that turn permanent ids of each type into ids of one graph; 0 for the first type."""
     shifts, end = {}, 0
     for name, table in graph.tables.items():
         shifts[name] = end
