@@ -228,12 +228,12 @@ class LinkTables:
             return LinkTable(none, none, 0, np.zeros(1, np.int64), none, relation=none if self.num_relations else None)
         replies = self._router.list_links(split)
         names = ("source", "destination", "is_link", "count", "negative")
-        columns = {name: np.concatenate([getattr(one, name) for one in replies]) for name in names}
+        columns = {name: np.concatenate([getattr(reply, name) for reply in replies]) for name in names}
         source, destination, is_link = columns["source"], columns["destination"], columns["is_link"]
-        time, relation = (join_columns([getattr(one, name) for one in replies]) for name in ("time", "relation"))
+        time, relation = (join_columns([getattr(reply, name) for reply in replies]) for name in ("time", "relation"))
         count, start = columns["count"], pointers(columns["count"])[:-1]
-        others = [values for values in (time, relation) if values is not None]
-        order = np.lexsort((*others, destination, source, 1 - is_link))
+        last_keys = [values for values in (time, relation) if values is not None]
+        order = np.lexsort((*last_keys, destination, source, 1 - is_link))
         ptr = pointers(count[order])
         at = np.repeat(start[order] - ptr[:-1], count[order]) + np.arange(ptr[-1])
         more = (None if values is None else values[order] for values in (time, relation))

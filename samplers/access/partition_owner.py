@@ -15,9 +15,8 @@ from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.list_draws import check_weights, checked, edge_columns, edge_lists, sample_lists
 from graphmill.samplers.access.node_tables import NodeTables, tables_of_relations
 from graphmill.samplers.kernels.features import decode_rows
-from graphmill.samplers.kernels.lists import induced_edges_by_hash, induced_edges_by_map
+from graphmill.samplers.kernels.lists import induced_edges_by_map
 from graphmill.samplers.kernels.random_streams import hash_ids
-from graphmill.samplers.kernels.relabel import hash_table
 from graphmill.samplers.kernels.rows import own_rows, place_rows, take_rows
 from graphmill.samplers.kernels.subgraphs import HUB_DEGREE, DamagedLists, induced_subgraphs, list_neighbors, step_walks
 from graphmill.samplers.vocabulary.messages import (
@@ -116,21 +115,21 @@ class PartitionOwner:
             )
             for own, own_key in zip(batches, key, strict=True)
         ]
-        columns = {name: join_columns([getattr(one, name) for one in drawn]) for name in vars(drawn[0])}
+        columns = {name: join_columns([getattr(lists, name) for lists in drawn]) for name in vars(drawn[0])}
         return NeighborLists(**columns)  # type: ignore[arg-type]  # counts and neighbors are always there
 
     @_answer.register
     def _induced_edges(self, request: InducedEdges) -> NeighborLists:
         partition, member = self._partition, request.member
-        row = self._rows(member[self._own_positions(member)])
+        own = self._own_positions(member)  # before a narrower dtype could wrap an id
         # Clearing the dense map costs 4 bytes per node of the graph: worth it for many members.
-        if self._num_nodes <= 32 * len(member):
-            position_of_id = np.full(self._num_nodes, -1, np.int32)
-            position_of_id[member] = np.arange(len(member), dtype=np.int32)
-            count, neighbor, entry = induced_edges_by_map(partition.indptr, partition.indices, row, position_of_id)
-        else:
-            table = hash_table(member, len(member))
-            count, neighbor, entry = induced_edges_by_hash(partition.indptr, partition.indices, row, *table)
+        if self._num_nodes > 32 * len(member):
+            one_set = member.astype(partition.indices.dtype, copy=False), np.array([0, len(member)])
+            return self._induced_subgraphs(InducedSubgraphs(*one_set, request.columns))
+        row = self._rows(member[own])
+        position_of_id = np.full(self._num_nodes, -1, np.int32)
+        position_of_id[member] = np.arange(len(member), dtype=np.int32)
+        count, neighbor, entry = induced_edges_by_map(partition.indptr, partition.indices, row, position_of_id)
         return self._with_columns(count, neighbor, entry, request.columns)
 
     def _with_columns(
@@ -139,8 +138,8 @@ class PartitionOwner:
         """Lists of in-edges with columns; `entry` are the edges' places in the partition."""
         lists, _ = edge_lists(self._partition, "in")
         has_ranks = self._partition.num_nodes == self._num_nodes
-        told = edge_columns(lists, None, entry, columns, has_ranks=has_ranks)
-        return NeighborLists(count=count, neighbor=neighbor, **told)
+        of_edges = edge_columns(lists, None, entry, columns, has_ranks=has_ranks)
+        return NeighborLists(count=count, neighbor=neighbor, **of_edges)
 
     @_answer.register
     def _fetch_rows(self, request: FetchRows) -> NodeRows:
@@ -169,10 +168,10 @@ class PartitionOwner:
             try:
                 yield partition.encodings[name], out
             except KeyError:
-                kind, dim, *which = name.split("-")
+                kind, dim, *eigenvalues = name.split("-")
                 raise ConfigError(
                     f"encoding {name!r}: expected it in the graph's snapshot, found none; compute it: "
-                    f"graphmill encode <url> {kind} --dim {dim}{''.join(f' --which {one}' for one in which)}"
+                    f"graphmill encode <url> {kind} --dim {dim}{''.join(f' --which {word}' for word in eigenvalues)}"
                 ) from None
 
     def _features(self, row: np.ndarray) -> np.ndarray | None:
@@ -253,10 +252,10 @@ class PartitionOwner:
 
     @_answer.register
     def _find_nodes(self, request: FindNodes) -> NodeList:
-        owned, wanted = self._partition.original_id, request.original_id  # owned: ascending
-        row = np.searchsorted(owned, wanted)
+        owned, ids = self._partition.original_id, request.original_id  # owned: ascending
+        row = np.searchsorted(owned, ids)
         inside = np.flatnonzero(row < len(owned))
-        return self._node_list(row[inside[owned[row[inside]] == wanted[inside]]])
+        return self._node_list(row[inside[owned[row[inside]] == ids[inside]]])
 
     @_answer.register
     def _list_groups(self, request: ListGroups) -> NodeGroups:
@@ -272,8 +271,8 @@ class PartitionOwner:
     def _walk_lists(self, direction: WalkDirection, column: str = "indices") -> tuple[Any, Any, Any, Any, bool]:
         """Two pairs (indptr, indices or another column), and whether the second is used: for "both", unless the graph is symmetric."""
         lists, more = edge_lists(self._partition, direction)
-        other = more or lists
-        return lists.indptr, getattr(lists, column), other.indptr, getattr(other, column), more is not None
+        second = more or lists
+        return lists.indptr, getattr(lists, column), second.indptr, getattr(second, column), more is not None
 
     @_answer.register
     def _list_neighbors(self, request: ListNeighbors) -> DegreeLists:
@@ -328,10 +327,10 @@ class PartsOwner:
         if not isinstance(request, ForParts) or len(request.parts) != len(request.requests):
             raise ConfigError(f"expected requests to parts of a typed graph, got {type(request).__name__}")
         replies: list[PartReply] = []
-        for name, one in zip(request.parts, request.requests, strict=True):
+        for name, own in zip(request.parts, request.requests, strict=True):
             if name not in self._parts:
                 raise ConfigError(f"expected a type or a relation, one of {', '.join(self._parts)}, got {name!r}")
-            reply = self._parts[name].answer(one)
+            reply = self._parts[name].answer(own)
             assert not isinstance(reply, PartReplies)
             replies.append(reply)
         return PartReplies(tuple(replies))

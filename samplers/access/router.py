@@ -345,7 +345,7 @@ class Router:
         """int32: the locality group of each node."""
         node = integer_ids(node)
         requests, groups = self._requests_at(node, lambda at: ListGroups(node[at]))
-        replies = [expect(one.result(), NodeGroups) for one in submit_together(requests)]
+        replies = [expect(pending.result(), NodeGroups) for pending in submit_together(requests)]
         return _scatter([reply.group for reply in replies], groups, len(node))
 
     def list_split(self, split_set: int, code: int) -> NodeList:

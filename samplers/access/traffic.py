@@ -61,7 +61,7 @@ class Traffic:
 def array_bytes(message: "Request | Reply") -> int:
     """Bytes, as they travel, of the arrays of a message and of the messages within it."""
     own = sum(narrow_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
-    return own + sum(array_bytes(one) for one in messages_in(message))
+    return own + sum(array_bytes(part) for part in messages_in(message))
 
 
 class WatchedRemote:

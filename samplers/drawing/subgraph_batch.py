@@ -77,7 +77,7 @@ def one_after_another(
     ((name, part),), sets = parts.items(), next(iter(parts.values())).sets
     # A batch by scores has no hops.
     columns = {"graph_ptr": sets.graph_ptr, "hop": sets.hop if sets.score is None else None, "score": sets.score}
-    edges = {relation: edges_of(one) for relation, one in lists.items()}
+    edges = {relation: edges_of(own) for relation, own in lists.items()}
     return {name: (rows[name].take(part.row), columns)}, edges, sets.graph_ptr[:-1].copy()
 
 
@@ -97,8 +97,8 @@ def by_hop(
         }
         nodes[name] = rows[name].take(part.row[at]), columns
     edges = {
-        relation: edges_of(_reordered(one, order[relation.target], order[relation.source]))
-        for relation, one in lists.items()
+        relation: edges_of(_reordered(own, order[relation.target], order[relation.source]))
+        for relation, own in lists.items()
     }
     return nodes, edges, np.arange(len(sets.graph_ptr) - 1)
 

@@ -6,7 +6,7 @@ Loops that wait for memory do nothing else, so that many reads are under way at 
 import numpy as np
 
 from graphmill.core.compile_cache import compiled
-from graphmill.samplers.kernels.subgraphs import DamagedLists, find_slot, grown, list_bounds, table_bits
+from graphmill.samplers.kernels.subgraphs import DamagedLists, list_bounds
 
 
 @compiled
@@ -102,23 +102,3 @@ def induced_edges_by_map(indptr, indices, row, position_of_id):
     if end < total:
         raise DamagedLists
     return count, neighbor, entry
-
-
-@compiled
-def induced_edges_by_hash(indptr, indices, row, table_id, table_position):
-    """As `induced_edges_by_map`, with an open-addressing table in place of the dense map."""
-    bits = table_bits(len(table_id) // 2)
-    start, degree = list_bounds(indptr, row, len(indices))
-    count = np.zeros(len(row), np.int64)
-    neighbor, entry = np.empty(16, np.int32), np.empty(16, np.int64)
-    end = 0
-    for i in range(len(row)):
-        for e in range(start[i], start[i] + degree[i]):
-            slot = find_slot(table_id, 0, bits, indices[e])
-            if table_id[slot] != -1:
-                if end == len(entry):
-                    neighbor, entry = grown(neighbor, 0), grown(entry, 0)
-                neighbor[end], entry[end] = table_position[slot], e
-                end += 1
-                count[i] += 1
-    return count, neighbor[:end].copy(), entry[:end].copy()

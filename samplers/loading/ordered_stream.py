@@ -167,7 +167,7 @@ class OrderedStream(Generic[Result]):
         """Begins no further work and drops finished results; does not wait."""
         with self._changed:
             self._cancelled = True
-            self._under_way = {number: one for number, one in self._under_way.items() if not one.done}
+            self._under_way = {number: own for number, own in self._under_way.items() if not own.done}
             self.finished_bytes = 0
             self._changed.notify_all()
 
@@ -175,7 +175,7 @@ class OrderedStream(Generic[Result]):
         """Cancels and waits for the threads. Raises DeadlineError with the names of threads that still work after `timeout_s`."""
         self.cancel()
         with self._changed:
-            standing = [_standing(number, one) for number, one in self._under_way.items()]
+            standing = [_standing(number, delivery) for number, delivery in self._under_way.items()]
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             with suppress(RuntimeError):  # not started

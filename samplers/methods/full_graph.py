@@ -122,5 +122,5 @@ def _rows(wanted: Wanted) -> NodeRows:
 def _lists(router: Router, node: np.ndarray, columns: tuple[EdgeColumn, ...]) -> NeighborLists:
     with stage("sample"):
         listed = [router.sample_neighbors(part, -1, 0, columns=columns) for part in _parts(node)]
-    joined: dict[str, Any] = {name: join_columns([getattr(one, name) for one in listed]) for name in vars(listed[0])}
+    joined: dict[str, Any] = {name: join_columns([getattr(part, name) for part in listed]) for name in vars(listed[0])}
     return NeighborLists(**joined)

@@ -140,7 +140,7 @@ class RandomPartitionSampler:
             scale = (num_nodes - itself) / max(len(node[relation.source]) - itself, 1)
             estimates[relation] = partial(_estimates, lists.degree, seen, scale, itself)
         return lambda batch: with_columns(
-            batch, {name: estimates[name](one) for name, one in edge_tables(batch).items()}
+            batch, {name: estimates[name](table) for name, table in edge_tables(batch).items()}
         )
 
     def _part(self, chunk: int) -> tuple[int, int]:
@@ -170,8 +170,9 @@ class RandomPartitionSampler:
         nodes = {}
         for name, router in routers.items():
             # The roots' type is cut like a plain graph. Every other type has its own stream: equal ids of two types are unrelated nodes.
-            other = [] if name == self._induced.root_type else [int(hashlib.sha256(name.encode()).hexdigest()[:16], 16)]
-            key = stream_key(options.seed, Purpose.CHUNKS, position, *other)
+            is_root = name == self._induced.root_type
+            names = [] if is_root else [int(hashlib.sha256(name.encode()).hexdigest()[:16], 16)]
+            key = stream_key(options.seed, Purpose.CHUNKS, position, *names)
             nodes[name] = router.list_chunk(int(key), start, num_chunks, stop - start, partition).node
         return nodes
 

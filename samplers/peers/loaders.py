@@ -194,18 +194,18 @@ def _as_ids(nodes: Any, router: Any, root_type: str | None) -> np.ndarray:
     manifest = router.nodes[root_type if root_type is not None else next(iter(router.nodes))].manifest
     if nodes is None:
         return np.arange(manifest.num_nodes, dtype=np.int64)
-    given = np.asarray(nodes)
-    if given.dtype == bool:
-        if given.shape != (manifest.num_nodes,):
+    ids = np.asarray(nodes)
+    if ids.dtype == bool:
+        if ids.shape != (manifest.num_nodes,):
             raise ConfigError(
-                f"input_nodes: expected a mask of {manifest.num_nodes} nodes, got one of shape {list(given.shape)}"
+                f"input_nodes: expected a mask of {manifest.num_nodes} nodes, got one of shape {list(ids.shape)}"
             )
-        return np.flatnonzero(given)
-    if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer) or given.dtype == np.uint8:
+        return np.flatnonzero(ids)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer) or ids.dtype == np.uint8:
         raise ConfigError(
-            f"input_nodes: expected a mask of bool, or whole numbers [roots], got {given.dtype} {list(given.shape)}"
+            f"input_nodes: expected a mask of bool, or whole numbers [roots], got {ids.dtype} {list(ids.shape)}"
         )
-    return given.astype(np.int64)
+    return ids.astype(np.int64)
 
 
 def _columns(router: Any) -> tuple[EdgeColumn, ...]:

@@ -22,8 +22,8 @@ def _repr_of(options: Any, unset: Mapping[str, Any], after: Mapping[str, tuple[s
     names, moved = [each.name for each in fields(options)], {name for group in after.values() for name in group}
     order = [name for own in names if own not in moved for name in (own, *after.get(own, ()))]
     values = [(name, getattr(options, name)) for name in order]
-    told = ", ".join(f"{name}={value!r}" for name, value in values if name not in unset or value != unset[name])
-    return f"{type(options).__name__}({told})"
+    content = ", ".join(f"{name}={value!r}" for name, value in values if name not in unset or value != unset[name])
+    return f"{type(options).__name__}({content})"
 
 
 def check_fields(options: Any, **least: float) -> None:

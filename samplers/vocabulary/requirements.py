@@ -68,7 +68,7 @@ def directed_lists(
     lists = dict[Relation, WalkDirection]()
     for each in relations:
         pair = [each, each.reverse] if _has_reverse(graph, each) else [each]
-        if direction == "in" or all(_has_out_lists(graph, one) for one in pair):
+        if direction == "in" or all(_has_out_lists(graph, relation) for relation in pair):
             lists[each] = direction
         elif len(pair) == 1:
             raise no_out_edges(direction, None if each == EDGE else each)
@@ -117,12 +117,12 @@ def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
         raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
 
 
-def type_of_roots(graph: GraphParts, given: str | None) -> str:
+def type_of_roots(graph: GraphParts, root_type: str | None) -> str:
     """The roots' type: the given type, the only type, or the only type with labels. Raises ConfigError if the graph has no such type."""
-    if given is not None:
-        if given not in graph.nodes:
-            raise ConfigError(f"root_type: expected one of {', '.join(graph.nodes)}, got {given!r}; set root_type")
-        return given
+    if root_type is not None:
+        if root_type not in graph.nodes:
+            raise ConfigError(f"root_type: expected one of {', '.join(graph.nodes)}, got {root_type!r}; set root_type")
+        return root_type
     if len(graph.nodes) == 1:
         return next(iter(graph.nodes))
     labelled = [name for name, each in graph.nodes.items() if each.manifest.label_kind is not None]
@@ -170,12 +170,12 @@ def edge_uses(
     """
     alone, uses = has_one_relation(graph), dict[Relation, EdgeUse]()
     needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # by scheme
-    wanted = set(edge_columns) | {
+    columns = set(edge_columns) | {
         column for name, column in needed.items() if name == scheme or (timed and column == "time")
     }
     for relation, list_direction in directed_lists(graph, graph.edges, direction).items():
         manifest = graph.edges[relation].manifest
-        stored = wanted if alone else {name for name in wanted if has_column(manifest, name)}
+        stored = columns if alone else {name for name in columns if has_column(manifest, name)}
         use = EdgeUse(
             scheme if scheme not in needed or needed[scheme] in stored else "uniform",
             tuple(name for name in edge_columns if name in stored),
@@ -187,7 +187,7 @@ def edge_uses(
         except ConfigError as error:
             raise error if alone else ConfigError(f"{relation}: {error}") from None
         uses[relation] = use
-    for name in () if alone else wanted:
+    for name in () if alone else columns:
         if not any(has_column(each.manifest, name) for each in graph.edges.values()):
             raise ConfigError(f"edge column {name!r}: no relation has it; ingest a source that has it")
     return uses
@@ -203,15 +203,15 @@ def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
     }[name]
 
 
-def encodings_by_type(graph: GraphParts, wanted: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def encodings_by_type(graph: GraphParts, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """For each type these encodings if it stores them all, else none. Raises ConfigError if no type does; for a single type, its owner raises."""
     stored = {
-        name: wanted if len(graph.nodes) == 1 or set(wanted) <= set(each.manifest.encodings) else ()
+        name: names if len(graph.nodes) == 1 or set(names) <= set(each.manifest.encodings) else ()
         for name, each in graph.nodes.items()
     }
-    if wanted and not any(stored.values()):
+    if names and not any(stored.values()):
         raise ConfigError(
-            f"encodings: expected a type of nodes that stores {', '.join(wanted)}, got none; leave them out"
+            f"encodings: expected a type of nodes that stores {', '.join(names)}, got none; leave them out"
         )
     return stored
 
