@@ -50,9 +50,7 @@ class TypedEdges(Generic[Array]):
     edge_time: Array | None = None  # int64 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
     edge_coefficient: Array | None = None  # float32 [e], weight of a message
-    degree: Array | None = (
-        None  # int64 [n], in-edges by this relation in the whole graph, which the coefficients estimate
-    )
+    degree: Array | None = None  # int64 [n], in-edges in the whole graph, which the coefficients estimate
 
     def __repr__(self) -> str:
         return describe(self)

@@ -177,7 +177,7 @@ def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_o
 
 @compiled
 def _absent(node, position, table, most, absent):
-    """Fills `absent` with the nodes at these positions whose rows are not kept; returns their number, or one more than `most` where there are more."""
+    """Fills `absent` with the nodes at these positions without a kept row; returns their number, at most `most` + 1."""
     found = 0
     for k in range(len(position)):
         if found > most:

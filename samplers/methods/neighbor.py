@@ -328,9 +328,7 @@ class _Nodes:
 class _Edges:
     """The edges of one relation."""
 
-    count: (
-        np.ndarray
-    )  # int32: sampled edges of all nodes except the last hop's, which have none; induced edges of all nodes
+    count: np.ndarray  # int32: sampled edges of the nodes before the last hop, or induced edges of all nodes
     source: np.ndarray
     columns: dict[str, np.ndarray | None]
 

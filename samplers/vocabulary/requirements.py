@@ -60,7 +60,7 @@ def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> 
 def directed_lists(
     graph: GraphParts, relations: Iterable[Relation], direction: WalkDirection
 ) -> dict[Relation, WalkDirection]:
-    """The relations whose lists hold the edges of `relations` in a direction, in the graph's order, each with the direction of these lists.
+    """The lists that hold the edges of `relations` in a direction: relation -> direction of its lists, in the graph's order.
 
     The out-edges of a relation within one type are its own lists, if the graph stores them or if it is symmetric. Otherwise they are the in-edges
     of its reverse: the relation with the name that ingestion gives and as many edges. Raises ConfigError if a relation has neither.

@@ -48,7 +48,7 @@ def credit(seconds: Mapping[str, float]) -> None:
 
 
 class stage(ContextDecorator):  # a generator's context takes four times as long
-    """The context's time belongs to stage `name`. Stages may nest; time counts once. After an error the clock keeps the stage, which is then reported."""
+    """The context's time belongs to stage `name`. Stages may nest; time counts once. After an error the clock keeps the stage, to report it."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""A slow reference of `graphmill.samplers.loading.row_schedule`: Belady's choice over sets, and the least that any plan can fetch."""
+"""A slow reference of `graphmill.samplers.loading.row_schedule`: Belady's choice over sets, and the fewest rows that any plan can fetch."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -13,7 +13,7 @@ def next_use(batches: Sequence[set[int]], node: int, after: int, known: int) -> 
 
 
 def belady(batches: Sequence[set[int]], room: int, window: int | None = None) -> Iterator[tuple[set[int], set[int]]]:
-    """(fetched, kept afterwards) of each batch, where the `window` batches after it are known (None: all)."""
+    """(fetched, kept afterwards) for each batch, if the next `window` batches are known (None: all)."""
     kept: set[int] = set()
     for number, batch in enumerate(batches):
         fetched = batch - kept
@@ -24,7 +24,7 @@ def belady(batches: Sequence[set[int]], room: int, window: int | None = None) ->
 
 
 def least_fetched(batches: Sequence[set[int]], room: int) -> int:
-    """By trying every set of rows that a plan might keep after every batch."""
+    """The fewest fetched rows, by trying every set of rows that a plan might keep after every batch."""
 
     @cache
     def least(number: int, kept: frozenset[int]) -> int:

@@ -1,4 +1,4 @@
-"""Stored encodings reach every batch: the rows of its nodes, by name, whatever the sampler and however the graph is partitioned."""
+"""Stored encodings in every batch: the rows of its nodes, by name, for all samplers and partitionings."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ SAMPLERS = {
 
 
 def rows_of(original_id: np.ndarray, name: str) -> np.ndarray:
-    """Rows that tell the node they belong to."""
+    """Rows that identify their node."""
     dim, base = (3, 1000) if name == "rwse-3" else (4, 0)
     return (original_id[:, None] * 10 + np.arange(dim) + base).astype(np.float32)
 

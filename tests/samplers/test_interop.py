@@ -1,4 +1,4 @@
-"""Batches as PyG and DGL have them, PyG's stores over our partitions, and the guide's loop as it is printed."""
+"""Batches in PyG's and DGL's forms, PyG's stores over our partitions, and the guide's loop as printed."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def saint(graphs):
 
 
 def by_name(batch: TorchBatch) -> dict[str, torch.Tensor]:
-    """Columns that are called as in the batch, in PyG's and DGL's containers too."""
+    """Columns that have the batch's names also in PyG's and DGL's containers."""
     names = ("split", "hop", "score", "loss_weight", "edge_coefficient")
     found = {name: getattr(batch, name) for name in names} | batch.encodings
     return {name: column for name, column in found.items() if column is not None}
@@ -199,7 +199,7 @@ class TestDgl:
             to_dgl(batch)
 
     def test_every_column_is_put(self, saint, graphs, monkeypatch):
-        """Without DGL: its graphs and blocks as far as the conversion sees them."""
+        """Without DGL: stand-ins for its graphs and blocks."""
         from graphmill.samplers.batches.to_dgl import to_dgl, to_dgl_blocks
 
         def empty(*_args, **_sizes):

@@ -19,7 +19,7 @@ ROWS = 100
 
 
 class ScriptedSampler:
-    """Batches of known content; `script[batch]` is called before one is made."""
+    """Batches of known content; `script[batch]` is called before batch `batch` is made."""
 
     content_hash = "00" * 32
 

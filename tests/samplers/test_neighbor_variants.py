@@ -212,7 +212,7 @@ class TestDependentBatches:
             assert found.node_id.tolist() == slow_labor(rows, options, key, roots)
 
     def test_a_window_has_one_set_of_coins(self, tmp_path):
-        """24 roots with the same 30 neighbors: one set for all ranks of a window's steps, another one in the next."""
+        """24 roots with the same 30 neighbors: one drawn set for all ranks and steps of a window, another set in the next window."""
         edges = [(leaf, root) for root in range(24) for leaf in range(24, 54)]
         graph = ListedGraph(num_nodes=54, edges_listed=edges, split=[[1]] * 24 + [[0]] * 30)
         options = NeighborOptions((8,), 2, scheme="labor", batch_dependency=3)
@@ -224,7 +224,7 @@ class TestDependentBatches:
         assert frozenset(sampler.sample(1, 0).node_id[2:].tolist()) not in drawn
 
     def test_hops_share_coins_where_they_shall(self, tmp_path):
-        """All nodes are each other's neighbors: with one coin each, the second hop finds nobody new."""
+        """All nodes are each other's neighbors: with one coin per node, the second hop finds no new node."""
         edges = [(source, end) for end in range(40) for source in range(40) if source != end]
         router = router_of(ListedGraph(num_nodes=40, edges_listed=edges, split=[[1]] * 40), tmp_path)
         for batch in range(40):
@@ -288,7 +288,7 @@ class TestWeights:
             router.sample_neighbors(np.array([0]), 3, 0, scheme="weight")
 
     def test_large_fanout_of_a_hub(self, tmp_path):
-        """The bitmap, the scan and the hash set draw the same kind of set, each on its own ground."""
+        """The bitmap, the scan and the hash set draw the same kind of set, each in its range of degrees."""
         graph = star(num_leaves=5000)
         router = router_of(graph, tmp_path)
         for fanout in (10, 40, 60, 4999):

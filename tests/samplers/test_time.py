@@ -63,7 +63,7 @@ def assert_is_past(batch: MiniBatch, expected: reference.ExpectedPast, rows) -> 
 
 
 def late_edges(batch: MiniBatch, *, before: bool) -> int:
-    """Edges of a batch that are not the past of the root that they belong to."""
+    """Edges of a batch that are later than their root."""
     owner = np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))
     assert batch.root_time is not None
     assert np.array_equal(batch.root_time[owner], batch.root_time[batch.indices])  # no edge joins two roots' times
@@ -101,7 +101,7 @@ def test_every_cut_yields_the_reference(time, scheme, fanouts, graph, routers) -
     seed=st.integers(0, 2**64 - 1),
 )
 def test_any_graph_yields_the_reference(graph, edge_time, partitions, fanouts, roots, time, scheme, seed) -> None:
-    """Around pairs of nodes and times that a caller gives; a node may be there at several times."""
+    """Around a caller's pairs of nodes and times; a node may occur at several times."""
     if graph.node_time is None:
         graph = replace(graph, edge_time=edge_time[: len(graph.edges_listed)])
     rows = expected_graph(graph, IngestOptions())
@@ -133,7 +133,7 @@ def test_any_graph_yields_the_reference(graph, edge_time, partitions, fanouts, r
     ids=lambda options: f"{options.time}-{options.scheme}-{options.direction}-{options.replace}-{options.as_of}",
 )
 def test_no_draw_looks_ahead_and_no_cut_changes_it(options, graph, routers) -> None:
-    """Every sampled edge is looked up in the source's table by its id; batches drawn together are the ones drawn alone."""
+    """Every sampled edge is looked up in the source's table by its id; batches drawn together equal batches drawn alone."""
     options = replace(options, edge_columns=("id", "time"))
     epochs = []
     for router in routers:
@@ -159,7 +159,7 @@ def test_no_draw_looks_ahead_and_no_cut_changes_it(options, graph, routers) -> N
 
 
 def test_draws_at_two_times_are_independent(routers) -> None:
-    """Of a list that is the same at both, other entries are drawn."""
+    """If a list is the same at two times, different entries are drawn."""
     options = NeighborOptions((1,), time="until")
     node = np.arange(NUM_NODES)
     sampler = NeighborSampler(routers[0], options)
@@ -207,7 +207,7 @@ def test_what_cannot_be(routers, tmp_path: Path) -> None:
 
 
 def test_times_may_be_given_with_the_roots(routers, graph) -> None:
-    """They are the sampler's own: part of its data, dealt with their roots."""
+    """The times are part of the sampler's data and are dealt with their roots."""
     roots, when = np.array([30, 5, 77]), np.array([20, 0, 59])
     options = NeighborOptions((2,), 2, time="until")
     made = [NeighborSampler(routers[1], options, 1, roots, times) for times in (when, when[::-1])]
@@ -297,7 +297,7 @@ def test_ages_need_times() -> None:
 
 
 def test_the_past_is_that_of_pygs_temporal_sampling(graph: ListedGraph, tmp_path: Path) -> None:
-    """By times of nodes, all neighbors: the edges that torch-sparse's kernel of PyG's temporal loaders draws, as of each root."""
+    """By times of nodes, with all neighbors: the edges that torch-sparse's kernel for PyG's temporal loaders draws for each root."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch_sparse", reason="PyG's temporal sampling is compiled, and not installed here")
     untimed = replace(graph, edge_time=None)

@@ -1,4 +1,4 @@
-"""Batches of links whose ends have the past of the links' times alone."""
+"""Batches of links whose ends have only edges from before the links."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ PAST = NeighborOptions((4, 3), time="before", edge_columns=("time",))
 
 
 def table() -> np.ndarray:
-    """int64 [3, edges]: source, destination, time. Pairs meet again."""
+    """int64 [3, edges]: source, destination, time. Pairs repeat."""
     rng = np.random.default_rng(3)
     return np.concatenate([rng.integers(0, NUM_NODES, (2, NUM_EDGES)), rng.integers(0, 50, (1, NUM_EDGES))])
 

@@ -1,4 +1,4 @@
-"""Links of a knowledge graph: each by its relation, against sets in Python."""
+"""Links of a knowledge graph, by relation, against sets in Python."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ Triples = set[tuple[int, int, int]]
 
 
 def drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """int64 [3, m] heads, relations, tails of the three parts; loops among them."""
+    """int64 [3, m]: heads, relations, tails of the three parts, with loops."""
     rng = np.random.default_rng(2)
     rows = rng.integers(0, [NUM_NODES, NUM_RELATIONS, NUM_NODES], (700, 3))
     rows = rng.permutation(np.unique(rows, axis=0)).T
@@ -83,7 +83,7 @@ def test_no_edge_joins_the_two_ends_of_a_link_by_any_relation(routers) -> None:
 
 
 def test_rivals_are_all_but_those_known_by_the_same_relation(routers) -> None:
-    """Its own destination is no rival; the source is one, since a relation may join a node to itself."""
+    """A link's own destination is not a rival. Its source is, since a relation may join a node to itself."""
     whole = LinkOptions(
         RandomPartitionOptions(num_chunks=1),
         splits=(SPLIT_VALID, SPLIT_TEST),

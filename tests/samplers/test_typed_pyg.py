@@ -1,4 +1,4 @@
-"""Typed batches as PyG's `HeteroData`: equal to what PyG itself finds at full fan-out, hop by hop, and taken by its own models."""
+"""Typed batches as PyG's `HeteroData`: at full fan-out equal to PyG's own result, hop by hop, and accepted by PyG's models."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ ROOTS = np.array(GRAPH.tables["paper"].ids[4:10])
 
 
 def whole(graph: TypedMemoryGraph) -> HeteroData:
-    """The graph as PyG has it: nodes by their rows, permanent ids as `n_id`."""
+    """The graph in PyG's form: nodes by their rows, permanent ids as `n_id`."""
     data = HeteroData()
     for name, table in graph.tables.items():
         data[name].n_id, data[name].num_nodes = torch.tensor(table.ids), len(table.ids)
@@ -49,7 +49,7 @@ def edges_of(data: HeteroData, edge_type) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_full_fanout_finds_what_pyg_finds_hop_by_hop(partitions) -> None:
-    """PyG's `k_hop_subgraph` over the graph of all types: the same nodes at every hop, and the same edges into those that are expanded."""
+    """PyG's `k_hop_subgraph` over the graph of all types: the same nodes at every hop, and the same edges into expanded nodes."""
     data = whole(GRAPH)
     plain = data.to_homogeneous(node_attrs=["n_id"], edge_attrs=[])
     types, relations = data.node_types, data.edge_types
@@ -132,7 +132,7 @@ def test_columns_without_copies() -> None:
 
 
 class Sage(torch.nn.Module):
-    """Two layers, as PyG's example of ogbn-mag has them."""
+    """Two layers, as in PyG's example for ogbn-mag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Sage(torch.nn.Module):
 
 
 def dense(graph: TypedMemoryGraph) -> TypedMemoryGraph:
-    """Features on all types, and only those that edges reach."""
+    """Only types that edges reach, all with features."""
     tables = {name: replace(table, feature_dim=3) for name, table in graph.tables.items() if name != "alone"}
     edges = {relation: table for relation, table in graph.edges.items() if relation.source != "alone"}
     place = {tuple(relation)[1]: relation for relation in edges}["employs"]
@@ -153,7 +153,7 @@ def dense(graph: TypedMemoryGraph) -> TypedMemoryGraph:
 
 
 def test_a_model_made_by_to_hetero_takes_it() -> None:
-    """And the roots' outputs at full fan-out are those over the whole graph."""
+    """At full fan-out the roots' outputs equal the outputs on the whole graph."""
     graph = dense(GRAPH)
     everything, batch = whole(graph), drawn(graph, 2)
     model = to_hetero(Sage(), everything.metadata())

@@ -55,7 +55,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> TypedGraph:
 
 @pytest.fixture(scope="module")
 def far(graph: TypedGraph) -> Iterator[dict[int, FarOwner]]:
-    """Owners of the partitions 1 and 2 behind servers of their own."""
+    """Owners of the partitions 1 and 2 behind separate servers."""
     with ExitStack() as stack:
         owners = {}
         for index in (1, 2):

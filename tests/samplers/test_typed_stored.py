@@ -1,4 +1,4 @@
-"""From PyG's `HeteroData` to a stored graph and back: a batch at full fan-out has the very edges and rows, and is the same from any partitions."""
+"""From PyG's `HeteroData` to a stored graph and back: a batch at full fan-out has the same edges and rows, for any partitions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_hetero_data_comes_back(tmp_path: Path) -> None:
 
 
 def numbered(graph: TypedMemoryGraph) -> TypedMemoryGraph:
-    """The same with the rows' numbers as permanent ids, and every edge with one."""
+    """The graph with row numbers as permanent ids of nodes, and with ids of edges."""
     tables = {name: replace(table, ids=list(range(len(table.ids)))) for name, table in graph.tables.items()}
     return replace(graph, tables=tables, edges={name: replace(each, has_id=True) for name, each in graph.edges.items()})
 
@@ -88,7 +88,7 @@ def store(
     timed: bool = True,
     **options: Any,
 ) -> TypedGraph:
-    """`timed`: papers have times, and the edges of the relations of `edge_times`; `options`: of the ingestion."""
+    """`timed`: papers have times, and so have the edges in `edge_times`; `options`: of the ingestion."""
     times = {"paper": np.arange(len(graph.tables["paper"].ids)) % 20 + 20} if timed else {}
     nodes = {name: nodes_of(name, table, times.get(name)) for name, table in graph.tables.items()}
     edges = {
@@ -175,7 +175,7 @@ def test_no_edge_is_later_than_its_root(time: str, cuts: dict[int, TypedRouter])
 
 
 def test_relations_from_one_type_share_the_coins_of_labor(tmp_path: Path) -> None:
-    """Two relations with the same edges draw the same neighbors of a node, where uniform draws differ; hops share them where they are told to."""
+    """Two relations with the same edges draw the same neighbors of a node; uniform draws differ."""
     graph = numbered(random_typed_graph())
     cites = next(relation for relation in graph.relations if relation.name == "cites")
     twin = Relation("paper", "mentions", "paper")

@@ -1,4 +1,4 @@
-"""Integers travel in the narrowest type that holds them, and are counted so."""
+"""Integers travel, and are counted, in the narrowest type that holds them."""
 
 import numpy as np
 import pytest

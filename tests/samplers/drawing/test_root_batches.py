@@ -1,4 +1,4 @@
-"""Roots by locality groups: shares of a step, the same whatever the partitions."""
+"""Roots by locality groups: shares of a step, the same for all partitionings."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which nodes are roots, for each way to choose them."""
+"""The nodes that are roots, for each way to choose them."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_content_hash_tells_graphs_and_roots_apart_and_not_partitions(tmp_path):
 
 
 def test_content_hash_of_graphs_without_splits(tmp_path):
-    """Ids, labels and the number of nodes count, though no set of splits has a digest of them."""
+    """The hash covers ids, labels and the number of nodes, also without a split set."""
     graph = ListedGraph(4, [(0, 1)], label=[0, 1, 0, 1])
     others = [
         graph,

@@ -1,4 +1,4 @@
-"""The three ways to draw without replacement are one draw, and a fair one."""
+"""The three ways to draw without replacement give the same draw, and it is uniform."""
 
 from decimal import Decimal, localcontext
 
@@ -51,7 +51,7 @@ def test_every_entry_is_as_likely_as_any_other(way: str, take: int) -> None:
 
 @pytest.mark.parametrize("fanout", [0, 1, 47, 48, 49, 2047, 2048, 2049, 5000, -1])
 def test_lists_of_every_length_side_by_side(fanout: int) -> None:
-    """Around the limits between the ways, with empty lists between."""
+    """Lengths around the limits of the three ways, with empty lists in between."""
     degree = np.array([0, 1, 48, 49, 0, 2047, 2048, 2049, 4097, 10_000, 0])
     first = np.cumsum(degree) - degree
     keys = hash_ids(np.uint64(5), np.arange(len(degree)))
@@ -73,7 +73,7 @@ def test_lists_of_every_length_side_by_side(fanout: int) -> None:
     | st.integers(0, 63).map(lambda k: 2**64 - 2**k)
 )
 def test_waiting_times_are_logarithms_that_every_machine_finds(hashed: int) -> None:
-    """Close to the true logarithm, and bit for bit what exact IEEE operations give: no fused or rearranged ones, no library's."""
+    """Close to the true logarithm, and bit for bit the result of exact IEEE operations: not fused, not rearranged, without a library."""
     number = (hashed >> 11) + 1
     bits = number.bit_length() - 1
     x = number / (1 << bits)

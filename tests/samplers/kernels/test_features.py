@@ -1,4 +1,4 @@
-"""Stored rows become float32 where they belong, as `FeatureRows.decode` says; a damaged row writes nowhere else."""
+"""Stored rows become float32 at their places, as in `FeatureRows.decode`; a damaged row writes nowhere else."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The compiled generator draws what the plain one draws, and what SplitMix64 draws."""
+"""The compiled generator draws the numbers of the plain generator and of SplitMix64."""
 
 import numpy as np
 from hypothesis import given

@@ -10,7 +10,7 @@ from graphmill.samplers.kernels.rows import group_by_owner, own_rows, place_rows
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    """Compiled before hypothesis looks at the clock."""
+    """Compiles before hypothesis measures time."""
     group_by_owner(np.array([0]), np.array([0, 1]))
 
 

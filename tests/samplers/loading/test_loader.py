@@ -30,7 +30,7 @@ def tiny_batch(epoch: int, batch: int, num_bytes: int = 800) -> MiniBatch:
 
 
 class FakeSampler:
-    """Batches by `act`, with a record of who works on what."""
+    """Batches by `act`, with a record of the batches at work."""
 
     def __init__(self, num_batches: int = 20, act: Callable[[int, int], MiniBatch] = tiny_batch) -> None:
         self.num_batches = num_batches
@@ -140,7 +140,7 @@ def test_no_more_batches_ahead_than_asked_for(threads: int, prefetch: int) -> No
 
 
 def test_bytes_are_counted_as_collated() -> None:
-    """A collation may widen what it gets, as float16 features to float32, or pad it."""
+    """A collation may widen a batch, such as float16 features to float32, or pad it."""
 
     @dataclass(frozen=True)
     class Wide:

@@ -49,14 +49,14 @@ def same(one, other) -> bool:
 
 
 def far_nodes(graph, sampler, epoch: int) -> list[set[int]]:
-    """Of each batch the stored ids that are not the first partition's."""
+    """For each batch the stored ids outside the first partition."""
     batches = sampler.draw(epoch, range(sampler.num_batches))
     return [set(drawn.node[drawn.node >= graph.offsets[1]].tolist()) for drawn in batches]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 1.0])
 def test_fetches_what_the_slow_plan_fetches(graph, share, monkeypatch):
-    """Where all draws are there before the first batch, and no room is given to rows that come early."""
+    """With all draws known before the first batch, and no room for rows fetched ahead."""
     monkeypatch.setattr(planned_rows, "_AHEAD_SHARE", 1 << 40)
     room = int(share * NODES)
     router, far = far_router(graph)
@@ -181,7 +181,7 @@ def test_an_abandoned_epoch_leaves_no_thread_and_no_wrong_row(graph):
 
 
 def test_the_plan_goes_on_from_an_epoch_to_the_next(graph):
-    """What is known at an epoch's end includes the next one's batches; another epoch than the next is planned anew."""
+    """At an epoch's end the plan knows the next epoch's batches; a jump to another epoch starts a new plan."""
     plain = Loader(NeighborSampler(local_router(graph), OPTIONS))
     fetched = {}
     for num_epochs in (0, 6):
@@ -229,7 +229,7 @@ def test_an_owner_s_error_reaches_the_consumer(graph, threads, of):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_rows_that_an_owner_refused_are_asked_for_again(graph, threads, at):
-    """A loader may be iterated again after an error: nothing that was planned and did not come counts as kept."""
+    """A loader may be iterated again after an error: planned rows that did not arrive do not count as kept."""
     owners = []
 
     def watch(owner, index):

@@ -72,7 +72,7 @@ def test_weights_of_one_are_no_weights(tmp_path) -> None:
 
 
 def test_a_part_of_a_layer_is_drawn_by_weight(tmp_path) -> None:
-    """Chi-square at 1 in 10,000: one of the nodes behind node 0, where parallel edges add up and an edge of weight 0 is none."""
+    """Chi-square at 1 in 10,000 for the one neighbor of node 0 that fits; parallel edges add up, an edge of weight 0 does not count."""
     src, weight = [1, 2, 3, 3, 4], np.array([1, 5, 2, 2, 0], "f4")
     one, trials, count = router(tmp_path, weight, src, [0] * 5, 5), 4000, Counter()
     for seed in range(trials):

@@ -72,7 +72,7 @@ def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_
 
 @given(st.integers(1, 120), option_sets(), st.integers(1, 3), st.integers(0, 3))
 def test_batches_are_those_of_a_slow_reference(num_graphs, options, num_ranks, epoch):
-    """Buckets and batches of the plan in the orders that hashes of places and of graphs' numbers give."""
+    """The plan's buckets and batches, ordered by hashes of places and of graphs' numbers."""
     store = random_store(num_graphs, seed=num_graphs)
     graphs = np.random.default_rng(num_graphs).permutation(num_graphs)[: num_graphs // 2 + 1]
     sampler = GraphBatchSampler(store, options, num_ranks, graphs)
@@ -98,7 +98,7 @@ def test_batches_are_those_of_a_slow_reference(num_graphs, options, num_ranks, e
 
 
 def test_planning_an_epoch_is_linear_in_the_graphs(monkeypatch):
-    """Counts what is hashed: once each graph and each step of an epoch, however many batches are asked for."""
+    """Counts hashes: one for each graph and each step of an epoch, for any number of batches."""
     hashed = 0
 
     def counting(key: np.uint64, ids: np.ndarray) -> np.ndarray:

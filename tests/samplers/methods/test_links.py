@@ -1,4 +1,4 @@
-"""Batches of links: what holds for them whatever the sampler around them."""
+"""Batches of links: laws for every sampler around the ends."""
 
 from collections import Counter
 from dataclasses import fields, replace
@@ -83,7 +83,7 @@ def content(batch: Any) -> dict[str, Any]:
 
 
 def ends(batch: LinkBatch, *names: str) -> list[np.ndarray]:
-    """Permanent ids of what these columns name."""
+    """Permanent ids of the nodes in these columns."""
     root = batch.node_id[batch.root_index]
     return [root[getattr(batch, name)] for name in names]
 

@@ -109,7 +109,7 @@ def test_equals_slow_reference_for_any_partitions(graph, options, epoch, num_par
 
 @given(memory_graphs(max_nodes=25, max_edges=80), option_sets(), st.integers(2, 30))
 def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
-    """E13: at most M nodes, the root among them, whole layers before the last, connected; the root's alone to decide."""
+    """E13: at most M nodes with the root, whole layers before the last, connected; a function of the root alone."""
     options = replace(options, max_nodes=min(options.max_nodes, 5))
     router = memory_router(graph, cut(graph.num_nodes, min(3, graph.num_nodes)))
     roots = router.list_split(0, 1)
@@ -148,7 +148,7 @@ def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
 @pytest.mark.parametrize("hub_degree", [4, 1 << 30], ids=["hub tables", "read in full"])
 @pytest.mark.parametrize("direction", ["in", "both"])
 def test_part_of_a_layer_is_uniform(hub_degree, direction):
-    """Chi-square at 1 in 10,000: layer 2 of node 0 has 30 nodes behind three parents, some behind two or three, some twice."""
+    """Chi-square at 1 in 10,000: layer 2 of node 0 has 30 nodes with three parents, some nodes with several parents or parallel edges."""
     parents, layer = [1, 2, 3], list(range(4, 34))
     edges = [(parent, 0) for parent in parents]
     edges += (
@@ -206,7 +206,7 @@ def test_hub_with_very_many_neighbors():
 
 @given(memory_graphs(max_nodes=20, max_edges=150), st.integers(0, 3), st.booleans())
 def test_edges_of_hubs_equal_edges_read_in_full(graph, seed, by_time):
-    """Also where equal neighbors do not follow each other, as in lists by time."""
+    """Also if equal neighbors are not adjacent, as in lists by time."""
     lists, rng = graph.lists("in"), np.random.default_rng(seed)
     lists = [rng.permutation(one).tolist() for one in lists] if by_time else lists
     sets = [rng.permutation(graph.num_nodes)[: rng.integers(1, graph.num_nodes + 1)] for _ in range(12)]

@@ -1,4 +1,4 @@
-"""The random-partition sampler against its slow reference, and against what chance should give."""
+"""The random-partition sampler against its slow reference and against probabilities."""
 
 import math
 import tempfile
@@ -70,7 +70,7 @@ def partition_nodes(stored: StoredGraph) -> list[list[int]]:
 def expected_batch(
     rows, options: RandomPartitionOptions, num_ranks: int, epoch: int, batch: int, parts: list[list[int]] | None = None
 ) -> reference.Expected:
-    """The batch by lists; `parts` are the nodes of the stored partitions, for the cut by them."""
+    """The batch by lists; `parts`: nodes of the stored partitions, for the cut by partitions."""
     epoch = epoch if options.shuffle else 0
     if parts is None:
         chunks = [
@@ -269,7 +269,7 @@ def test_a_rank_of_a_cut_within_partitions_asks_one_owner_alone(clustered: Store
 
 
 def multigraph() -> MemoryGraph:
-    """40 nodes with parallel edges, self-loops and, of the last ones, no in-edges."""
+    """40 nodes with parallel edges and self-loops; the last nodes have no in-edges."""
     rng = np.random.default_rng(4)
     edges = list(zip(rng.integers(0, 40, 400).tolist(), rng.integers(0, 36, 400).tolist(), strict=True))
     return MemoryGraph(40, [*edges, (3, 3), (3, 3), (20, 20)])
@@ -277,8 +277,8 @@ def multigraph() -> MemoryGraph:
 
 @pytest.mark.parametrize("cut_of", ["random", "within"])
 def test_corrected_sums_are_unbiased(cut_of: str) -> None:
-    """Of every node, over 1,500 epochs: Σ coefficient · value against the sum over all in-edges or, within partitions, over those from its own
-    in proportion to their number. Within 4.5 standard errors, and the plain sum is far off."""
+    """For every node, over 1,500 epochs: Σ coefficient · value against the sum over all in-edges or, within partitions, over in-edges from its own
+    partition, scaled to all. Within 4.5 standard errors; the plain sum is far off."""
     graph, trials = multigraph(), 1500
     part_of = np.arange(40) % 2
     options = RandomPartitionOptions(4, cut=cut_of, corrected=True)
@@ -424,7 +424,7 @@ def test_what_cannot_work_is_refused_in_one_line(name: str, routers: list[Router
 
 
 def test_chunks_of_a_typed_graph_have_all_types_and_relations():
-    """Every node of every type once an epoch, with all stored edges among a chunk's nodes and their columns; one chunk is the full graph."""
+    """Every node of every type once per epoch, with all stored edges among a chunk's nodes and their columns; one chunk is the full graph."""
     graph, splits = random_typed_graph(), (0, 1, 2, 3)
     router = typed_router(graph.parted(3))
     options = RandomPartitionOptions(num_chunks=4, root_splits=splits, edge_columns=("feature",))
@@ -451,7 +451,7 @@ def test_chunks_of_a_typed_graph_have_all_types_and_relations():
 
 @pytest.mark.parametrize(("num_ranks", "num_blocks"), [(1, 6), (2, 6), (3, 240), (5, 2)])
 def test_shards_of_a_typed_graph_are_the_whole_in_its_stored_order(num_ranks: int, num_blocks: int) -> None:
-    """Blocks of every type, rank after rank; each list has the stored ids of its sources, and roots are their types' alone."""
+    """Blocks of every type, rank after rank; each list has the stored ids of its sources, and roots are of one type."""
     graph = random_typed_graph().parted(3)
     router, splits = typed_router(graph), (1, 2)
     options = FullGraphOptions(root_splits=splits, num_blocks=num_blocks, alone="shard", edge_columns=("id",))
@@ -481,7 +481,7 @@ def test_shards_of_a_typed_graph_are_the_whole_in_its_stored_order(num_ranks: in
 
 @pytest.mark.parametrize("cut_of", ["random", "within"])
 def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
-    """As of a plain graph, within 4.5 standard errors of 400 epochs; one chunk counts every edge once."""
+    """As in a plain graph, within 4.5 standard errors of 400 epochs; one chunk counts every edge once."""
     graph, trials, splits = random_typed_graph().parted(2), 400, (0, 1, 2, 3)
     router = typed_router(graph)
     options = RandomPartitionOptions(4, cut=cut_of, corrected=True, root_splits=splits)

@@ -69,7 +69,7 @@ def union(graph: TypedMemoryGraph, relations: tuple[Relation, ...]) -> Router:
 
 
 def plain_sets(batch: MiniBatch) -> list[dict[int, float]]:
-    """Of each root's subgraph, the hop or the score of each node."""
+    """For each root's subgraph, the hop or the score of each node."""
     value = batch.hop if batch.score is None else batch.score
     cuts = np.asarray(batch.graph_ptr[1:-1])
     both = zip(np.split(batch.node_id, cuts), np.split(value, cuts), strict=True)
@@ -173,7 +173,7 @@ def test_lists_are_all_edges_of_every_relation_within_a_subgraph(options) -> Non
 
 @pytest.mark.parametrize("options", [SEARCH, WALK], ids=["node2subgraph", "ppr"])
 def test_an_empty_type_and_a_relation_without_edges(options) -> None:
-    """In the midst of the others, so that two types begin at one id."""
+    """Between other types and relations, so that two types begin at one id."""
     tables = {"author": GRAPH.tables["author"], "book": NodeTable([]), "paper": GRAPH.tables["paper"]}
     nothing = {Relation("book", "on", "paper"): EdgeTable([], []), Relation("paper", "in", "book"): EdgeTable([], [])}
     graph = TypedMemoryGraph(tables, {WRITES: GRAPH.edges[WRITES], **nothing, WRITTEN: GRAPH.edges[WRITTEN]})
@@ -223,7 +223,7 @@ def test_pyg_s_heterogeneous_data_tells_subgraphs_apart() -> None:
 @settings(max_examples=40)
 @given(graph=typed_graphs(), way=st.sampled_from(["out", "both"]), epoch=st.integers(0, 2))
 def test_a_reverse_relation_has_the_out_edges(graph, way, epoch) -> None:
-    """The search of a plain graph against the edges of these relations' reverses and, of both ways, of themselves."""
+    """The search equals a search in a plain graph along the edges of the reverses and, for both ways, of the relations themselves."""
     back = {one.reverse: EdgeTable(edges.dst, edges.src) for one, edges in graph.edges.items()}
     assert all(one.reverse.reverse == one for one in graph.relations)
     there = replace(graph, edges={**graph.edges, **back})

@@ -1,4 +1,4 @@
-"""GraphSAINT: walks and counts against slow ones, normalised sums that are unbiased, and the same bytes for any partitions."""
+"""GraphSAINT: walks and counts against slow references, unbiased normalised sums, and the same bytes for any partitions."""
 
 from collections import Counter
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_equals_slow_reference_for_any_partitions(graph, options, num_partitions
 
 
 def test_normalised_sums_are_unbiased():
-    """Means over 3000 batches within 4.5 standard errors (of batches and of 3000 pre-samples); plain ones are far off."""
+    """Means over 3000 batches within 4.5 standard errors (of batches and of 3000 pre-samples); plain means are far off."""
     edges = (
         [(0, i) for i in range(1, 9)]
         + [(i, 0) for i in range(1, 9)]
@@ -129,7 +129,7 @@ def test_normalised_sums_are_unbiased():
 
 
 def test_walks_start_at_roots_and_steps_are_uniform():
-    """Chi-square at about 1 in 10,000 over the steps out of a node with a parallel edge; roots only from their split."""
+    """Chi-square at about 1 in 10,000 for the steps from a node with a parallel edge; walks start only at roots of the split."""
     graph = MemoryGraph(4, [(1, 0), (2, 0), (2, 0), (3, 0)], split=[1, 2, 2, 3])
     sampler = SaintSampler(memory_router(graph), SaintOptions(num_walks=8000, walk_length=1, direction="in"))
     start, reached = sampler._walk(np.arange(8000), Purpose.WALKS, 0, 0)
@@ -147,7 +147,7 @@ def test_walks_start_at_roots_and_steps_are_uniform():
     ),
 )
 def test_types_and_relations_follow_their_walks(graph, options):
-    """Of any partitions the same walks, along edges; nodes, weights and coefficients by sets and lists."""
+    """The same walks along edges for any partitions; nodes, weights and coefficients against sets and lists."""
     options = replace(options, direction="in", root_type="a")
     sampler, one = SaintSampler(typed_router(graph), options), SaintSampler(typed_router(graph.parted(1)), options)
     known = [(name, node) for name, table in graph.tables.items() for node in table.ids]
@@ -193,7 +193,7 @@ def test_types_and_relations_follow_their_walks(graph, options):
 
 
 def test_steps_over_relations_are_uniform_over_edges():
-    """Chi-square at about 1 in 10,000, of a node with three edges of one relation and one of another."""
+    """Chi-square at about 1 in 10,000 for a node with three edges in one relation and one edge in another."""
     graph = TypedMemoryGraph(
         {"a": NodeTable([0], labelled=True), "b": NodeTable([0, 1, 2])},
         {Relation("b", "to", "a"): EdgeTable([0, 1, 1], [0, 0, 0]), Relation("a", "self", "a"): EdgeTable([0], [0])},

@@ -1,4 +1,4 @@
-"""Batches of links of one relation of a typed graph: its edges, and their reverses, are hidden; one type and one relation are a plain graph."""
+"""Batches of links of one relation of a typed graph: its edges and their reverses are hidden; one type and one relation are a plain graph."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -185,7 +185,7 @@ def _arrays(batch: TypedLinkBatch) -> list[Any]:
 
 @around_all
 def test_one_type_and_one_relation_are_a_plain_graph(around: str, graphs) -> None:
-    """Batches, and the losses that a decoder makes of them, to the byte."""
+    """Batches, and the losses of a decoder on them, to the byte."""
     torch.manual_seed(0)
     model = LinkModel(_Rows(), LinkDecoderOptions(kind="mlp", width=4))
     for graph in (graphs["directed", 4], graphs["symmetric", 4]):

@@ -1,4 +1,4 @@
-"""The typed neighbor sampler against its slow reference, over all ways to cut the graph; and its laws: other relations change no draw."""
+"""The typed neighbor sampler against its slow reference, over all partitionings, and its laws: other relations change no draw."""
 
 import itertools
 from dataclasses import FrozenInstanceError, replace
@@ -111,7 +111,7 @@ def test_any_typed_graph_yields_the_reference(
 @pytest.mark.parametrize("direction", ["out", "both"])
 @given(graph=typed_graphs(), fanout=st.integers(-1, 3), epoch=st.integers(0, 2))
 def test_directions_of_several_relations_yield_the_reference(direction, graph: TypedMemoryGraph, fanout, epoch) -> None:
-    """A relation's out-edges are the in-edges of its reverse; without one, or with fewer edges there, they are refused."""
+    """A relation's out-edges are the in-edges of its reverse. A direction is refused without a reverse of the same number of edges."""
     back = {each.reverse: EdgeTable(edges.dst, edges.src) for each, edges in graph.edges.items()}
     there, roots = replace(graph, edges={**graph.edges, **back}), graph.tables["a"].ids
     options = TypedNeighborOptions(fanouts=(fanout, 2), seed=7, direction=direction, root_type="a")
@@ -158,7 +158,7 @@ def drawn_edges(batch: TypedBatch, relation: Relation) -> set[tuple[int, int]]:
 
 
 def test_other_relations_change_no_draw() -> None:
-    """A relation that is added, left out or listed in another order leaves the draws of the others around the same nodes as they were."""
+    """Adding, removing or reordering relations does not change the draws of the other relations around the same nodes."""
     whole = sampler(fanouts=(2,)).sample(1, 0)
     for order in ((CITES,), (NOTHING, CITES, WRITES), (WRITES, EMPLOYS, CITES), tuple(reversed(GRAPH.relations))):
         fewer = replace(GRAPH, edges={relation: GRAPH.edges[relation] for relation in order})

@@ -139,7 +139,7 @@ def test_columns_that_the_graph_lacks(name, graphs, tmp_path):
 @pytest.mark.parametrize("columns", [("id",), ("weight",), ("feature",), ("id", "weight", "feature")])
 @pytest.mark.parametrize("graph", ["plain", "parts", "out", "ids", "symmetric"])
 def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, graphs):
-    """And the other way round: what is refused is what the owners refuse."""
+    """And vice versa: the owners refuse what the sampler refuses."""
     options = NeighborOptions((2,), 5, edges=edges, direction=direction, edge_columns=columns)
     router = local_router(graphs[graph])
     try:
