@@ -182,8 +182,12 @@ class Router:
 
         return self._lists_question(node, build, cut)
 
-    def among_question(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> Question[NeighborLists]:
+    def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
         """Edges among distinct nodes, as positions in `node`: count[i] sources of the edges that end in node[i]."""
+        return ask([self.among_question(node, columns)])[0]
+
+    def among_question(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> Question[NeighborLists]:
+        """The question of `induced_edges`."""
         node = integer_ids(node)
         return self._lists_question(node, lambda _: InducedEdges(node, columns), _as_they_are)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.samplers.access.owners import LocalOwner, Pending
 from graphmill.samplers.access.partition_owner import PartitionOwner
-from graphmill.samplers.access.router import Router, ask, local_router
+from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.vocabulary.messages import FindNodes, Request, SampleNeighbors
 from graphmill.storage.format.source import SPLIT_TRAIN
 from graphmill.storage.graph import StoredGraph, open_graph
@@ -135,7 +135,7 @@ def test_no_node_still_has_an_answer_of_the_right_types(graph: StoredGraph) -> N
     rows = router.fetch(none, split_set=0)
     assert rows.feature is not None
     assert rows.feature.shape == (0, 4)
-    assert ask([router.among_question(none)])[0].count.shape == (0,)
+    assert router.induced_edges(none).count.shape == (0,)
 
 
 @pytest.mark.parametrize("node", [[-1], [5, 100], [2**40]])
@@ -169,7 +169,7 @@ def test_ids_that_are_no_integers(dtype: str, graph: StoredGraph) -> None:
             lambda router=router: router.fetch(wrong),
             lambda router=router: router.sample_neighbors(wrong, 2, 0),
             lambda router=router: router.list_neighbors(wrong),
-            lambda router=router: router.among_question(wrong),
+            lambda router=router: router.induced_edges(wrong),
             lambda router=router: router.step_walks(wrong, np.arange(2), 0),
             lambda router=router: router.induced_question(wrong, np.array([0, 2])),
         ):
