@@ -119,7 +119,7 @@ class PartitionOwner:
         return NeighborLists(**columns)  # type: ignore[arg-type]  # counts and neighbors are always there
 
     @_answer.register
-    def _induced_edges(self, request: InducedEdges) -> NeighborLists:
+    def _induced_edges(self, request: InducedEdges) -> Reply:
         partition, member = self._partition, request.member
         own = self._own_positions(member)  # before a narrower dtype could wrap an id
         # Clearing the dense map costs 4 bytes per node of the graph: worth it for many members.

@@ -112,12 +112,13 @@ class TorchBatch(Subgraph[torch.Tensor]):
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """A tensor over the array's memory, or over a copy of a read-only array."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
 def to_torch(batch: MiniBatch) -> TorchBatch:
     """Tensors over the batch's own arrays; read-only arrays are copied once, features of another type become float32."""
-
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-
     renamed = {"feature": "x", "label": "y"}
     values: dict[str, Any] = {
         renamed.get(field.name, field.name): getattr(batch, field.name) for field in fields(MiniBatch)
@@ -125,6 +126,6 @@ def to_torch(batch: MiniBatch) -> TorchBatch:
     if batch.feature is not None:
         values["x"] = np.asarray(batch.feature, np.float32)
     tensors: dict[str, Any] = {
-        name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()
+        name: as_tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()
     }
     return TorchBatch(**tensors)

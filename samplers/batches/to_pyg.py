@@ -11,7 +11,7 @@ import torch
 
 from graphmill.core.errors import ConfigError, MissingDependencyError
 from graphmill.samplers.access.router import Router
-from graphmill.samplers.batches.minibatch import TorchBatch
+from graphmill.samplers.batches.minibatch import TorchBatch, as_tensor
 from graphmill.samplers.batches.typed_batch import TypedBatch
 from graphmill.storage.format.encoding_names import split_encodings
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
@@ -153,7 +153,7 @@ class RouterFeatureStore(FeatureStore):
             assert rows.split is not None
             column = rows.split == MASKS[name]
         assert column is not None
-        return torch.from_numpy(column if column.flags.writeable else column.copy())
+        return as_tensor(column)
 
     def _put_tensor(self, tensor: object, attr: TensorAttr) -> bool:
         return False  # a stored graph is read-only

@@ -9,7 +9,7 @@ import torch
 
 from graphmill.core.summaries import describe
 from graphmill.samplers.batches.device_copy import map_tensors
-from graphmill.samplers.batches.minibatch import Array
+from graphmill.samplers.batches.minibatch import Array, as_tensor
 from graphmill.storage.format.source import Relation
 
 
@@ -165,16 +165,13 @@ def with_node_tables(batch: Any, tables: Mapping[str, Any]) -> Any:
 def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:
     """Tensors over the batch's own arrays; read-only arrays are copied once."""
 
-    def tensor(array: np.ndarray | None) -> torch.Tensor | None:
-        return None if array is None else torch.from_numpy(array if array.flags.writeable else array.copy())
-
     def table(kind: Callable[..., Any], arrays: Any) -> Any:
-        return kind(**{name: tensor(value) for name, value in vars(arrays).items()})
+        return kind(**{name: None if value is None else as_tensor(value) for name, value in vars(arrays).items()})
 
     own = {field.name: getattr(batch, field.name) for field in fields(TypedBatch)}
     tables: dict[str, Any] = {
         "root_index": torch.from_numpy(batch.root_index),
-        "second_index": tensor(batch.second_index),
+        "second_index": None if batch.second_index is None else as_tensor(batch.second_index),
         "nodes": {name: table(TypedNodes, each) for name, each in batch.nodes.items()},
         "edges": {name: table(TypedEdges, each) for name, each in batch.edges.items()},
     }

@@ -260,11 +260,6 @@ class RowSchedule:
         return len(self._node_of)
 
     @property
-    def num_known(self) -> int:
-        """Number of batches admitted and not taken."""
-        return len(self._known)
-
-    @property
     def next_taken(self) -> int:
         """Number of the batch that `take` returns next."""
         return self._taken

@@ -116,16 +116,6 @@ def test_rows_are_kept_as_they_are_stored(form, tmp_path):
     assert sum(column.nbytes for column in vars(kept).values() if column is not None) == 200 * row_bytes
 
 
-def test_each_row_once_with_room_for_all(graph):
-    router, far = far_router(graph)
-    with Loader(NeighborSampler(router, OPTIONS), planned(NODES)) as loader:
-        for epoch in range(3):
-            list(loader.epoch(epoch))
-    for owner in far:
-        asked = np.concatenate([request.node for request in owner.row_requests])
-        assert len(np.unique(asked)) == len(asked)
-
-
 def test_requests_are_joined(graph):
     router, far = far_router(graph)
     options = NeighborOptions(fanouts=(5, 3), batch_size=8)
