@@ -274,10 +274,6 @@ def test_chunks_train_and_the_whole_graph_scores(how: str, folder: Path) -> None
         ("--model rsage --embeddings.width 4 --embeddings.node_types book", "expected a type, one of author, field"),
         ("--model rsage --embeddings.node_types author", "set --embeddings.width"),
         (
-            "--model rsage --sampler neighbor --sampler.fanouts 5 5 --sampler.direction out",
-            "a relation has in-edges alone",
-        ),
-        (
             "--model ppgt --sampler typed-neighbor --evaluation sampled",
             "set --sampler typed-node2subgraph or typed-ppr, and --eval",
         ),
