@@ -121,14 +121,14 @@ class NeighborSampler:
 
     def _pending(self, grown: "_Growth", epoch: int, batch: int) -> PendingBatch:
         """A batch without its rows."""
-        nodes, edges = grown.nodes(), grown.edges()
+        nodes, edges, root_types = grown.nodes(), grown.edges(), grown.root_types
         if self.options.edges == "induced":
             of_types = {name: own.node for name, own in nodes.items()}
             among = edges_among(self._router, of_types, {relation: use.columns for relation, use in self._uses.items()})
             edges = {relation: _Edges.of([lists], [lists.neighbor]) for relation, lists in among.items()}
 
         def complete(*rows_of: NodeRows) -> Batch:
-            return self._complete((epoch, batch), grown.root_types, nodes, edges, rows_of)
+            return self._complete((epoch, batch), root_types, nodes, edges, rows_of)  # `grown` would stay in memory
 
         wanted = tuple((self._router.nodes[name], own.node, self._columns[name]) for name, own in nodes.items())
         arrays = [array for own in nodes.values() for array in (own.node, own.place, own.root_time)]
