@@ -152,8 +152,8 @@ class NeighborSampler:
             length = len(tables[relation.target][0].original_id)
             lists[relation] = drawn.indptr(length), drawn.source, {**drawn.columns, **drop}
         (root_type, root_index), *second = ((name, np.arange(nodes[name].layer_sizes[0])) for name in root_types)
-        roots = root_index, root_type, len(options.fanouts), options.encodings
-        return build_batch(self._router, *number, tables, lists, *roots, *second)
+        parts = self._router, *number, tables, lists, root_index, root_type, len(options.fanouts), options.encodings
+        return build_batch(*parts, *second)
 
     def _placed(
         self, name: str, nodes: "Mapping[str, _Nodes]", edges: "Mapping[Relation, _Edges]", rows: NodeRows

@@ -19,7 +19,7 @@ from graphmill.samplers.drawing.root_batches import RootBatches, plan_hash, plan
 from graphmill.samplers.drawing.roots import find_roots
 from graphmill.samplers.drawing.subgraph_batch import RootSets, by_hop, induced_edges, one_after_another
 from graphmill.samplers.drawing.union_graph import NodeNumbers, searched_graph
-from graphmill.samplers.vocabulary.messages import GivenRoots, NodeList, NodeRows
+from graphmill.samplers.vocabulary.messages import GivenRoots, NodeList, NodeRows, WalkDirection
 from graphmill.samplers.vocabulary.requirements import (
     check_splits,
     edge_uses,
@@ -48,7 +48,7 @@ class SubgraphSampler(ABC):
         uses = edge_uses(router, edge_columns=options.edge_columns, induced=True)
         self._edge_columns = {relation: use.columns for relation, use in uses.items()}
         encodings = encodings_by_type(router, options.encodings)
-        direction = options.direction if self._num_hops else "in"
+        direction: WalkDirection = options.direction if self._num_hops else "in"
         self._graph, self._numbers = searched_graph(router, relations, direction), NodeNumbers(router.nodes)
         self._first = self._numbers.first(self.root_type)
         self._root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)
