@@ -1,1 +1,1 @@
-"""What a run is about: the nodes of one graph, its links, many graphs. Imports: jobs.plan and the floors below it."""
+"""The subject of a run: the nodes of one graph, its links, or many graphs. Imports: jobs.plan and the floors below it."""

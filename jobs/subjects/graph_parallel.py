@@ -1,7 +1,7 @@
-"""Graph-parallel training: the whole graph is the one batch of an epoch, and every worker has its shard of it.
+"""Graph-parallel training: an epoch has one batch, the whole graph, and every worker holds a shard of it.
 
-To the trainer this is data like any other: a sampler with one batch per worker and epoch (`graphmill.samplers.methods.full_graph`). Here the shard is read
-once, to where its process group sends from (host memory with gloo, the worker's GPU with nccl), and the exchange of rows is planned once.
+The trainer sees an ordinary sampler with one batch per worker and epoch (`graphmill.samplers.methods.full_graph`). This module reads the shard once, into the
+memory that the process group sends from (the host's with gloo, the worker's GPU with nccl), and plans the exchange of rows once.
 """
 
 import zlib
@@ -33,28 +33,28 @@ from graphmill.storage.format.manifest import Manifest
 
 @dataclass(frozen=True)
 class ShardMemory:
-    """What a worker's shard takes."""
+    """Estimated memory of a worker's shard."""
 
-    layers: tuple[ParallelConfig, ...]  # of the model and, of a typed graph, those before it
+    layers: tuple[ParallelConfig, ...]  # the model's; for a typed graph also the relational layers before it
     num_nodes: int
     num_edges: int
-    training: bool = True  # and not prediction, which keeps nothing for a backward pass
+    training: bool = True  # False: prediction, which keeps nothing for a backward pass
 
     def worker_bytes(self, num_workers: int) -> int:
-        """About the most memory that a worker's shard takes."""
+        """Estimated peak bytes of one worker."""
         estimate = training_bytes if self.training else inference_bytes
         return sum(estimate(one, self.num_nodes, self.num_edges, num_workers) for one in self.layers)
 
     def check(self, num_workers: int) -> int:
-        """Bytes of a worker. Raises ConfigError where this machine cannot hold them all."""
+        """Bytes of a worker. Raises ConfigError if this machine cannot hold all workers."""
         needed = self.worker_bytes(num_workers)
         check_fits(needed, available_bytes() // num_workers, num_workers, self._advice)
         return needed
 
     def check_workers(self, peers: Peers) -> None:
-        """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
+        """Raises ConfigError on all workers if one of them lacks the memory for its shard."""
         needed = self.worker_bytes(peers.size)
-        # Workers of one machine share its memory: each counts on its part only. A name is a machine. A GPU is one worker's.
+        # Workers with the same host name share that machine's memory in equal parts. A GPU belongs to one worker.
         neighbors = _same_machine(peers)
         on_gpu = peers.device.type == "cuda"
         free = torch.cuda.mem_get_info(peers.device)[0] if on_gpu else available_bytes() // neighbors
@@ -63,7 +63,7 @@ class ShardMemory:
 
     @property
     def _advice(self) -> str:
-        """Where memory is short."""
+        """What to do if memory is short."""
         if not self.training:
             return "use more --workers on more machines, or set --run.parallel data"
         more = "" if getattr(self.layers[0], "recompute", True) else "set --model.recompute yes, "
@@ -71,7 +71,7 @@ class ShardMemory:
 
 
 def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> ShardMemory:
-    """Of a run whose one batch is the whole graph, or of its prediction."""
+    """Memory of a graph-parallel run, or of its prediction."""
     row, layers = resolved.config.model.row("model", resolved.config.kind), [resolved.model_config]
     if resolved.is_typed and not (row is not None and row.takes_types):
         layers.append(replace(resolved.config.relational, node_dims=dict(resolved.inputs.node_dims)))
@@ -80,18 +80,18 @@ def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = 
 
 @dataclass(frozen=True)
 class WholeGraphData:
-    """One graph, of which every worker keeps its shard; opening it is a collective call of all workers."""
+    """One graph of which every worker keeps its shard. `open` is a collective call: all workers make it."""
 
     nodes: TrainingData
     shards: FullGraphOptions
     memory: ShardMemory
 
     def open(self) -> "OpenShard":
-        """Raises ConfigError, on all workers, where the shards do not fit in memory; FormatError where the graph is damaged."""
+        """Raises ConfigError on all workers if the shards do not fit in memory, and FormatError if the graph is damaged."""
         nodes = self.nodes.open()
-        # This process has the shard's arrays and little else: what it frees is for its neighbours.
+        # The shard's arrays are nearly all that this process holds: its neighbours can use what it frees.
         return_freed_blocks()
-        # A group of its own, since DDP's calls are under way beside ours; its deadline is not inherited.
+        # A separate group, since DDP's calls run at the same time. A new group does not inherit the deadline.
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         peers = Peers.of_group(dist.new_group(timeout=deadline) if dist.is_initialized() else None)
         self.memory.check_workers(peers)
@@ -130,14 +130,14 @@ class OpenShard:
         return self._nodes.near_middle()
 
     def check(self) -> None:
-        """Nothing to do: the shard was copied into memory as it was opened."""
+        """Nothing to do: `open` copied the shard into memory."""
 
     def traffic(self) -> np.ndarray | None:
         return self._nodes.traffic()
 
 
 class KeptShard:
-    """One batch per worker and epoch: the shard in memory, with some splits' roots."""
+    """One batch per worker and epoch: the shard in memory, with the roots of the sampler's splits."""
 
     def __init__(self, sampler: Sampler, shard: PlannedShard | PlannedTypedShard) -> None:
         self._sampler, split = sampler, root_table(shard).split
@@ -161,6 +161,6 @@ class KeptShard:
 
 
 def _same_machine(peers: Peers) -> int:
-    """How many of the workers run on this machine, this one included."""
+    """Number of workers on this machine, this worker included."""
     names = peers.gather(torch.tensor([zlib.crc32(node().encode())], device=peers.device), [1] * peers.size)
     return int((names == names[peers.rank]).sum())

@@ -1,4 +1,4 @@
-"""A set of many graphs, or its labelled nodes or pairs, as what a run is about."""
+"""The subject of runs on a set of many graphs: the graphs, or their labelled nodes or pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from graphmill.jobs.plan.run_plan import Plan
     from graphmill.jobs.records.run_record import Run
 
-_MOLECULE_BYTES = 400  # about, of its nodes and edges
+_MOLECULE_BYTES = 400  # of a molecule's nodes and edges, about
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Graphs(Subject):
     """One stored set."""
 
     stored: StoredGraphs
-    stamps: FileStamps | None = None  # of its files, as they were verified
+    stamps: FileStamps | None = None  # of the verified files
     entry: ClassVar[str] = "graphs"
 
     @classmethod
@@ -79,7 +79,7 @@ class Graphs(Subject):
 
     @classmethod
     def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
-        """How the set's molecules will be described, and about how many there are."""
+        """Adds the features that the molecules will get and about how many molecules there are."""
         from graphmill.jobs.plan.scoring_plan import add_untried
 
         config = resolved.config
@@ -95,7 +95,7 @@ class Graphs(Subject):
         plan.place(resolved, 0)
         plan.add_chosen(resolved)
         plan.add("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")
-        if config.task.name != "classes" and info.target_names:  # how many classes there are, only the targets tell
+        if config.task.name != "classes" and info.target_names:  # only the targets tell the number of classes
             manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)
             inputs = set_inputs(manifest, 1 if config.target is not None else len(info.target_names))
             plan.add_model(resolve(config, Facts(inputs, {}, resources)).build_model())
@@ -119,7 +119,7 @@ class Graphs(Subject):
         )
 
     def columns(self, config: RunConfig) -> tuple[int, ...]:
-        """Of the targets that the run is about."""
+        """Columns of the targets that the run predicts."""
         return target_columns(self.stored, config.target)
 
     def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
@@ -135,7 +135,7 @@ class Graphs(Subject):
             "targets": [manifest.target_names[column] for column in columns],
             **({"labelled": manifest.labelled} if manifest.labelled else {}),
             "task": config.task.name,
-            # The weights predict in these units. Runs of before have no such entry.
+            # The weights predict in these units. Older runs lack this entry.
             **({} if getattr(config.task.options, "standardise", True) else {"standardise": False}),
             DATA: manifest.measured.digest[:16],
         }
@@ -150,7 +150,7 @@ class Graphs(Subject):
         return scored_splits(self.stored, self.columns(resolved.config), self.task(resolved), resolved.micro_batches)
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """With its files verified."""
+        """The set with its files verified."""
         stamps = take_stamps(self.url, self.manifest.files.values())
         stamps.verify()
         verified = replace(self, stamps=stamps)
@@ -231,7 +231,7 @@ class Graphs(Subject):
         all_train = "train" in store.split_names and len(store.split("train")) == len(store)
         unsplit = manifest.provenance.get("split") == HASHED or all_train
         if manifest.content_hash != run.data_hash and unsplit:
-            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # nobody has split them, and the run has seen none
+            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # no source split these graphs, and the run saw none
 
         def members(name: str) -> np.ndarray:
             graphs = np.arange(len(store)) if len(samplers) == 1 else store.unsplit()

@@ -1,4 +1,4 @@
-"""The links of one graph, as what a run is about: what they need of the graph, and what is predicted of them."""
+"""The subject of runs on the links of one graph: checks of the graph, the task and the prediction of the best links."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Links(Nodes):
-    """One graph, of which links are held out: of a typed graph those of one relation."""
+    """One graph with held-out links. In a typed graph they belong to one relation."""
 
     spreads: ClassVar[bool] = False
     has_relations: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class Links(Nodes):
         return resolve(replace(config, task=replace(config.task, options=ranked)), facts)
 
     def links(self, resolved: ResolvedRun) -> Manifest:
-        """Of the graph, or the relation, whose edges are links."""
+        """Manifest of the graph, or of the relation, whose edges are the links."""
         return link_rows(self.graph, resolved.config).manifest
 
     def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
@@ -87,7 +87,7 @@ class Links(Nodes):
         return own | {name: value for name, value in told.items() if name not in ("task", "node_type")}
 
     def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
-        """The best links of every node, by one pass over the whole graph."""
+        """Predicts the best links of every node by one pass over the whole graph."""
         from graphmill.cluster.prediction.predictor import UNSPLIT
 
         self.check_trained(run, trained)
@@ -120,7 +120,7 @@ class Links(Nodes):
 
 
 def _relation(name: str | None, manifest: Manifest) -> int | None:
-    """Its number. Raises ConfigError for a name that is none of the graph's."""
+    """Number of the relation `name`; None: the graph has no relations. Raises ConfigError if the graph lacks the name."""
     if name in manifest.relations:
         return manifest.relations.index(name)
     if name is None and not manifest.relations:
@@ -134,20 +134,20 @@ def _relation(name: str | None, manifest: Manifest) -> int | None:
 
 
 def options_of(config: RunConfig) -> LinksOptions:
-    """What the run is told of links."""
+    """The run's options of links."""
     assert config.links is not None
     return config.links
 
 
 def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:
-    """What a run may not change between its parts, beside the graph."""
+    """Entries of the run's identity about links: a resumed run must have the same."""
     held_out = "" if manifest.links is None else manifest.links.digest[:16]
     told = {name: value for name, value in asdict(options).items() if (name, value) != ("relation", None)}
     return {"held_out": held_out, "links": {**told, "ranking": ranking(manifest, options)}}
 
 
 def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "sampled", "all"]:
-    """What links are scored against."""
+    """What held-out links are ranked against: stored negatives, sampled nodes or all nodes."""
     if options.ranking != "auto":
         return options.ranking
     links = manifest.links
@@ -155,15 +155,15 @@ def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "samp
 
 
 def link_task(manifest: Manifest, options: LinksOptions) -> Task:
-    """The run's task on this graph."""
+    """Link prediction with the run's options on this graph."""
     shared = ranking(manifest, options) == "fixed" and manifest.links is not None and not sum(manifest.links.listed)
     return LinkPrediction(options.metric, options.loss, options.margin, own_rivals=not shared)
 
 
 def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width: int) -> None:
-    """Raises ConfigError where the graph has not the features, edges and held-out links that the run needs.
+    """Raises ConfigError if the graph lacks the features, edges or held-out links that the run needs.
 
-    `num_links`: training links that there must be at least. `width`: of embeddings, with which there need be no features.
+    `num_links`: least number of training links. `width`: of the embeddings; with embeddings a graph needs no features.
     """
     manifest, links = graph.manifest, graph.manifest.links
     if lacks_features(manifest, width):

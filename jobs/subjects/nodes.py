@@ -1,4 +1,4 @@
-"""The nodes of one graph, plain or typed, as what a run is about."""
+"""The subject of runs on the nodes of one graph, plain or typed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Nodes(Subject):
-    """One graph, whose nodes have labels."""
+    """One graph with labels of nodes."""
 
     stored: NodeGraph
     spreads: ClassVar[bool] = True
@@ -113,7 +113,7 @@ class Nodes(Subject):
         return graph_lacks(self.predicted(resolved.config).manifest, resolved.config.data.split_set)
 
     def predicted(self, config: RunConfig) -> StoredGraph:
-        """The graph itself, or of a typed one the nodes of the predicted type."""
+        """The graph itself; for a typed graph the nodes of the predicted type."""
         return predicted_nodes(self.graph, config)
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
@@ -123,7 +123,7 @@ class Nodes(Subject):
         return resolve(*_plain_facts(config, self.graph, resources))
 
     def check(self, resolved: ResolvedRun) -> None:
-        """Samplers are tried where the graph's files are at hand; elsewhere once the servers are up."""
+        """Tries the samplers if the graph's files are on this machine; otherwise `check_served` does, once the servers are up."""
         config, nodes = resolved.config, self.predicted(resolved.config)
         if resolved.workers.launcher != "process":
             _check_certificates(config.servers)
@@ -136,14 +136,14 @@ class Nodes(Subject):
             check_samplers(whole_router(self.graph), resolved)
 
     def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
-        """Raises where the graph has not the labels and splits that the run needs."""
+        """Raises ConfigError if the graph lacks the labels or splits that the run needs."""
         config = resolved.config
         split_set, width = config.data.split_set, config.embeddings.width
         check_graph(nodes, split_set, config.task, config.metric, num_roots(resolved), width)
-        self.task(resolved)  # refuses what its options and the labels do not agree on
+        self.task(resolved)  # refuses options that contradict the labels
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """Features left on their store, where the run asks for it, and with the encoding that its model wants."""
+        """The graph with the encoding that its model reads, and features left on the object store if the run says so."""
         graph = self.graph
         if resolved.config.servers.range_reads:
             graph = graph.features_by_range()
@@ -245,7 +245,7 @@ class Nodes(Subject):
             raise ConfigError(
                 f"{self.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
             )
-        # What a summary of before does not tell of answers.
+        # Summaries of older runs lack these entries.
         task = trained_task(
             run, trained, {"num_classes": num_classes, "num_tasks": num_classes, "metric": config.metric}
         )
@@ -260,7 +260,7 @@ class Nodes(Subject):
         is_whole = spreads_graph(trained, options.parallel)
         parallel = replace(config.run, parallel="graph" if is_whole else "data")
         shape = replace(trained, inputs=self.inputs(trained), config=replace(config, run=parallel))
-        # All nodes of a graph without splits are a training sampler's roots.
+        # Without splits all nodes are the roots of the training split's sampler.
         own = {UNSPLIT: replace(shape.evaluation["train"], split_set=0)}
         samplers = with_unsplit(shape.evaluation) if has_splits else own
         build_model = checked(run, self.url, shape.build_model)
@@ -297,7 +297,7 @@ class Nodes(Subject):
         )
 
     def check_trained(self, run: "Run", trained: ResolvedRun) -> None:
-        """Raises ConfigError where the run was trained on another kind of graph, or on nodes of its own."""
+        """Raises ConfigError if the run was trained on another kind of graph, or has embeddings of another graph's nodes."""
         if isinstance(self.graph, TypedGraph) != trained.is_typed:
             kind = "a typed graph" if trained.is_typed else "a plain graph"
             raise ConfigError(f"{self.url}: expected {kind}, as the run was trained on, got another kind; set --graph")
@@ -307,9 +307,9 @@ class Nodes(Subject):
             )
 
     def prediction(self, run: "Run", options: "PredictConfig", trained: ResolvedRun, **parts: Any) -> Prediction:
-        """With what predictions of nodes and of links have in common beside `parts`."""
+        """The Prediction with `parts` and all that predictions of nodes and links have in common."""
         graph, config, encoding = self.graph, trained.config, trained.encoding
-        # The predicted graph need not lie where the run's did: files of a disk are mapped.
+        # The predicted graph may lie elsewhere than the run's. Files on a local disk are mapped, never read by range.
         by_range = config.servers.range_reads and not is_local(graph.filesystem)
         servers = replace(config.servers, verify=options.verify, range_reads=by_range)
 
@@ -335,7 +335,7 @@ class Nodes(Subject):
         )
 
     def inputs(self, trained: ResolvedRun) -> Inputs:
-        """The run's inputs with the widths of this graph's features, which the run's weights have to fit."""
+        """The run's inputs with this graph's feature widths, which must fit the run's weights."""
         config, weights, manifest = trained.config, edge_weights(self.manifest, trained.config), self.manifest
         if trained.inputs.edge_weight and weights is not None:
             weights.check()
@@ -362,7 +362,7 @@ def _types(inputs: Inputs) -> tuple[str, ...]:
 
 
 def _check_certificates(servers: ServerOptions) -> None:
-    """Raises ConfigError where servers are to have certificates that this host lacks."""
+    """Raises ConfigError if the servers need certificates that this host lacks."""
     if servers.tls:
         from graphmill.cluster.transport.tls import tls_context
 
@@ -371,7 +371,7 @@ def _check_certificates(servers: ServerOptions) -> None:
 
 @contextmanager
 def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph]:
-    """The whole graph on this host's disk, verified, where it is on an object store and the options name a folder for it; else itself."""
+    """A verified copy of the graph on this host's disk, if it lies on an object store and --servers.disk_cache names a folder; otherwise `graph`."""
     cache = servers.disk_cache
     if cache is None or (kept := cache.copy_of(graph)) is graph:
         yield graph
@@ -400,13 +400,13 @@ def _plain_facts(config: RunConfig, graph: StoredGraph, resources: Resources | N
 
 
 def _partitions(config: RunConfig, manifest: Manifest) -> dict[str, str]:
-    """What a run's identity has of the partitions: something only where they are the chunks, or cut into them; else no batch depends on them."""
+    """Entry of the run's identity on partitions. Empty for random chunks: no batch depends on the partitions."""
     partitioned = getattr(config.sampler.options, "cut", "random") != "random"
     return {"partitions": manifest.content_hash} if partitioned else {}
 
 
 def inputs_of(config: RunConfig, graph: NodeGraph) -> Inputs:
-    """What a graph decides of a model."""
+    """The inputs that the graph gives the model."""
     manifest = graph.manifest
     if not manifest.is_typed:
         return with_standard_columns(graph_inputs(manifest, config), [manifest], config.data)
@@ -430,7 +430,7 @@ def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | No
 
 
 def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
-    """Raises ConfigError where the graph has not the labels, features and splits of which the run's options are made."""
+    """Raises ConfigError if the graph lacks the labels, features or splits that `resolve` reads."""
     manifest, split_set, width = graph.manifest, config.data.split_set, config.embeddings.width
     fits = fits_labels(manifest, config.task)
     if split_set >= manifest.num_split_sets or not fits or lacks_features(manifest, width):
@@ -438,12 +438,12 @@ def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
 
 
 def num_roots(resolved: ResolvedRun) -> int:
-    """How many labelled nodes the training split needs at least."""
+    """Least number of labelled nodes in the training split."""
     return 1 if resolved.is_full_graph else resolved.micro_batches
 
 
 def check_samplers(router: Router | TypedRouter, resolved: ResolvedRun) -> None:
-    """Raises ConfigError where a sampler's options do not fit the graph."""
+    """Raises ConfigError if a sampler's options do not fit the graph."""
     if resolved.is_full_graph:
         return
     data = OpenNodes(router)
@@ -452,7 +452,7 @@ def check_samplers(router: Router | TypedRouter, resolved: ResolvedRun) -> None:
 
 
 def spreads_graph(run: ResolvedRun, parallel: str) -> bool:
-    """Whether the batch is the whole graph, spread over the workers; `auto`: where the run was trained so."""
+    """Whether to predict graph-parallel. `auto`: as the run was trained."""
     if parallel == "auto":
         return run.is_full_graph
     row = run.config.model.row("model", run.config.kind)

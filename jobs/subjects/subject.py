@@ -1,7 +1,7 @@
-"""What a run is about, as one protocol: data that is found, opened, resolved, checked, served, trained on, compared with baselines, planned and predicted.
+"""The protocol of a run's subject: its data, which is found, opened, resolved, checked, served, trained on, compared with baselines, planned and predicted.
 
-`graphmill.jobs.config.registry.KINDS` names the class of each kind of run; a user's own kind names its own. A class that inherits from `Subject` has what
-data needs that every process reads itself.
+`graphmill.jobs.config.registry.KINDS` names the class of each kind of run; a user's own kind names its class. The methods with a body are the defaults for data
+that every process reads itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,58 +43,58 @@ _TASKS: dict[str, type] = {
     "pairs": PairClassification,
 }
 
-Members = Callable[[str], np.ndarray]  # the ids of a split's members by the split's name
+Members = Callable[[str], np.ndarray]  # split name -> ids of its members
 
 
 @dataclass(frozen=True)
 class Served:
-    """Data as this process reaches it, and as its workers will."""
+    """Data that this process and its workers can read."""
 
     data: TrainingData
     router: Any = None
-    """Of this process; None: data that is not read through one."""
+    """This process's router; None: the data is not read through a router."""
     traffic: Traffic | None = None
-    """Of this router."""
+    """Counts of `router`."""
     where: str = ""
     """The servers' hosts, for people."""
     renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None
-    """As of `graphmill.cluster.training.ray_train.RayTrainLauncher`; so is `full_disks`."""
+    """`renewed` and `full_disks`: see `graphmill.cluster.training.ray_train.RayTrainLauncher`."""
     full_disks: Callable[[], str] = lambda: ""
 
 
 class Subject(Protocol):
-    """A run's data, opened. What raises, raises ConfigError where the run and the data do not fit."""
+    """A run's opened data. Its methods raise ConfigError if the run and the data do not fit."""
 
     entry: ClassVar[str] = "graph"
     """Name of the data in a summary and in messages: graph, or graphs."""
     spreads: ClassVar[bool] = False
-    """One batch may be all of the data, spread over the workers."""
+    """True: runs may be graph-parallel."""
     has_relations: ClassVar[bool] = False
-    """Predictions may be asked for by relation."""
+    """True: a prediction may name a relation."""
 
     stored: Any
-    """It has `url`, `manifest` (`content_hash`, `snapshot`, `files`, `origin`) and, of one graph, `num_partitions` and `is_here`."""
+    """Has `url`, `manifest` (`content_hash`, `snapshot`, `files`, `origin`) and, if it is one graph, `num_partitions` and `is_here`."""
 
     @classmethod
     def find(cls, config: RunConfig) -> Self | None:
-        """The data where it is there; None where a run would make it first."""
+        """The stored data; None if a run would make it first."""
         ...
 
     @classmethod
     def open(cls, config: RunConfig) -> Self:
-        """The data; made where it is not there yet."""
+        """The data, which is made if it does not exist yet."""
         found = cls.find(config)
         assert found is not None
         return found
 
     @classmethod
     def at(cls, url: str, snapshot: int | None, options: "PredictConfig") -> Self:
-        """The data at a place, to be predicted."""
+        """The data at a URL, for prediction."""
         ...
 
     @classmethod
     def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
-        """Adds what is known before the data is made: here, that it is not there."""
+        """Adds to the plan what is known before the data is made."""
         plan.add("data", "not there yet: the first run makes it")
 
     @property
@@ -107,12 +107,12 @@ class Subject(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of the data's files."""
+        """Sum over the data's files."""
         return sum(entry.num_bytes for entry in self.manifest.files.values())
 
     @property
     def num_partitions(self) -> int:
-        """Partitions, each with a server where the workers are Ray's; 0: every process reads the data itself."""
+        """Partitions, each with a server if the workers are Ray's; 0: every process reads the data itself."""
         return getattr(self.stored, "num_partitions", 0)
 
     @property
@@ -121,20 +121,20 @@ class Subject(Protocol):
         return getattr(self.stored, "is_here", True)
 
     def unit(self, config: RunConfig) -> str:
-        """What is predicted, in the plural."""
+        """Noun for the predicted things, in the plural: nodes."""
         ...
 
     @property
     def text(self) -> str:
-        """The data in a line, after its name in messages."""
+        """The data in a line; messages put `entry` before it."""
         ...
 
     def unread(self, resolved: ResolvedRun) -> str:
-        """What is stored and not read, in a line; empty: nothing."""
+        """The stored columns that the run does not read, in a line; empty: it reads all."""
         return ""
 
     def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
-        """What splits lack, each in a few words."""
+        """Faults of the splits, such as classes without a node, each in a few words."""
         return ()
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
@@ -142,48 +142,48 @@ class Subject(Protocol):
         ...
 
     def check(self, resolved: ResolvedRun) -> None:
-        """Raises where the data has not what the run needs."""
+        """Raises if the data lacks what the run needs."""
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """With what the run needs and can make: called after `check`."""
+        """The data with everything that the run can compute for it, such as an encoding. Called after `check`."""
         return self
 
     def check_memory(self, resolved: ResolvedRun) -> None:
-        """Raises where this machine, which has all workers, cannot hold what each keeps."""
+        """Raises if this machine, which runs all workers, lacks the memory for them."""
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
-        """As `check`, with data that was not here, or for workers that were not known then."""
+        """As `check`, for data on other machines and for a number of workers that is known only now."""
 
     def task(self, resolved: ResolvedRun) -> Task:
-        """With what it must know of the training targets."""
+        """The run's task, with the statistics of the training targets that it needs."""
         ...
 
     def training(self, resolved: ResolvedRun) -> Any:
-        """Options of the sampler of training batches."""
+        """Sampler options of the training batches."""
         return resolved.training
 
     def evaluation(self, resolved: ResolvedRun) -> Mapping[str, Any]:
-        """Options of the samplers of each split that is scored."""
+        """Sampler options of each scored split."""
         return resolved.evaluation
 
     def data(self, resolved: ResolvedRun) -> TrainingData:
-        """What each process reads itself."""
+        """The data, if each process reads it itself."""
         ...
 
     def here(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
-        """For this process alone."""
+        """The data served to this process alone."""
         return _read_by_each(self.data(resolved))
 
     def serving(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
-        """For Ray's workers; its block needs a Ray session."""
+        """The data served to Ray's workers; the block needs a Ray session."""
         return _read_by_each(self.data(resolved))
 
     def shared(self, data: TrainingData, resolved: ResolvedRun) -> TrainingData:
-        """Of a run whose one batch is all of it, each worker's share."""
+        """`data`; for a graph-parallel run each worker's shard of it."""
         return data
 
     def table(self, resolved: ResolvedRun) -> "TableSpec | None":
-        """The table of the embeddings that are trained; None: the run has none."""
+        """The table of trained embeddings; None: the run trains none."""
         return None
 
     def rivals(self, config: RunConfig) -> str:
@@ -203,7 +203,7 @@ class Subject(Protocol):
         ...
 
     def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> "Prediction":
-        """What is predicted of this data by the finished run, `trained` as its directory holds it."""
+        """The prediction of this data by a finished run; `trained`: the run as its directory holds it."""
         ...
 
 
@@ -213,40 +213,40 @@ def _read_by_each(data: TrainingData) -> Iterator[Served]:
 
 
 def subject_class(config: RunConfig) -> type[Subject]:
-    """What opens the data of such runs."""
+    """The class that opens the data of runs of this kind and task."""
     kind, row = find_kind(config.kind), config.task.row("task", config.kind)
     return load(kind.subject if row is None or not row.subject else row.subject)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted, and by what."""
+    """A finished run, the data that it predicts, and how to read that data."""
 
     subject: Subject
     trained: ResolvedRun
-    """Of servers that fit this data, where it has some."""
+    """The run, with server options that fit this data."""
     samplers: Mapping[str, Any]  # options by split, the unsplit last
     build_model: Callable[[], torch.nn.Module]
     task: Task
     members: Callable[[Served], Members]
-    data: TrainingData | None = None  # what every process reads itself; None: what `subject` serves
+    data: TrainingData | None = None  # data that every process reads itself; None: `subject` serves it
     target_names: tuple[str, ...] = ()
     has_targets: bool = False
     shared: Callable[[TrainingData], TrainingData] = lambda data: data
     check_look: Callable[[], None] = lambda: (
         None
     )  # raises ConfigError where nothing can be drawn here before something is made
-    # Of a graph-parallel run: the bytes of one of so many workers; ConfigError where they do not fit here.
+    # Graph-parallel only: number of workers -> bytes of one worker. Raises ConfigError if this machine cannot hold them.
     shard_bytes: Callable[[int], int] | None = None
-    estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
-    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
-    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
-    source_ids: "SourceIds | None" = None  # of nodes whose ids are strings, of graphs that have some
-    end_ids: "SourceIds | None" = None  # of nodes where links end, the same
+    estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: they do not
+    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # ids -> columns that locate labelled nodes or pairs
+    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes; None: the run has none
+    source_ids: "SourceIds | None" = None  # ids of the source, if they are strings (nodes) or stored (graphs)
+    end_ids: "SourceIds | None" = None  # the same for the nodes where links end
 
     @property
     def content_hash(self) -> str:
-        """Of the data."""
+        """Content hash of the data."""
         return str(self.subject.manifest.content_hash)
 
     @property
@@ -256,7 +256,7 @@ class Prediction:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the batch is the whole graph, spread over the workers."""
+        """Whether the prediction is graph-parallel."""
         return any(isinstance(options, FullGraphOptions) for options in self.samplers.values())
 
     @property
@@ -265,7 +265,7 @@ class Prediction:
         return self.trained.workers.launcher == "ray"
 
     def look(self) -> Served:
-        """In this process, nothing started or written; ConfigError where it cannot be."""
+        """The data for drawing batches in this process; starts and writes nothing. Raises ConfigError if that is impossible."""
         if self.data is not None:
             return Served(self.data)
         self.check_look()
@@ -274,20 +274,20 @@ class Prediction:
         return Served(data, getattr(data.open(), "router", None))
 
     def here(self) -> AbstractContextManager[Served]:
-        """For this process."""
+        """The data served to this process."""
         if self.data is not None:
             return _read_by_each(self.data)
         return self.subject.completed(self.trained).here(self.trained)
 
     def serve(self) -> AbstractContextManager[Served]:
-        """For actors; its block needs a Ray session."""
+        """The data served to actors; the block needs a Ray session."""
         if self.data is not None:
             return _read_by_each(self.data)
         return self.subject.completed(self.trained).serving(self.trained)
 
 
 def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
-    """Raises ConfigError where the run's model does not fit the data, or that is another one than the run's."""
+    """Raises ConfigError if the run's model does not fit the data, or if the data is not the run's and `options` do not allow it."""
     advice = "give a finished run's directory"
     try:
         trained = read_resolved(saved_tree(str(run.path), advice, allow_import=options.allow_import))
@@ -310,7 +310,7 @@ def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
 
 
 def checked(run: "Run", url: str, build: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:
-    """`build`, tried once. Raises ConfigError where the run's weights do not fit what it makes for this data."""
+    """`build`, tried once. Raises ConfigError if the run's weights do not fit the model that it builds for this data."""
     try:
         parse_weights(run.weights, run.weights_path, build())
     except (FormatError, ValueError) as error:
@@ -319,7 +319,7 @@ def checked(run: "Run", url: str, build: Callable[[], torch.nn.Module]) -> Calla
 
 
 def trained_task(run: "Run", trained: ResolvedRun, before: Mapping[str, Any] | None = None) -> Task:
-    """The run's task, with what it knew of the training targets; `before`: where its summary does not tell."""
+    """The run's task with its statistics of the training targets; `before`: in place of an entry that older summaries lack."""
     from pydantic import TypeAdapter, ValidationError
 
     component = trained.config.task
@@ -333,7 +333,7 @@ def trained_task(run: "Run", trained: ResolvedRun, before: Mapping[str, Any] | N
 
 
 def check_names(url: str, given_names: tuple[str, ...], task: Task) -> None:
-    """Raises ConfigError where classes, or labels, of the data that is predicted have other names than the run's."""
+    """Raises ConfigError if the predicted data names its classes or labels differently than the run."""
     names: tuple[str, ...] = getattr(task, "class_names", ()) or getattr(task, "names", ())
     for number, (own, other) in enumerate(zip(names, given_names, strict=False)):
         if own != other:
