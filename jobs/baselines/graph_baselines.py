@@ -1,4 +1,4 @@
-"""What a model of many graphs must beat: one constant, and a linear model of what a graph is made of, blind to its structure."""
+"""Baselines for many graphs: one constant, and a linear model of each graph's counts that sees no structure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,11 +22,11 @@ _PENALTY = 1e-4  # of the linear model's squared weights, for standardised colum
 def compute_graph_baselines(
     store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...], seen: Seen = None
 ) -> Baselines:
-    """Scores on `splits` of "constant", the training split's mean, and "composition": linear in the counts of nodes, of edges, and of nodes
-    of each first category (atoms of each element).
+    """Scores by baseline and by split.
 
-    Of labelled nodes: of "shares", the training split's shares of the classes, and "features_only", linear in the node's own features. Of labelled
-    pairs: of "equal", the same score for all. Features that are numbers are read as `seen` makes them of rows for the model.
+    Targets of graphs: "constant" is the training mean; "composition" is linear in the counts of nodes, of edges and of nodes of each first category
+    (atoms of each element). Labelled nodes: "shares" are the training split's shares of the classes; "features_only" is linear in the node's features.
+    Labelled pairs: "equal" gives all the same score. `seen` maps rows of numeric features to those that the model reads.
     """
     if store.manifest.labelled == "pairs":
         return {"equal": {split: _equal_scores(store, task, split) for split in splits}}
@@ -56,7 +56,7 @@ def compute_graph_baselines(
 def _rows(
     store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task, seen: Seen
 ) -> tuple[Tensor, Tensor]:
-    """(counts [g, F] as float64, targets as the task takes them); of labelled nodes their features [n, F]."""
+    """(counts [g, F] or features of labelled nodes [n, F], both float64; targets as the task takes them)."""
     packed = store.fetch(graphs)
     if seen is not None and store.manifest.node.holds_numbers:
         packed = replace(packed, node_feature=seen(torch.tensor(packed.node_feature)).numpy())
@@ -83,7 +83,7 @@ def _rows(
 
 
 def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
-    """The metric where every pair of a graph has the same score."""
+    """The metric if all pairs of a graph have the same score."""
     total = task.scores(torch.device("cpu"))
     graphs = store.split(split)
     for start in range(0, len(graphs), _BLOCK_ROWS):
@@ -99,7 +99,7 @@ def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
 
 
 def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
-    """Least squares for numbers, else the task's own loss by L-BFGS."""
+    """Least squares for numbers; the task's own loss by L-BFGS for other targets."""
     linear = zero_linear(x.shape[1], task.out_dim, torch.float64)
     if isinstance(task, Regression):
         _least_squares(linear, x, (y - torch.tensor(task.mean)) / torch.tensor(task.scale))
@@ -111,7 +111,7 @@ def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
 
 @torch.no_grad()
 def _least_squares(linear: nn.Linear, x: Tensor, y: Tensor) -> None:
-    """Ridge regression per target over the graphs that have it."""
+    """Ridge regression for each target, over the graphs that have the target."""
     for column in range(y.shape[1]):
         known = ~y[:, column].isnan()
         rows = torch.cat([x[known], torch.ones(int(known.sum()), 1, dtype=x.dtype)], dim=1)

@@ -1,5 +1,5 @@
-"""What a model of links must beat: counting the neighbors that two nodes have in common (Liben-Nowell and Kleinberg, CIKM 2003). Between two types no
-node is a neighbor of both ends: there paths of three edges are counted (Kovács et al., Nature Communications 10, 2019)."""
+"""Baselines for links: the number of neighbors that two nodes have in common (Liben-Nowell and Kleinberg, CIKM 2003). Between two types no node is a
+neighbor of both ends, so the baseline counts paths of three edges (Kovács et al., Nature Communications 10, 2019)."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +21,7 @@ _BLOCK = 1 << 22  # scores at a time
 
 
 def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, task: Task) -> Baselines:
-    """Scores of "common_neighbors", or "paths_of_three", on "valid" and "test", on the rivals that the run's own are taken on. Edges count in both
-    directions."""
+    """Scores of "common_neighbors" or "paths_of_three" on "valid" and "test", against the same rivals as the run's. Edges count in both directions."""
     tables = link_tables(router, options.relation)
     counted = _Counted.of(tables)
     # All links in one batch name nodes by their numbers.
@@ -30,7 +29,7 @@ def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, t
         options, around=RandomPartitionOptions(num_chunks=1), batch_size=None, splits=(SPLITS["valid"], SPLITS["test"])
     )
     links = picked_links(router, whole)
-    if not tables.is_one_type:  # places after the nodes where links may end
+    if not tables.is_one_type:  # sources are numbered after the nodes where links may end
         links["link_source"] = links["link_source"] - tables.num_nodes
     count = tables.num_nodes if links["known"] is not None else 1 + links["negative"].shape[1]
     rows = np.arange(len(links["link_source"]))
@@ -47,12 +46,10 @@ def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, t
 
 @dataclass(frozen=True)
 class _Counted:
-    """What joins two nodes: `through(source) · ends[destination]` in all."""
+    """Sparse matrices whose product `through(source) · ends[destination]` is the count of a pair."""
 
-    joined: (
-        scipy.sparse.csr_array
-    )  # float64 [num_sources, num_nodes]: 1 where an edge joins the two; within one type either way
-    ends: scipy.sparse.csr_array  # its transpose
+    joined: scipy.sparse.csr_array  # float64 [num_sources, num_nodes]: 1 for an edge; one type: both directions
+    ends: scipy.sparse.csr_array  # transpose of `joined`
     is_one_type: bool
 
     @classmethod
@@ -62,11 +59,11 @@ class _Counted:
             source, destination = np.concatenate([source, destination]), np.concatenate([destination, source])
         shape = (tables.num_sources, tables.num_nodes)
         joined = scipy.sparse.coo_array((np.ones(len(source)), (source, destination)), shape=shape).tocsr()
-        joined.data[:] = 1.0  # a pair may be joined both ways
+        joined.data[:] = 1.0  # a pair may have an edge in each direction
         return cls(joined, joined if tables.is_one_type else joined.T.tocsr(), tables.is_one_type)
 
     def through(self, source: np.ndarray) -> scipy.sparse.csr_array:
-        """Of each of these: its neighbors or, between two types, other sources by how many of its neighbors they share."""
+        """Row for each source: its neighbors, or, between two types, the number of neighbors that it shares with each source."""
         near = self.joined[source]
         return near if self.is_one_type else near @ self.ends
 
@@ -78,7 +75,7 @@ class _Counted:
 
 
 def _ranked(counted: _Counted, links: dict[str, Any], rows: np.ndarray) -> np.ndarray:
-    """float64 [b, 4] of some links, as `LinkModel` returns it."""
+    """float64 [b, 4] for the links `rows`, as `LinkModel` returns it."""
     source, destination, negative = (links[name][rows] for name in ("link_source", "link_destination", "negative"))
     own = counted.of_pairs(source, destination)[:, None]
     if links["known"] is None:

@@ -1,4 +1,4 @@
-"""What a model of a graph must beat: the majority class (or label by label the majority answer or the mean), and a model that sees features but no edges."""
+"""Baselines for nodes: the majority class (for each label the majority answer, for numbers the mean), and a model that sees features but no edges."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
 
 _BLOCK_ROWS = 65_536
-_MAX_TRAIN_ROWS = 200_000  # enough for a multilayer perceptron to be as good as it gets
+_MAX_TRAIN_ROWS = 200_000  # more rows do not improve the perceptron
 _MAX_STEPS = 600
 _BATCH_ROWS = 4_096
 _PENALTIES = (1e-4, 1e-3, 1e-2)  # of the logistic regression's squared weights
@@ -29,29 +29,29 @@ _PATIENCE = 6  # checks without a better validation score
 
 
 Seen = Callable[[torch.Tensor], torch.Tensor] | None
-Baselines = dict[str, dict[str, float] | None]  # scores by baseline and split, as `split_scores` names them
+Baselines = dict[str, dict[str, float] | None]  # baseline -> scores, named as by `split_scores`
 Plain = Classification | BinaryClassification | Regression
 
 
 def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
-    """What gives the fitted baselines: at once where this process trains too, else from a thread, while the workers start."""
-    if alone:  # training will take the cores that they would take
+    """A function that returns the fitted baselines. `alone`: fits them now; otherwise a thread fits them while the workers start."""
+    if alone:  # this process trains too, and a thread would take its cores
         fitted = fit()
         return lambda: fitted
     return begin(fit, "baselines").result
 
 
 def compute_baselines(router: Router, split_set: int, task: Task, seed: int, seen: Seen) -> Baselines:
-    """Scores of "majority" (of numbers "constant", their mean) and, None for a graph without features, "features_only" on the splits "valid" and "test".
+    """Scores on "valid" and "test" of "majority" (for numbers "constant", their mean) and of "features_only" (None for a graph without features).
 
-    Both are fitted on the training nodes. Of the features-only models, logistic or ridge regression and a two-layer perceptron, the one that
-    validates best is taken. Both read what `seen` makes of rows for the model, each column brought to mean 0 and deviation 1; None: rows as they are.
+    Both are fitted on the training nodes. "features_only" is the best by validation score of logistic or ridge regressions and a two-layer perceptron.
+    They read `seen(rows)` with each column at mean 0 and deviation 1; `seen` None: raw rows.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     target = _target(router.fetch(nodes["train"], feature=False).label)
     plain = _plain(router.manifest, task)
     if router.manifest.label_kind in ("value", "values") and not isinstance(plain, Regression):
-        return {}  # of a user's own task, whose loss is not known
+        return {}  # a user's own task: its loss is not known
     constant = constant_prediction(target, plain).float()
     majority: dict[str, float] = {}
     for split in ("valid", "test"):
@@ -62,7 +62,7 @@ def compute_baselines(router: Router, split_set: int, task: Task, seed: int, see
 
 
 def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
-    """[out_dim]: the prediction of someone who knows the training targets only."""
+    """[out_dim]: the best constant prediction, from the training targets alone."""
     if isinstance(task, Regression):
         return torch.zeros(task.out_dim)
     if isinstance(task, Classification):
@@ -72,13 +72,13 @@ def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
 
 
 def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[str, float]:
-    """The metric as `split`, and that of each of several targets as `split_metric_NAME`."""
+    """The metric under the name `split`; with several targets also the metric of each, under `split_metric_NAME`."""
     own = {f"{split}_{name}": score for name, score in scores.items() if name.startswith(f"{metric_of_one(metric)}_")}
     return {split: scores[metric], **own}
 
 
 def _plain(manifest: Manifest, task: Task) -> Plain:
-    """The graph's task by its metric, without weights and smoothing."""
+    """The graph's task with the run's metric, without weights and smoothing."""
     if isinstance(task, Regression):
         return replace(task, kind="mse", own_loss="")
     metric: dict[str, Any] = {"metric": task.metric, "own_metric": getattr(task, "own_metric", "")}
@@ -132,7 +132,7 @@ def _mean_loss(prediction: torch.Tensor, y: torch.Tensor, task: Plain) -> torch.
 
 
 def _fit_linear(x: torch.Tensor, y: torch.Tensor, task: Plain, penalty: float) -> nn.Module:
-    """Logistic regression, multinomial or one for each label, or least squares, with an L2 penalty."""
+    """Logistic regression (multinomial, or binary for each label) or least squares, with an L2 penalty."""
     linear = zero_linear(x.shape[1], task.out_dim, torch.float32)
     minimise(linear, 50, lambda: _mean_loss(linear(x), y, task) + penalty * linear.weight.square().sum())
     return linear
@@ -147,7 +147,7 @@ def zero_linear(in_dim: int, out_dim: int, dtype: torch.dtype) -> nn.Linear:
 
 
 def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) -> None:
-    """Takes the model's weights to the minimum of a convex loss, by L-BFGS."""
+    """Minimises a convex loss over the model's weights by L-BFGS."""
     optimizer: Any = torch.optim.LBFGS(model.parameters(), max_iter=max_iter, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
@@ -160,7 +160,7 @@ def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) 
 
 
 class _Perceptron(nn.Module):
-    """Two layers with dropout. All draws are the generator's: in a thread, as the workers start, PyTorch's global one is another's."""
+    """Two layers with dropout. It draws from its own generator, since it may run in a thread and other threads draw from PyTorch's global one."""
 
     def __init__(self, in_dim: int, out_dim: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -182,9 +182,9 @@ class _Perceptron(nn.Module):
 def _fit_perceptron(
     x: torch.Tensor, y: torch.Tensor, task: Plain, seed: int, score_of: Callable[[nn.Module], float]
 ) -> nn.Module:
-    """A perceptron by AdamW, stopped early by validation score."""
+    """A perceptron trained by AdamW and stopped early by its validation score."""
     generator = torch.Generator().manual_seed(seed)
-    # The linear models once drew as many from it, and scores are to stay what they were.
+    # Skip the numbers that the linear models once drew, so that scores stay equal to those of earlier versions.
     torch.empty(len(_PENALTIES) * (x.shape[1] + 1) * task.out_dim).uniform_(generator=generator)
     network = _Perceptron(x.shape[1], task.out_dim, generator)
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
@@ -208,7 +208,7 @@ def _fit_perceptron(
 
 
 def _scores(router: Router, node: np.ndarray, model: Any, task: Task, *, blind: bool = False) -> dict[str, float]:
-    """Scores over `node`, streamed in blocks; `blind`: of a model that sees no features."""
+    """Scores over `node`, computed in blocks of rows. `blind`: the model sees no features."""
     scores = task.scores(torch.device("cpu"))
     for start in range(0, len(node), _BLOCK_ROWS):
         rows = router.fetch(node[start : start + _BLOCK_ROWS], feature=not blind)

@@ -1,10 +1,10 @@
-"""Classic models beside a run: trained by their frozen recipes on the same graph, splits and seed, through the same path.
+"""Classic models as baselines of a run: trained by frozen recipes on the run's graph, splits and seed, through the same code.
 
-    recipes/baselines/gcn.yaml, gat.yaml, sage.yaml     what is trained
-    recipes/baselines/search.yaml                       the configurations that are tried, in order
+    recipes/baselines/gcn.yaml, gat.yaml, sage.yaml     models and their training
+    recipes/baselines/search.yaml                       the configurations to try, in order
 
-Each configuration is a run of its own in RUN/baselines. The best validation score counts. Of a typed graph they see all nodes and edges as one plain graph,
-behind a linear layer for each type.
+Each configuration is a separate run in RUN/baselines. The best validation score counts. A typed graph is one plain graph to them, after a linear layer for
+each type of nodes.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Train = Callable[[str, RunConfig], int]
 
 @dataclass(frozen=True)
 class Try:
-    """One configuration of a classic model, as a run beside another."""
+    """The run of one configuration of a classic model."""
 
     name: str
     options: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Try:
 
 @cache
 def search() -> tuple[Mapping[str, Any], ...]:
-    """Every configuration of the frozen search, in its order."""
+    """All configurations of the frozen search, in order."""
     axes = yaml.safe_load((RECIPES / "baselines" / "search.yaml").read_text())
     # The first list varies fastest.
     return tuple(
@@ -64,7 +64,7 @@ def search() -> tuple[Mapping[str, Any], ...]:
 
 
 def tries(config: RunConfig, run: RunStore, *, is_typed: bool = False) -> list[Try]:
-    """What `config.baseline` asks for, beside this run: its data, splits, seed, metric and machine, and the recipe's model."""
+    """The tries that `config.baseline` asks for, with the run's data, splits, seed, metric and machine, and the recipe's model."""
     return [
         Try(name, options, _beside(config, name, options, run.child(BASELINES, f"{name}-{number}"), is_typed))
         for name in config.baseline.models
@@ -95,7 +95,7 @@ def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: Run
 def train_classic(
     job: str, config: RunConfig, run_dir: RunStore, train: Train, *, is_typed: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Scores of the classic models that the run asks for, by model and split; what is trained already is not trained again."""
+    """Scores by classic model and split. Trains those tries of the run that have not finished yet."""
     scores: dict[str, dict[str, float]] = {}
     planned = tries(config, run_dir, is_typed=is_typed)
     started_s = time.monotonic()
@@ -116,7 +116,7 @@ def train_classic(
 
 
 def best_of(own: Sequence[Try]) -> tuple[Try, dict[str, float]]:
-    """The finished try that validated best, the first of equals, and its scores by split."""
+    """The finished try with the best validation score (the first of equals), and its scores by split."""
     found = []
     for one in own:
         summary = json.loads(one.place.read("summary.json") or b"{}")
@@ -128,7 +128,7 @@ def best_of(own: Sequence[Try]) -> tuple[Try, dict[str, float]]:
 
 
 def _train(job: str, one: Try, train: Train) -> None:
-    """Trains a try, or goes on with it, where it has not ended."""
+    """Trains a try, or resumes it, unless it has finished."""
     config, place = one.config, one.place
     if place.holds_run:
         saved = load_config(place)
@@ -138,5 +138,5 @@ def _train(job: str, one: Try, train: Train) -> None:
             )
         config = replace(config, run=replace(config.run, dir=None, resume=place.url))
     if place.read("summary.json") is None:
-        with contextlib.redirect_stdout(io.StringIO()):  # its folder holds all of it
+        with contextlib.redirect_stdout(io.StringIO()):  # the run's folder holds its output
             train(job, config)

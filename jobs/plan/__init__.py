@@ -1,1 +1,1 @@
-"""`--plan`: what a run would need, measured on drawn batches. Imports: jobs.resolve and below."""
+"""`--plan`: memory, traffic and time of a run, measured on drawn batches. Imports: jobs.resolve and below."""

@@ -1,10 +1,10 @@
-"""What a step of training costs on a cluster, from formulas: bytes, rounds, cache misses, seconds. Checked against a sweep's points.
+"""Cost of a training step on a cluster, from formulas: bytes, rounds, cache misses, seconds. A sweep's points check it.
 
     python -m graphmill.jobs.plan.cost_model                                              predictions with the rates below
     python -m graphmill.jobs.plan.cost_model --points runs/scaling/points.jsonl           rates fitted to one worker's points, error at every point
 
-Pure functions; nothing here needs Ray. The formulas, the measured errors and where the model breaks: docs/cost-model.md. Bytes are those of
-the arrays in messages (`graphmill.samplers.vocabulary.messages`) as they travel; K hops are K + 1 rounds, the last one for rows.
+Pure functions; nothing here needs Ray. docs/cost-model.md has the formulas, the measured errors and the limits of the model. Bytes count the arrays in
+messages (`graphmill.samplers.vocabulary.messages`) as they travel. K hops are K + 1 rounds; the last round fetches rows.
 """
 
 import itertools
@@ -32,7 +32,7 @@ _GRADIENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Degrees:
-    """A graph's degrees: `count[i]` nodes of degree `degree[i]`, which draw and are drawn in proportion to it."""
+    """A graph's degrees: `count[i]` nodes have degree `degree[i]`. Nodes draw and are drawn in proportion to their degree."""
 
     degree: np.ndarray  # float64 [b]
     count: np.ndarray  # float64 [b]
@@ -47,7 +47,7 @@ class Degrees:
 
     @staticmethod
     def power_law(num_nodes: float, num_edges: float, bins: int = 64) -> "Degrees":
-        """Degrees of density d^-3 above half their mean, as `graphmill.storage.synthetic.products_like` has them in the tail; equal shares of nodes per bin."""
+        """Degrees of density d^-3 above half their mean, as in the tail of `graphmill.storage.synthetic.products_like`; bins have equal shares of the nodes."""
         mean = num_edges / num_nodes
         edge = np.linspace(0.0, 1.0, bins + 1)
         # d = mean / 2 · u^(-1/2) for uniform u; its integral over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
@@ -55,7 +55,7 @@ class Degrees:
 
     @staticmethod
     def of(degree: np.ndarray, bins_per_octave: int = 4) -> "Degrees":
-        """A graph's own, in bins whose degrees differ by at most a fifth."""
+        """Degrees of a graph, in bins whose degrees differ by at most a fifth."""
         place = np.where(degree > 0, 1 + np.floor(bins_per_octave * np.log2(np.maximum(degree, 1))), 0).astype(np.int64)
         count = np.bincount(place)
         total = np.bincount(place, weights=degree)
@@ -65,7 +65,7 @@ class Degrees:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What a batch holds, hop after hop; of a real batch, or expected."""
+    """Counts of a batch, hop by hop: a real batch's, or expected ones."""
 
     asked: tuple[float, ...]  # nodes whose neighbors are drawn
     drawn: tuple[float, ...]  # neighbors drawn
@@ -77,10 +77,10 @@ class BatchShape:
 
 
 def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tuple[BatchShape, np.ndarray]:
-    """The batch around uniform roots, and the share of each bin's nodes that are in it.
+    """The expected batch around uniform roots, and the share of each bin's nodes that it holds.
 
-    Mean field: each drawn edge ends in a node with a probability in proportion to its degree, whoever drew it. Of a bin with degree d a
-    share 1 - (1 - s) exp(-e d / E) is in the batch after e draws, where s was before.
+    Mean field: a drawn edge ends in a node with a probability in proportion to its degree, whichever node drew it. If the batch holds a share s of a bin
+    with degree d, it holds 1 - (1 - s) exp(-e d / E) after e more draws.
     """
     if not 0 < roots <= degrees.num_nodes:
         raise ConfigError(f"roots: expected 1 to the graph's {degrees.num_nodes:,.0f} nodes, got {roots}")
@@ -99,27 +99,27 @@ def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tu
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes of what messages hold; integers travel in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`)."""
+    """Bytes of a message's entries. Integers travel in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`)."""
 
-    feature: int  # of a node's row of features, as stored
-    index: int = 4  # of a node's id, stored or permanent
+    feature: int  # a node's row of features, as stored
+    index: int = 4  # a node's id, stored or permanent
     label: int = 1
-    count: int = 1  # of a list's length
+    count: int = 1  # a list's length
 
     @property
     def row(self) -> int:
-        """Of a node's columns: permanent id, label, split and features."""
+        """A node's columns: permanent id, label, split and features."""
         return self.index + self.label + 1 + self.feature
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a batch moves between a sampler and owners."""
+    """Traffic of a batch between its sampler and the owners of partitions."""
 
     sent: float  # bytes of requests
     received: float  # bytes of replies
     requests: float
-    rounds: float  # one after the other; requests of a round go out together
+    rounds: float  # one after another; the requests of a round go out together
 
     @property
     def total(self) -> float:
@@ -135,53 +135,53 @@ class Traffic:
 
 
 def draw_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
-    """Of the draws of `NeighborSampler`: a `SampleNeighbors` per hop and owner."""
+    """The draws of `NeighborSampler`: a `SampleNeighbors` per hop and owner."""
     hops = len(shape.asked)
     received = widths.count * sum(shape.asked) + widths.index * shape.edges
     return Traffic(widths.index * sum(shape.asked), received, hops * owners, hops)
 
 
 def row_traffic(rows: float, index_bytes: float, row_bytes: float, owners: int) -> Traffic:
-    """Of so many rows: a `FetchRows` per owner."""
+    """Fetching rows: a `FetchRows` per owner."""
     return Traffic(index_bytes * rows, row_bytes * rows, owners, 1)
 
 
 def neighbor_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
-    """Of a batch of `NeighborSampler`."""
+    """A batch of `NeighborSampler`."""
     return draw_traffic(shape, widths, owners) + row_traffic(shape.nodes, widths.index, widths.row, owners)
 
 
 def chunk_traffic(nodes: float, edges: float, widths: Widths, owners: int) -> Traffic:
-    """Of a batch of `RandomPartitionSampler`: `ListChunk`, `InducedEdges` (every owner gets all members) and `FetchRows`."""
+    """A batch of `RandomPartitionSampler`: `ListChunk`, `InducedEdges` (every owner gets all members) and `FetchRows`."""
     sent = widths.index * nodes * (owners + 1)
     received = (2 * widths.index + widths.count + widths.row) * nodes + widths.index * edges
     return Traffic(sent, received, 3 * owners, 3)
 
 
 def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owners: int) -> Traffic:
-    """What of it leaves the process, where `near_owners` of the owners, with `near_share` of the nodes, are read in process."""
+    """The part of `traffic` that leaves the process, if it reads `near_owners` of the owners, with `near_share` of the nodes, itself."""
     far = owners - near_owners
     share = 1.0 - near_share if far else 0.0
     requests = traffic.requests * far / owners
     return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
-DRAWN_BYTES = (
-    12  # of a node of a batch that is drawn ahead: its id, and its share of counts, sources and the plan's own
-)
+DRAWN_BYTES = 12  # for a node of a batch that is drawn ahead: its id and its share of counts, sources and the plan
 JOINED = 16  # batches whose draws share their requests (`graphmill.samplers.loading.scheduled_rows`)
-_EARLY = 1 / 16  # of the room, that rows which come before their batch's turn may fill
+_EARLY = 1 / 16  # share of the room for rows that come before their batch's turn
 
 
 def planned_share(
     count: np.ndarray, share: np.ndarray, rows: float, known: float = math.inf, batches: float = math.inf
 ) -> float:
-    """Of a batch's rows, the share that is fetched by plan (`graphmill.samplers.loading.row_schedule`) with room for `rows`, where `known` batches are drawn ahead, over so many batches.
+    """The share of a batch's rows that is fetched, if rows are kept by plan (`graphmill.samplers.loading.row_schedule`).
 
-    Batches hold a node independently of each other, `count` nodes with the probability p in `share` each, so the gaps between its uses are geometric. To keep what
-    is needed soonest is to keep a row over its gaps of at most g batches, and over some of the next longer ones. It is then kept after a share
-    1 - (1 - p)^g (1 + p g) of all batches, which g fills the room with, and fetched for each use after a longer gap, and for the first use. No gap is known that is
-    longer than the batches drawn ahead. Where what is fetched of a batch is less than a sixteenth of the room, other rows come early and fill that.
+    `rows`: rows that there is room for. `known`: batches drawn ahead. `batches`: batches of the run. `count` nodes are in a batch with probability p in `share`,
+    independently of other batches, so the gaps between a node's uses are geometric.
+
+    Keeping the rows that are needed soonest means: keep a row over gaps of at most g batches, and over some of the gaps of g + 1. A row is then kept after a
+    share 1 - (1 - p)^g (1 + p g) of all batches; g is the largest that fits the room. A row is fetched for its first use and after each longer gap. Gaps longer
+    than `known` are not seen. If a batch fetches less than a sixteenth of the room, rows that come early fill that sixteenth.
     """
     needed = float((share * count).sum())
     first = (1 - (1 - share) ** batches) / batches if batches < math.inf else 0 * share
@@ -207,14 +207,14 @@ def planned_share(
 
 
 def early_batches(rows: float, fetched: float) -> int:
-    """How many batches' rows come with those of a batch that fetches, where each fetches so many, and there is room for `rows`."""
+    """Number of later batches whose rows come with a batch's own, if each batch fetches `fetched` rows and there is room for `rows`."""
     return min(int(_EARLY * rows / max(fetched, 1e-9)), JOINED)
 
 
 def planned_traffic(draws: Traffic, rows: Traffic, fetched: float, joined: float, early: int) -> Traffic:
-    """Remote traffic of a neighbor batch whose rows are planned, and `fetched` is the share of them that still travels.
+    """Remote traffic of a neighbor batch with planned rows.
 
-    `joined`: questions of draws for each batch; `early`: batches whose rows come with another's.
+    `fetched`: share of the rows that still travels. `joined`: requests for draws per batch. `early`: batches whose rows come with another batch's.
     """
     return Traffic(
         draws.sent + rows.sent * fetched,
@@ -225,41 +225,41 @@ def planned_traffic(draws: Traffic, rows: Traffic, fetched: float, joined: float
 
 
 def all_reduce_bytes(num_parameters: float, workers: int) -> float:
-    """Bytes that each worker sends, and receives, for the sum of float32 gradients in a ring."""
+    """Bytes that each worker sends (and receives) to sum float32 gradients in a ring."""
     return 2 * (workers - 1) / workers * _GRADIENT_BYTES * num_parameters
 
 
 def random_halo(degrees: Degrees, workers: int) -> float:
-    """Rows that a worker of a graph-parallel run needs from others, where nodes lie at random: those with a neighbor here."""
+    """Rows that a worker of a graph-parallel run needs from other workers (nodes with a neighbor here), if nodes are spread at random."""
     needed = 1 - (1 - 1 / workers) ** degrees.degree
     return float((degrees.count * needed).sum()) * (1 - 1 / workers)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds per unit of work, of one core. `fit_rates` finds CPU times in a sweep's points.
+    """Seconds per unit of work on one core. `fit_rates` fits them to a sweep's points.
 
-    The defaults come from docs/performance.md. `graphmill bench sampling`: 584,319 nodes a batch sampled with their rows in 0.19 s in process. `python -m benchmarks transport`
-    between two hosts: requests of 10 to 150,000 rows over an open connection, the owners' answering included. Training: GECO 3 x 128.
+    The defaults come from docs/performance.md. Sampling: `graphmill bench sampling`, 584,319 nodes a batch with their rows in 0.19 s in process. Messages:
+    `python -m benchmarks transport` between two hosts, 10 to 150,000 rows over an open connection, including the owners' work. Training: GECO 3 x 128.
     """
 
-    train_step_s: float = 0.0  # forward, backward and optimizer, whatever the batch
+    train_step_s: float = 0.0  # forward, backward and optimizer: constant part
     train_node_s: float = 200e-6  # the same for each node of the batch, its edges included
-    load_step_s: float = 0.0  # the worker's other threads, whatever the batch
+    load_step_s: float = 0.0  # the worker's other threads: constant part
     load_node_s: float = 0.33e-6  # sampling and collating
     load_request_s: float = 0.21e-3  # a request and its reply
     load_byte_s: float = 0.57e-9
-    serve_request_s: float = 0.0  # the answering side, where it is not in the above
+    serve_request_s: float = 0.0  # the owner's work, unless the rates above include it
     serve_byte_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Link:
-    """A node's connection: the same in both directions."""
+    """A host's network connection, with the same speed in both directions."""
 
     gigabits: float
     latency_s: float = 100e-6  # of a round of requests, or of a hop in a ring; 50 µs each way
-    share: float = 0.8  # of the nominal rate that is reached
+    share: float = 0.8  # reached share of the nominal rate
 
     @property
     def bytes_per_s(self) -> float:
@@ -268,18 +268,18 @@ class Link:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Where a step's seconds go, for one worker."""
+    """Seconds of a step of one worker, by part."""
 
     train_s: float
-    load_s: float  # of the loader's thread, its waits for the network included
+    load_s: float  # the loader's thread, its waits for the network included
     reduce_s: float
-    link_s: float  # that its node's link is busy
-    cpu_s: float  # of all processes that work for this worker, servers included
+    link_s: float  # time that the host's link is busy
+    cpu_s: float  # CPU time of all processes that work for this worker, servers included
     step_s: float
 
     @property
     def bound(self) -> str:
-        """What decides the step's time."""
+        """The bottleneck: cores, training, loader or link."""
         train = self.train_s + self.reduce_s
         if self.step_s > max(train, self.load_s, self.link_s) * 1.001:
             return "cores"
@@ -297,11 +297,10 @@ def step_cost(
     train_s: float | None = None,
     loader_threads: int = 1,
 ) -> StepCost:
-    """A step of one worker, on whose node as much is asked as is served. `link` None: no network between nodes, as on one machine.
+    """A step of one worker. Its host serves as much as it asks for. `link` None: one machine, without a network.
 
-    The loader works ahead, so training and loading overlap, and the slower decides; the ring of gradients does not overlap. All that the
-    processes compute needs `cores_per_worker` cores. `train_s`: of an accelerator, in place of the CPU's. Several loader threads make
-    several batches at a time.
+    The loader works ahead, so training and loading overlap and the slower decides. Summing the gradients does not overlap. All processes of the worker share
+    `cores_per_worker` cores. `train_s`: an accelerator's training time, in place of the CPU's. Each loader thread makes batches at the same time.
     """
     train = rates.train_step_s + rates.train_node_s * shape.nodes if train_s is None else train_s
     load_cpu = load_cpu_s(shape, remote, rates)
@@ -312,8 +311,8 @@ def step_cost(
     else:
         wire = remote.rounds * link.latency_s + max(remote.sent, remote.received) / link.bytes_per_s
         reduce = reduce_bytes / link.bytes_per_s + 2 * (workers - 1) * link.latency_s
-        busy = (remote.total + reduce_bytes) / link.bytes_per_s  # this node asks, and is asked as much: each way once
-    # Servers answer while the loader waits for them; on average they are as quick as they are busy.
+        busy = (remote.total + reduce_bytes) / link.bytes_per_s  # the host asks and serves as much, each way once
+    # Servers answer while the loader waits. Servers of a round work at the same time.
     load = (load_cpu + serve_cpu / max(1.0, remote.requests / max(remote.rounds, 1)) + wire) / loader_threads
     cpu = (0.0 if train_s is not None else train) + load_cpu + serve_cpu
     step = max(train + reduce, load, busy, cpu / cores_per_worker)
@@ -321,29 +320,29 @@ def step_cost(
 
 
 def load_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
-    """CPU time of a worker's loader for a batch, and of its other threads besides the one that trains."""
+    """CPU time of a worker for a batch, except its training thread."""
     messages = rates.load_request_s * remote.requests + rates.load_byte_s * remote.total
     return rates.load_step_s + rates.load_node_s * shape.nodes + messages
 
 
 @dataclass(frozen=True)
 class Check:
-    """One measured point beside the model."""
+    """The model's values for one measured point, as (model, measured) of a batch."""
 
     name: str
-    nodes: tuple[float, float]  # of a batch: (model, measured)
+    nodes: tuple[float, float]
     remote_bytes: tuple[float, float]
     requests: tuple[float, float]
-    cpu_s: tuple[float, float]  # of a worker, a batch
+    cpu_s: tuple[float, float]  # of a worker
     step_s: tuple[float, float]
-    fitted: bool  # whether the rates come from it, too
+    fitted: bool  # whether the rates were fitted to this point
 
 
 Point = Mapping[str, Any]
 
 
 def load_points(path: Path) -> list[Record]:
-    """The points of a sweep that went well. Raises FormatError where there is none."""
+    """The points of a sweep that finished well. Raises FormatError if there are none."""
     points = read_records(path, lambda point: point["status"], "a point of jobs/sweep.py --workers …")
     points = [point for point in points if point["status"] == "ok"]
     if not points:
@@ -352,7 +351,7 @@ def load_points(path: Path) -> list[Record]:
 
 
 def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
-    """The model's batch of a point and its remote traffic. Raises ConfigError for samplers that the model does not know."""
+    """The expected batch of a point and its remote traffic. Raises ConfigError for samplers that the model does not know."""
     s = point["settings"]
     degrees, widths = Degrees(*map(np.array, point["degrees"])), Widths(point["feature_bytes"], point["index_bytes"])
     if s["sampler"] == "neighbor":
@@ -370,7 +369,7 @@ def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
 
 
 def fit_rates(points: Sequence[Point]) -> Rates:
-    """Rates by non-negative least squares over points that ran undisturbed enough to tell: each point weighs the same."""
+    """Rates by non-negative least squares over the relative errors of the points."""
     from scipy.optimize import nnls
 
     train, load, serve = [], [], []
@@ -389,7 +388,7 @@ def fit_rates(points: Sequence[Point]) -> Rates:
     def solve(rows: list[tuple[list[float], float]]) -> list[float]:
         if not rows:
             return [0.0, 0.0]
-        # Relative errors count: a row is divided by what was measured.
+        # Relative errors: each row is divided by its measured value.
         matrix = np.array([row for row, _ in rows]) / np.array([[max(y, 1e-9)] for _, y in rows])
         scale = np.maximum(np.abs(matrix).max(axis=0), 1e-30)
         return list(nnls(matrix / scale, np.ones(len(rows)))[0] / scale)
@@ -398,8 +397,8 @@ def fit_rates(points: Sequence[Point]) -> Rates:
 
 
 def free_cores(point: Point, others: Sequence[Point]) -> float:
-    """The cores that a point's workers and servers have among them: without what Ray's own processes took in the points of `others`, and
-    what the machine's host took meanwhile. Without bound where the point's nodes are machines, whose cores it does not say."""
+    """Cores for a point's workers and servers: all cores, less those that Ray's processes took in the points of `others`, less those that the
+    hypervisor stole. Infinite if the point ran on a cluster, since it does not record the hosts' cores."""
     if point["settings"].get("address") is not None:
         return float("inf")
     known = [other for other in others if other.get("own_cores") is not None and other.get("server_cores") is not None]
@@ -409,7 +408,7 @@ def free_cores(point: Point, others: Sequence[Point]) -> float:
 
 
 def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] = ()) -> list[Check]:
-    """The model beside every point it knows; `fitted` are those whose rates these are."""
+    """The model's values for every point. `fitted`: the points that `rates` were fitted to."""
     checks = []
     for point in points:
         s = point["settings"]
@@ -432,7 +431,7 @@ def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] 
 
 @dataclass(frozen=True)
 class Workload:
-    """A graph and a way to train on it."""
+    """A graph and how to train on it."""
 
     name: str
     num_nodes: float
@@ -452,7 +451,7 @@ class Workload:
 
     @property
     def stored_bytes(self) -> float:
-        """Of topology, rows and ids on disk, or in memory where they are all mapped."""
+        """Bytes of topology, rows and ids on disk (and in memory once all are mapped)."""
         return 8 * self.num_nodes + self.widths.index * self.num_edges + self.widths.row * self.num_nodes
 
 
@@ -472,7 +471,7 @@ def predict(
     train_s: float | None = None,
     loader_threads: int = 1,
 ) -> tuple[Traffic, StepCost]:
-    """A worker per node, partitions spread at random over the nodes; with room for `cache_share` of all rows these are planned."""
+    """Traffic and cost of a step with a worker per host and partitions spread at random. `cache_share`: share of all rows that a host keeps by plan."""
     degrees, widths = workload.degrees, workload.widths
     shape, share = expected_batch(degrees, workload.roots, workload.fanouts)
     draws, rows = (
@@ -494,7 +493,7 @@ def predict(
 
 
 def graph_parallel_bytes(workload: Workload, workers: int) -> dict[str, int]:
-    """Bytes that a worker sends in a full-graph step of GECO, with nodes spread at random; by kind (`graphmill.models.parallel_cost`)."""
+    """Bytes that a worker sends in a full-graph step of GECO with nodes spread at random, by kind (`graphmill.models.parallel_cost`)."""
     from graphmill.models.geco.options import GECOConfig
     from graphmill.models.parallel.shards import Shards
     from graphmill.models.parallel_cost import sent_bytes
@@ -506,29 +505,29 @@ def graph_parallel_bytes(workload: Workload, workers: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Config:
-    """What to print."""
+    """Print predictions of the cost model."""
 
     points: str | None = None
-    """points.jsonl of a sweep: fits the rates to its points of one worker, and shows the error at every point."""
+    """points.jsonl of a sweep: fits the rates to its points with one worker, and shows the error at every point."""
     nodes: tuple[Count, ...] = (8, 16, 32, 64)
-    """Nodes of the predicted clusters, a worker on each."""
+    """Hosts of the predicted clusters, with a worker on each."""
     gigabits: tuple[Positive, ...] = (10.0, 25.0, 100.0)
-    """Speeds of their links."""
+    """Speeds of the hosts' links in Gb/s."""
     train_ms: Positive = 100.0
-    """A step's training time on an accelerator, for a second table; the first one trains on the fitted CPU."""
+    """Training time of a step on an accelerator, for the second table; the first table trains on the fitted CPU."""
     loader_threads: Count = 4
     """Sampling threads of a worker, each with a core."""
     cache_share: float = 0.0
-    """Share of all rows that each node has room for, by plan (--loader.cache_bytes)."""
+    """Share of all rows that each host keeps by plan (--loader.cache_bytes)."""
     feature_dtype: FeatureDtype = "float32"
-    """What the graphs' features are stored as."""
+    """Stored type of the graphs' features."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """The model beside what was measured, a row for each point."""
+    """Prints a row for each point: model / measured."""
 
     def cells(check: Check) -> Iterator[str]:
         yield check.name
@@ -544,7 +543,7 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_predictions(config: Config, rates: Rates, train_s: float | None) -> None:
-    """Steps of every workload on every cluster."""
+    """Prints a row for each workload and cluster."""
     rows = []
     stored = [
         replace(of, feature_bytes=FeatureRows(of.feature_bytes // 4, config.feature_dtype).row_bytes)
@@ -563,7 +562,7 @@ def print_predictions(config: Config, rates: Rates, train_s: float | None) -> No
 
 
 def print_graph_parallel(config: Config) -> None:
-    """Steps over the whole graph as one batch."""
+    """Prints a row for each workload and number of workers, for steps over the whole graph as one batch."""
     rows = []
     for workload, workers in itertools.product(WORKLOADS, config.nodes):
         sent = graph_parallel_bytes(workload, workers)

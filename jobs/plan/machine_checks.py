@@ -1,6 +1,6 @@
-"""Checks of a machine before a run. Each yields its findings: what is there, whether it is enough, and what to do if not.
+"""Checks of a machine before a run. Each yields findings: what the machine has, whether it is enough, and what to do if not.
 
-Nothing here needs Ray, and nothing is left behind: files that a check writes are removed, sockets are closed.
+Nothing here needs Ray. A check removes the files that it writes and closes its sockets.
 """
 
 import os
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 def _warned(name: str, problem: str | None, fine: str) -> Finding:
-    """A warning where there is a problem."""
+    """A warning if there is a problem, otherwise the `fine` message."""
     return Finding(name, "ok", fine) if problem is None else Finding(name, "warn", problem)
 
 
@@ -82,7 +82,7 @@ def check_cores() -> Iterator[Finding]:
 
 
 def check_memory(object_store_bytes: int) -> Iterator[Finding]:
-    """Free memory beside the object store, and the shared memory that the store lives in."""
+    """Free memory for a run with its object store, and the shared memory that holds the store."""
     free = available_bytes()
     needed = object_store_bytes + _LEAST_MEMORY_BYTES
     fine = f"{_gib(free)} free"
@@ -104,7 +104,7 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
 
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:
-    """Space and rights in a folder (or where it would be made), and that its file system renames and syncs."""
+    """Space and rights in a folder (or in the parent where it would be made), and whether its file system renames and syncs."""
     from graphmill.storage.filesystem.outputs import existing_part
 
     existing = existing_part(folder)
@@ -122,7 +122,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
             os.replace(first, second)
             seconds = time.perf_counter() - began
             modified, latest = second.stat().st_mtime, time.time()
-            skew = modified - min(max(modified, earliest), latest)  # 0 where it lies in between
+            skew = modified - min(max(modified, earliest), latest)  # 0 if it lies in between
     except OSError as error:
         yield Finding(name, "fail", f"cannot write in {existing} ({error.strerror}); choose another folder")
         return
@@ -138,7 +138,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
 
 
 def check_open_files() -> Iterator[Finding]:
-    """The limit of open files: sockets of Ray's processes count."""
+    """The limit of open files, among which are the sockets of Ray's processes."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -148,7 +148,7 @@ def check_open_files() -> Iterator[Finding]:
 
 
 def check_loopback() -> Iterator[Finding]:
-    """That this process can serve and reach the loopback address, which is all that a local Ray listens on."""
+    """Whether this process can serve and reach the loopback address, the only one that a local Ray listens on."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(5)
@@ -178,7 +178,7 @@ def check_loopback() -> Iterator[Finding]:
 
 
 def check_gpu() -> Iterator[Finding]:
-    """The GPUs that PyTorch sees, and a driver that this build of PyTorch cannot use."""
+    """The GPUs that PyTorch sees, or a driver that this build of PyTorch cannot use."""
     import torch
 
     if torch.cuda.is_available():
@@ -194,7 +194,7 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def check_store(url: str) -> Iterator[Finding]:
-    """That a file can be written, read back and removed under an fsspec URL."""
+    """Whether a file can be written, read back and removed under an fsspec URL."""
     from uuid import uuid4
 
     from graphmill.storage.filesystem.filesystem_errors import one_line_errors
@@ -225,7 +225,7 @@ def check_store(url: str) -> Iterator[Finding]:
 
 
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
-    """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
+    """Whether a stored graph or set of graphs opens and (unless quick) all its checksums match."""
     from graphmill.jobs.tasks.graph_task import set_lacks
     from graphmill.jobs.tasks.node_task import graph_lacks
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest

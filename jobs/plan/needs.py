@@ -1,7 +1,8 @@
-"""Which rows a host's workers need of other hosts, and how often: seen in a few batches that are drawn for it, for any number of workers.
+"""The rows of other hosts that a host's workers need, and how often, for any number of workers: estimated from a few drawn batches.
 
-Of a sample of the nodes it is counted how many batches of each position of a step hold them. From these counts follow the probabilities with which batches hold
-nodes, for any order of roots; first batches choose the rows that a host's workers share (`graphmill.cluster.serving.shared_rows`), and others tell what is needed beside them.
+For a sample of the nodes it counts the batches of each position of a step that hold them. The counts give the probability with which a batch holds a node, for
+any order of roots. The first batches choose the rows that a host's workers share (`graphmill.cluster.serving.shared_rows`); the other batches tell which rows
+are needed in addition.
 """
 
 import time
@@ -16,60 +17,60 @@ from graphmill.samplers.vocabulary.rank_shares import own_positions
 if TYPE_CHECKING:
     from graphmill.storage.graph import StoredGraph
 
-_FIRST, _OTHERS = 16, 128  # batches of a position that choose shared rows, and others, at most
-_MOST_PLACES, _SHUFFLED_PLACES = 16, 4  # positions of which batches are drawn
-_MOST_NODES = 1 << 17  # of the sample
+_FIRST, _OTHERS = 16, 128  # at most: batches of a position that choose shared rows, other batches
+_MOST_PLACES, _SHUFFLED_PLACES = 16, 4  # positions whose batches are drawn: roots in groups, shuffled roots
+_MOST_NODES = 1 << 17  # nodes of the sample
 _GRID, _STEPS = 60, 200
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Of the batches of some positions of a step, which stand for those beside them, or for all where roots are shuffled."""
+    """Counts over the drawn batches of some positions of a step ("places"). A place stands for the positions near it, or, with shuffled roots, for all."""
 
-    hits: np.ndarray  # uint8 [2, places, nodes]: batches that hold a node of the sample, of the first and of others
-    rounds: tuple[int, int]  # batches of each place, of the first and of others
-    partition: np.ndarray  # int64 [nodes]: of each node, ascending
-    scale: float  # nodes of the graph for one of the sample
+    hits: np.ndarray  # uint8 [2, places, nodes]: first batches, and other batches, that hold a node of the sample
+    rounds: tuple[int, int]  # drawn batches of each place: first, others
+    partition: np.ndarray  # int64 [nodes], ascending: partition of each node
+    scale: float  # nodes of the graph per node of the sample
     drawing: np.ndarray  # float64 [places, partitions, 3]: requests of a batch's draws, bytes sent, bytes received
     by_groups: bool
     num_partitions: int
-    index_bytes: float  # of a node's id, in a request
-    column_bytes: float  # of a row as it travels, beside its features
-    kept_bytes: float  # of a row that is kept, beside its features
+    index_bytes: float  # a node's id in a request
+    column_bytes: float  # a row in a reply, without its features
+    kept_bytes: float  # a kept row, without its features
 
     @property
     def nodes(self) -> float:
-        """Of a batch."""
+        """Mean number of nodes of a batch."""
         return float(self.hits.sum()) * self.scale / (sum(self.rounds) * self.hits.shape[1])
 
     def places(self, positions: range, micro_batches: int) -> list[int]:
-        """Which stand for these positions of a step."""
+        """The places that stand for these positions of a step."""
         count = self.hits.shape[1]
         return sorted({at * count // micro_batches if self.by_groups else at % count for at in positions})
 
 
 @dataclass(frozen=True)
 class HostNeeds:
-    """What the batches of a host's workers need of other hosts."""
+    """Rows of other hosts that the batches of a host's workers need."""
 
-    hits: list[np.ndarray]  # of each worker uint16 [2, nodes], of nodes on other hosts
-    trials: list[tuple[int, int]]  # of each worker, the batches in `hits`
+    hits: list[np.ndarray]  # for each worker uint16 [2, nodes], nodes on other hosts
+    trials: list[tuple[int, int]]  # for each worker: batches counted in `hits`
     scale: float
-    drawing: Traffic  # of a batch, between hosts, each batch drawn for itself
+    drawing: Traffic  # a batch's draws between hosts, each batch drawn separately
     owners: int  # partitions on other hosts
 
     @property
     def num_nodes(self) -> float:
-        """On other hosts."""
+        """Nodes on other hosts."""
         return self.hits[0].shape[1] * self.scale
 
     @property
     def rows(self) -> list[float]:
-        """Of each worker, that a batch needs."""
+        """For each worker: rows that a batch needs."""
         return [float(h.sum()) * self.scale / sum(t) for h, t in zip(self.hits, self.trials, strict=True)]
 
     def shared(self, rows: float) -> np.ndarray:
-        """bool [nodes]: those whose rows the workers share, so many, that most of their first batches need."""
+        """bool [nodes]: the `rows` nodes that the workers' first batches need most often, whose rows they share."""
         chosen, most = np.zeros(self.hits[0].shape[1], bool), int(rows / self.scale)
         first = sum(hits[0].astype(np.int64) for hits in self.hits)
         needed = np.flatnonzero(first)
@@ -77,7 +78,7 @@ class HostNeeds:
         return chosen
 
     def classes(self, shared: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each worker (float64: nodes that are not shared, float64: the probability that a batch holds each of them)."""
+        """For each worker: (number of nodes that are not shared, probability that a batch holds one of these), both float64."""
         found = []
         for (first, others), trials in zip(self.hits, self.trials, strict=True):
             times, of = (first + others, sum(trials)) if shared is None else (others[~shared], trials[1])
@@ -87,10 +88,10 @@ class HostNeeds:
 
 
 def probabilities(histogram: np.ndarray, trials: int) -> tuple[np.ndarray, np.ndarray]:
-    """(probabilities, weight of each): with which things were there in so many of all trials, `histogram[k]` of them in k.
+    """(probabilities, weight of each) that explain how many things occurred in k of `trials` trials: `histogram[k]`.
 
-    Counts are taken as a mixture of binomials over a grid of probabilities, whose weights grow likelier step by step: expectation and maximisation (Laird, Journal of the
-    American Statistical Association 73(364), 1978).
+    The counts are a mixture of binomials over a grid of probabilities. Expectation maximisation fits the weights (Laird, Journal of the American Statistical
+    Association 73(364), 1978).
     """
     from scipy.special import gammaln, xlog1py, xlogy
 
@@ -105,7 +106,7 @@ def probabilities(histogram: np.ndarray, trials: int) -> tuple[np.ndarray, np.nd
 
 
 def host_needs(needs: Needs, hosts: int, workers: int, micro_batches: int, host: int) -> HostNeeds:
-    """Of one host, where partitions, workers and positions are spread over the hosts evenly and in order."""
+    """Needs of one host, if partitions, workers and positions are spread over the hosts evenly and in order."""
     is_far = np.arange(needs.num_partitions) * hosts // needs.num_partitions != host
     far = is_far[needs.partition]
     own = [
@@ -114,7 +115,7 @@ def host_needs(needs: Needs, hosts: int, workers: int, micro_batches: int, host:
         if worker * hosts // workers == host
     ]
     drawing = np.mean([needs.drawing[places].mean(axis=0) for places in own], axis=0)[is_far].sum(axis=0)
-    rounds = round(float(needs.drawing[:, :, 0].max()))  # a request to each owner in each
+    rounds = round(float(needs.drawing[:, :, 0].max()))  # each round has a request to each owner
     return HostNeeds(
         [needs.hits[:, places].sum(axis=1, dtype=np.uint16)[:, far] for places in own],
         [(needs.rounds[0] * len(places), needs.rounds[1] * len(places)) for places in own],
@@ -125,7 +126,7 @@ def host_needs(needs: Needs, hosts: int, workers: int, micro_batches: int, host:
 
 
 def busiest_host(needs: Needs, hosts: int, workers: int, micro_batches: int) -> HostNeeds:
-    """Of the host whose workers need most rows of others, among those with a worker."""
+    """Needs of the host whose workers need the most rows of other hosts."""
     numbers = sorted({worker * hosts // workers for worker in range(workers)})
     return max(
         (host_needs(needs, hosts, workers, micro_batches, host) for host in numbers), key=lambda one: sum(one.rows)
@@ -133,7 +134,7 @@ def busiest_host(needs: Needs, hosts: int, workers: int, micro_batches: int) -> 
 
 
 def seen_needs(graph: "StoredGraph", options: Any, positions: int, longest_s: float) -> Needs:
-    """Of batches that are drawn here, without their rows, for about so long."""
+    """Draws batches, without their rows, for about `longest_s` seconds and counts their nodes."""
     from graphmill.samplers.access.router import local_router
     from graphmill.samplers.access.traffic import COLUMNS, WatchedRemote
     from graphmill.samplers.access.traffic import Traffic as Counted
@@ -152,7 +153,7 @@ def seen_needs(graph: "StoredGraph", options: Any, positions: int, longest_s: fl
     columns = [COLUMNS.index(name) for name in ("remote_requests", "sent_bytes", "received_bytes")]
     drawing = np.zeros((places, manifest.num_partitions, 3))
     began, rounds = time.perf_counter(), [0, 0]
-    # The first batches of an epoch, then those of the next epochs: of either one at least, then both by turns.
+    # Half 0: the first batches of an epoch; half 1: batches of later epochs. At least one of each, then both in turn.
     for number in range(_OTHERS):
         if number and time.perf_counter() - began > longest_s:
             break

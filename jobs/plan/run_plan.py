@@ -1,9 +1,9 @@
-"""`--plan`: what a run would use, counted, measured or estimated in this process. Nothing is started, prepared or written.
+"""`--plan`: counts, memory and time of a run, found in this process. Nothing is started, prepared or written.
 
-A cluster that the run would join is asked what it has; times and memory are then those of its hosts, each taken to be like this machine.
+If the run would join a cluster, the plan asks the cluster for its resources; times and memory then hold for its hosts, each assumed to be like this machine.
 
-Counts come from the graph's or set's own files; bytes, memory and times from a few batches (`graphmill.jobs.plan.tries`). Memory and times are
-marked as estimates.
+Counts come from the files of the graph or set; bytes, memory and times from a few batches (`graphmill.jobs.plan.tries`). Memory and times are marked as
+estimates.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,33 +31,33 @@ from graphmill.jobs.plan.tries import Tried
 from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve, step_warnings
 
-_MARGIN = 1.2  # of memory, over what is counted
-_USABLE = 0.9  # of the memory that is free
+_MARGIN = 1.2  # planned memory / counted memory
+_USABLE = 0.9  # share of the free memory that a run may take
 
 
 class Plan:
-    """The plan of a job as it is made: its lines, and what the job would refuse. Make it before anything is drawn."""
+    """A job's plan while it is made: its lines, and the errors that the job would end with. Make it before anything is drawn."""
 
     def __init__(self, job: str, workers: int, object_store_gb: float, cluster: Resources | None = None) -> None:
-        """`cluster`: what the one that the run would join has; None: it runs here."""
+        """`cluster`: resources of the cluster that the run would join; None: it runs here."""
         self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
         self.micro_batches = workers  # of a step
-        self.shared_bytes = 0  # that the workers of a host share
-        self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
+        self.shared_bytes = 0  # rows that the workers of a host share
+        self.servers = 0  # partition servers; their mapped files are shared pages that the system may take back
         self.alone = False  # one process, without Ray
         self.table_owners = 0  # processes of an embedding table
-        self.table_bytes = 0  # of each: its rows, and messages once a batch is tried
+        self.table_bytes = 0  # of each owner: its rows, and messages once a batch is tried
         self._table_shape = 0, 0  # rows, their width
         self._message_bytes = 0
         self.parameters: int | None = None
         self.parts: dict[str, int] = {}  # of a worker's memory
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
-        self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has imported what a worker imports
+        self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has a worker's imports
 
     @contextmanager
     def refused(self) -> Iterator[None]:
-        """Keeps the error that the job itself would end with."""
+        """Records the error that the job itself would end with."""
         try:
             yield
         except GraphmillError as error:
@@ -72,19 +72,19 @@ class Plan:
         self.lines.append((name, text))
 
     def add_chosen(self, resolved: ResolvedRun) -> None:
-        """Options that nobody said, with the reasons for their values."""
+        """Adds the options that were chosen automatically, with reasons."""
         for choice in resolved.choices:
             self.add("chosen", choice)
 
     def place(self, resolved: ResolvedRun, servers: int) -> None:
-        """Workers and micro-batches as resolved, and how many servers there would be for those of a cluster."""
+        """Takes over the resolved workers and micro-batches. `servers`: partition servers, if the workers are Ray's."""
         self.workers, self.alone = resolved.workers.most, resolved.workers.launcher == "process"
         self.micro_batches = resolved.micro_batches
         self.shared_bytes = resolved.config.loader.shared_bytes
         self.servers = 0 if self.alone else servers
 
     def add_table(self, resolved: ResolvedRun, num_nodes: int) -> None:
-        """The embeddings of so many nodes, where the run has some: after `place`."""
+        """Adds the embeddings of `num_nodes` nodes, if the run has embeddings. Call after `place`."""
         options = resolved.config.embeddings
         if not options.width:
             return
@@ -99,7 +99,7 @@ class Plan:
         )
 
     def add_table_messages(self, tried: Tried) -> None:
-        """What a step's messages take at each owner, where the run has embeddings: after `add_table`, before `add_memory`."""
+        """Adds a step's messages to each owner's memory, if the run has embeddings. Call after `add_table` and before `add_memory`."""
         num_nodes, width = self._table_shape
         if width:
             self._message_bytes = message_bytes(
@@ -113,17 +113,17 @@ class Plan:
         self.add("model", f"{kind}, {self.parameters:,} parameters, {size(4 * self.parameters)}")
 
     def add_steps(self, num_batches: int, fit: TrainOptions) -> None:
-        """Batches of an epoch over all workers, and what they come to."""
+        """Adds the optimizer steps that an epoch's `num_batches` (over all workers) make."""
         steps = num_batches // self.micro_batches
         told = f"{num_batches:,} batches an epoch in {counted(steps, 'optimizer step')} of {counted(self.micro_batches, 'micro-batch')}, over {counted(self.workers, 'worker')}"
         self.add_all_steps(f"{told}; {steps * fit.epochs:,} steps", steps, fit)
 
     def most_batches(self, num_batches: int) -> int:
-        """Those of the worker that has most."""
+        """Batches of the worker with the most, out of `num_batches` over all workers."""
         return num_batches // self.micro_batches * -(-self.micro_batches // self.workers)
 
     def add_all_steps(self, told: str, each: int, fit: TrainOptions) -> None:
-        """The steps of all epochs, `each` in one, whether they may end before, and whether they are few."""
+        """Adds the steps of all epochs, `each` in an epoch, and warnings if they are few."""
         early = (
             ""
             if fit.patience is None
@@ -141,7 +141,7 @@ class Plan:
         )
 
     def add_memory(self, parts: Mapping[str, int]) -> None:
-        """`parts`: bytes of one worker by what they are for, its process aside."""
+        """Adds the memory of a host. `parts`: bytes of one worker by purpose, without its process."""
         own_table = {"embeddings": self.table_bytes} if self.table_bytes and self.alone else {}
         self.parts = parts = {"process": self._process_bytes, **parts, **own_table}
         total = self.host_bytes(parts, self.workers, self.shared_bytes)
@@ -171,11 +171,11 @@ class Plan:
 
     @staticmethod
     def worker_bytes(parts: Mapping[str, int]) -> int:
-        """Of a worker with these parts, and a margin."""
+        """Bytes of a worker with these parts and a margin."""
         return int(_MARGIN * sum(parts.values()))
 
     def host_bytes(self, parts: Mapping[str, int], workers: int, shared_bytes: int = 0) -> int:
-        """Of a host whose share of `workers` have these parts each, with rows that several share, its servers and object store."""
+        """Bytes of a host: its share of `workers`, the rows that they share, servers, owners of embeddings and the object store."""
         store = 0 if self.alone else int(self.object_store_gb * 2**30)
         servers = self.on_a_host(self.servers) * self._process_bytes
         shared = shared_bytes if self.on_a_host(workers) > 1 else 0
@@ -184,11 +184,11 @@ class Plan:
 
     @property
     def free_bytes(self) -> int:
-        """That a run may take of what is free on a host."""
+        """Free bytes of a host that a run may take."""
         return int(_USABLE * available_bytes())
 
     def add_time(self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str) -> None:
-        """An epoch by the steps tried; no epochs: all of it."""
+        """Adds the time of an epoch and of all epochs, from the tried steps. `epochs` 0: one pass over `batches_each` batches."""
         seconds = batches_each * self.step_seconds(tried, threads)
         each, whole = "all of it", ""
         if epochs:
@@ -201,7 +201,7 @@ class Plan:
         )
 
     def step_seconds(self, tried: Tried, threads: int) -> float:
-        """Seconds of a step with its batch, where all workers share this machine's cores."""
+        """Seconds of a step and its batch, with the workers of a host sharing its cores."""
         all_s = self.on_a_host(self.workers) * (tried.step_s + tried.draw_s)
         return max(tried.step_s, tried.draw_s / threads, all_s / self.cores)
 
@@ -210,16 +210,16 @@ class Plan:
         return 1 if self.cluster is None else self.cluster.hosts
 
     def on_a_host(self, count: int) -> int:
-        """Of so many processes, how many the host with the most has, where they are spread evenly."""
+        """Processes on the host with the most, out of `count` that are spread evenly."""
         return -(-count // self.hosts)
 
     @property
     def cores(self) -> int:
-        """Of a host."""
+        """Cores of a host."""
         return num_cores() if self.cluster is None else max(1, self.cluster.cpus // self.hosts)
 
     def most_workers(self, options: WorkerOptions) -> int:
-        """That a host has the devices for."""
+        """Most workers on a host, by its cores or GPUs."""
         slots = self.cores // options.cpus_per_worker
         gpus = 0 if self.cluster is None else self.cluster.gpus // self.hosts
         return max(1, min(slots, gpus) if options.device == "gpu" else slots)
@@ -232,7 +232,7 @@ class Plan:
         )
 
     def add_run(self, run_dir: RunStore, config: RunConfig) -> None:
-        """Ray, where the run is kept, what it goes on from, and its checkpoints."""
+        """Adds Ray, the run directory, the epoch that the run continues from, and its checkpoints."""
         local = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
         started = local
@@ -253,11 +253,11 @@ class Plan:
 
 
 def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunStore], None]) -> int:
-    """Prints the plan of a run; returns the exit status, 1 where the run would be refused. Raises what the run raises of its options alone. `look` adds
-    what the data decides."""
+    """Prints the plan of a run and returns the exit status: 1 if the run would be refused. Raises the run's errors about its options alone. `look` adds
+    the lines that depend on the data."""
     cluster = _cluster(config)
     resources = cluster or known_resources(config.workers, config.ray)
-    # What the data's size decides, such as the micro-batches of one process, stays open until the data is looked at.
+    # Choices that depend on the data's size, such as the micro-batches of one process, stay open until `look` has read the data.
     resolved = replace(resolve(config, Facts(find_kind(config.kind).inputs, {}, resources)), config=config)
     run_dir = choose_run_dir(job, config.run)
     plan = Plan(job, resolved.workers.most, config.ray.object_store_gb, cluster)
@@ -269,7 +269,7 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
 
 
 def _cluster(config: RunConfig) -> Resources | None:
-    """What the cluster has that the run would join; None where it joins none."""
+    """Resources of the cluster that the run would join; None: it joins none."""
     if known_resources(config.workers, config.ray) is not None:
         return None
     with ray_session(config.ray):

@@ -1,4 +1,4 @@
-"""What training and scoring cost a run, for its `--plan`: batches tried here, a validation batch tried or scaled from a part of one."""
+"""Cost of training and scoring for `--plan`, from batches tried in this process; a validation batch may be scaled from parts of one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,27 +15,25 @@ from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 PLANNED = "rows and batches by plan"
-_LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass
+_LONGEST_TRY_S = 30.0  # most time that a plan takes for a pass, about
 
 
 def on_top(plan: Plan) -> str:
-    """What is not in the plan's time."""
+    """Text on the work that the plan's time leaves out."""
     return "the baselines come on top" if plan.alone else "starting Ray and the baselines come on top"
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What it takes to score the splits."""
+    """Cost of scoring the splits."""
 
     tried: Tried  # `work_bytes`: drawing the batch, the batch itself, and the pass
-    validation: int  # batches of a worker
-    final: int  # of the splits that a validation does not score: what it finds of the best weights is kept
-    is_scaled: bool = (
-        False  # from a quarter of the batch: the whole one would take too long, or too much memory, for a plan
-    )
+    validation: int  # a worker's batches of a validation
+    final: int  # a worker's batches of the splits that only the final scores need
+    is_scaled: bool = False  # scaled from a quarter of the batch: the whole one would take too much time or memory
 
     def text(self, plan: Plan, fit: TrainOptions, threads: int) -> str:
-        """Of the time line: one validation, and all of them with the final scores."""
+        """For the line on time: one validation, and all validations with the final scores."""
         step = plan.step_seconds(self.tried, threads)
         validation = self.validation * step
         count = -(-fit.epochs // fit.eval_every)  # the last epoch is always validated
@@ -56,9 +54,9 @@ def add_training(
     unit: str,
     smaller: Sequence[Any] = (),
 ) -> tuple[Tried, int]:
-    """(what a batch takes, batches of an epoch), after the lines of model, steps, batch, memory and time of a run whose batches can be drawn here.
+    """Adds the lines of model, steps, batch, memory and time from batches drawn here. Returns (cost of a batch, batches of an epoch).
 
-    `training`, `evaluation` (by split): samplers' options. `smaller`: of an eighth and of a quarter of a validation batch, or none.
+    `training`, `evaluation` (by split): samplers' options. `smaller`: options for an eighth and a quarter of a validation batch, or empty.
     """
     fit, loader = resolved.fit, resolved.config.loader
 
@@ -69,7 +67,7 @@ def add_training(
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     plan.add_table_messages(tried)
-    # The C library keeps what training has freed, so scoring comes on top of it.
+    # The C library keeps memory that training has freed, so scoring adds to it.
     kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(
@@ -88,18 +86,18 @@ def add_training(
 
 
 def planned_bytes(cache_bytes: int, plan_bytes: int) -> int:
-    """Of rows by plan, where there is room for some, and of batches drawn ahead for them."""
+    """Bytes of rows kept by plan and of the batches drawn ahead for them; 0 if no rows are kept."""
     return cache_bytes + plan_bytes if cache_bytes else 0
 
 
 def add_untried(plan: Plan, resolved: ResolvedRun, missing: str) -> None:
-    """Batch and memory of a run whose graph or set (`missing`) is not there yet."""
+    """Adds batch and memory of a run whose graph or set (`missing`) does not exist yet."""
     plan.add("batch", f"drawn and timed once the {missing} is there, as is scoring; neither is in the memory yet")
     plan.add_memory(weight_bytes(plan, resolved))
 
 
 def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
-    """Weights, two moments and the best weights; gradients, and those of nodes of the tree that wait; what other workers send; the average."""
+    """Bytes of weights, two moments, best weights and gradients; of waiting nodes of the gradient tree; of messages; of the average."""
     waiting = -(-plan.micro_batches // plan.workers)
     copies = 4 + waiting.bit_length() + (plan.workers > 1) + (resolved.fit.ema_decay is not None)
     return {"weights and optimizer": 4 * (plan.parameters or 0) * copies}
@@ -108,8 +106,8 @@ def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
 def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smaller: Sequence[Any]) -> Scoring:
     """Tries a batch of "valid". `evaluation`: samplers' options by split.
 
-    `smaller`: options for an eighth and a quarter of that batch, or none. They are tried before it, and where it would be too much for
-    a plan, what they say stands for it. Of the full graph, which workers share, this process tries all.
+    `smaller`: options for an eighth and a quarter of that batch, or empty. They are tried first; if the whole batch would take too much time or memory, its cost
+    is extrapolated from them. In a graph-parallel run this process tries the whole graph, and each worker gets its share of the cost.
     """
     is_shared, workers = isinstance(evaluation["valid"], FullGraphOptions), plan.workers
 
@@ -128,7 +126,7 @@ def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smalle
     validation, final = batches["valid"], sum(count for split, count in batches.items() if split not in scored)
     if smaller:
         first, second = map(sampler, smaller)
-        tries.score(first)  # compiles what is compiled
+        tries.score(first)  # compiles kernels
         whole = extrapolated(tries.score(first), tries.score(second))
         if whole.draw_s + whole.step_s > _LONGEST_TRY_S or whole.work_bytes > available_bytes() // 2:
             return scoring(whole, is_scaled=True)
@@ -136,6 +134,6 @@ def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smalle
 
 
 def shared(tried: Tried, workers: int) -> Tried:
-    """A worker's share of what one process has tried; rows of nodes with neighbors on other workers come on top."""
+    """A worker's share of a cost that one process tried, without rows of nodes with neighbors on other workers."""
     counts = {name: getattr(tried, name) / workers for name in ("nodes", "edges", "roots", "draw_s", "step_s")}
     return replace(tried, **counts, num_bytes=tried.num_bytes // workers, work_bytes=tried.work_bytes // workers)

@@ -1,7 +1,7 @@
-"""The cheapest settings of a run on several hosts: a search by the cost model (`graphmill.jobs.plan.cost_model`) over those that change no batch.
+"""The cheapest settings of a run on several hosts: a search by the cost model (`graphmill.jobs.plan.cost_model`) over settings that change no batch.
 
-They are the workers on a host, the bytes for rows by plan, for those that a host's workers share and for batches drawn ahead, and the type that features are stored
-as, which is that of the wire; only the last one changes numbers, by rounding. Draws share requests wherever rows are planned.
+It searches the workers on a host; the bytes for rows kept by plan, for rows that a host's workers share, and for batches drawn ahead; and the stored type of
+features, in which they also travel. Only the type changes numbers, by rounding. Draws share requests if rows are planned.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ from graphmill.jobs.plan.cost_model import (
 from graphmill.jobs.plan.needs import HostNeeds, Needs, busiest_host
 from graphmill.storage.format.dtypes import FeatureDtype
 
-_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # of other hosts' rows, that there is room for
-_SHARED = (0.0, 0.5, 0.75)  # of the room of a host's workers, that they share
-_ALIKE = 1.01  # times that differ by no more: less memory decides
+_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # shares of other hosts' rows that there is room for
+_SHARED = (0.0, 0.5, 0.75)  # shares of a host's room that its workers share
+_ALIKE = 1.01  # between times within this ratio, less memory decides
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is searched."""
+    """A point of the search."""
 
     workers: int
     cache_bytes: int
@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all settings have in common."""
+    """The run and its hosts, equal for all settings."""
 
     needs: Needs
     micro_batches: int  # of a step
@@ -58,28 +58,28 @@ class Setup:
     num_parameters: int
     rates: Rates
     loader_threads: int
-    row_bytes: Mapping[FeatureDtype, int]  # of a row of features, of the types that it might be stored as
+    row_bytes: Mapping[FeatureDtype, int]  # a row of features, by the types that it could be stored in
     free_bytes: int  # of a host
-    host_bytes: Callable[[Settings], int]  # that a host would need
+    host_bytes: Callable[[Settings], int]  # bytes that a host would need
 
     def on_a_host(self, settings: Settings) -> int:
         """Workers of the host with the most."""
         return -(-settings.workers // self.hosts)
 
     def batches_of_worker(self, settings: Settings) -> int:
-        """Of an epoch."""
+        """Batches of a worker in an epoch."""
         return max(1, self.num_batches // self.micro_batches) * -(-self.micro_batches // settings.workers)
 
     @cached_property
     def host(self) -> Callable[[int], HostNeeds]:
-        """The busiest host, by the number of workers."""
+        """Number of workers -> needs of the busiest host."""
         return cache(lambda workers: busiest_host(self.needs, self.hosts, workers, self.micro_batches))
 
     def kept_row_bytes(self, settings: Settings) -> float:
         return self.row_bytes[settings.feature_dtype] + self.needs.kept_bytes
 
     def traffic(self, settings: Settings) -> Traffic:
-        """Of a batch of the busiest host, with other hosts; that of the run's first batches, which find nothing kept, is in it."""
+        """Traffic of a mean batch of the busiest host with other hosts; the mean includes the first batches, which find no kept rows."""
         host, needs = self.host(settings.workers), self.needs
         row_bytes = needs.column_bytes + self.row_bytes[settings.feature_dtype]
         needed = sum(host.rows) / len(host.rows)
@@ -91,7 +91,7 @@ class Setup:
         return planned_traffic(host.drawing, rows, fetched / needed, -(-batches // JOINED) / batches, early)
 
     def fetched_rows(self, settings: Settings) -> float:
-        """Of a batch of the busiest host, where rows are planned."""
+        """Rows that a batch of the busiest host fetches, if rows are planned."""
         workers, shared_bytes = settings.workers, settings.shared_bytes
         room, of_run = self.room(settings), self.batches_of_worker(settings) * self.num_epochs
         known = settings.plan_bytes / (DRAWN_BYTES * self.needs.nodes)
@@ -107,7 +107,7 @@ class Setup:
 
     @cached_property
     def _classes(self) -> Callable[[tuple[int, float]], tuple[float, list[tuple[np.ndarray, np.ndarray]]]]:
-        """By workers, and rows that a host's workers share: how many these are, and what each worker needs of the others."""
+        """(workers, rows to share) -> (rows shared, needs of each worker for the other rows)."""
 
         def find(key: tuple[int, float]) -> tuple[float, list[tuple[np.ndarray, np.ndarray]]]:
             host = self.host(key[0])
@@ -121,19 +121,19 @@ class Setup:
 
 @dataclass(frozen=True)
 class Priced:
-    """Settings with what the model expects of a step, on the host with the most workers."""
+    """Settings and the expected cost of a step, on the host with the most workers."""
 
     settings: Settings
-    link_bytes: float  # received, and about as many sent
+    link_bytes: float  # bytes received; about as many are sent
     requests: float
     step_s: float
-    efficiency: float  # of the speed that there would be if every host had the whole graph
+    efficiency: float  # speed / speed if every host had the whole graph
     host_bytes: int
     bound: str
 
 
 def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
-    """What a step takes where hosts have links of `gigabits`."""
+    """Expected cost of a step on hosts with links of `gigabits` Gb/s."""
     on_a_host = setup.on_a_host(settings)
     each = -(-setup.micro_batches // settings.workers)  # batches of a worker
     traffic, nothing, batch = setup.traffic(settings), Traffic(0, 0, 0, 0), BatchShape((), (), setup.needs.nodes)
@@ -163,10 +163,9 @@ def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
 
 
 def search_settings(setup: Setup, now: Settings, gigabits: float) -> list[Priced]:
-    """Settings that fit the hosts' memory and take no longer than those of `now`, the best first.
+    """Settings that fit the hosts' memory and take no longer than `now`, best first; empty if nothing fits.
 
-    Of those within one percent of the shortest time the ones with the least memory; features are as they are stored where that is as good. Empty where
-    nothing fits.
+    Among settings within one percent of the shortest time, those that keep the stored type of features come first, then those with the least memory.
     """
     present = price(setup, now, gigabits)
     priced = [price(setup, settings, gigabits) for settings in {now: None, **dict.fromkeys(_candidates(setup, now))}]
@@ -184,7 +183,7 @@ def search_settings(setup: Setup, now: Settings, gigabits: float) -> list[Priced
 
 
 def _candidates(setup: Setup, now: Settings) -> Iterator[Settings]:
-    """All settings that are tried."""
+    """All settings of the search."""
     most = min(setup.most_workers, -(-setup.micro_batches // setup.hosts))
     workers = {now.workers}
     workers |= {min(setup.hosts * each, setup.micro_batches) for each in range(1, most + 1)}
@@ -207,7 +206,7 @@ def _candidates(setup: Setup, now: Settings) -> Iterator[Settings]:
 
 
 def flags(settings: Settings, now: Settings, micro_batches: int) -> str:
-    """What to say for these settings, beside what is said now."""
+    """The options that change `now` into `settings`."""
     words = []
     if settings.workers != now.workers:
         words.append(f"--workers {settings.workers} --fit.micro_batches {micro_batches}")
@@ -225,7 +224,7 @@ def flags(settings: Settings, now: Settings, micro_batches: int) -> str:
 def settings_table(
     best: Sequence[Priced], setup: Setup, now: Settings, gigabits: float, size: Callable[[float], str]
 ) -> list[str]:
-    """The best few as lines, and those of `now`, marked with a star."""
+    """Lines for the best three settings and for `now`, which has a star."""
     present = price(setup, now, gigabits)
     rows = [present, *(one for one in best[:3] if one.settings != now)]
     rows.sort(key=lambda one: list(best).index(one) if one in best else len(best))

@@ -1,4 +1,4 @@
-"""What a batch costs: drawn here by the run's own sampler and computed by the run's own model, by one thread."""
+"""Cost of a batch, tried in this process with one thread: the run's sampler draws it and the run's model computes it."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,25 +15,25 @@ from graphmill.cluster.tasks import Task, step_output
 from graphmill.jobs.machine.memory_check import growth_bytes
 from graphmill.samplers.drawing.protocol import Sampler
 
-_ENOUGH_S = 20.0  # after this long no further batch is tried
+_ENOUGH_S = 20.0  # no further batch is tried after this time
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Batches that were drawn and computed in this process: means of them, the largest where memory is meant."""
+    """Cost of batches that this process drew and computed: means over the batches, and maxima of bytes."""
 
     count: int
     nodes: float
     edges: float
     roots: float
-    num_bytes: int  # of the largest
-    draw_s: float  # of one thread's processor time, which other work on the machine stretches less than the clock's
-    step_s: float  # forward, backward, update; forward alone where there was no training
-    work_bytes: int  # of the largest: what a step takes beyond the model and the batch; of a pass alone, drawing and the batch are in it
+    num_bytes: int  # of the largest batch
+    draw_s: float  # processor time of one thread, which other load stretches less than clock time
+    step_s: float  # forward, backward and update; forward alone for scoring
+    work_bytes: int  # of the largest step, without model and batch; for scoring it includes the batch and its drawing
 
 
 def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> Tried:
-    """Tried batches as one."""
+    """Combines tried batches."""
 
     def mean(name: str) -> float:
         return float(np.average([getattr(one, name) for one in tried], weights=weights))
@@ -51,9 +51,9 @@ def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> T
 
 
 def extrapolated(eighth: Tried, quarter: Tried) -> Tried:
-    """The whole batch, of what an eighth and a quarter of its nodes cost: twice the nodes cost `ratio` times as much, each time.
+    """Cost of a whole batch from the costs of an eighth and a quarter of its nodes: doubling the nodes multiplies a cost by `ratio`.
 
-    The ratio is 2 for what grows with the nodes, and 4 for what grows with the edges inside a chunk; what was measured lies between.
+    The ratio is 2 for costs that grow with the nodes and 4 for costs that grow with the edges inside a chunk; measured ratios are clamped to that range.
     """
     whole = {}
     for name in ("nodes", "edges", "num_bytes", "draw_s", "step_s", "work_bytes"):
@@ -65,15 +65,15 @@ def extrapolated(eighth: Tried, quarter: Tried) -> Tried:
 
 @dataclass(frozen=True)
 class Tries:
-    """Tries batches of the data on the model."""
+    """Draws batches of the data and computes them with the model."""
 
     data: OpenData
     model: torch.nn.Module
     complete: Callable[[Any], Any] = lambda batch: batch
-    """Adds to a batch what is not stored yet, in its shape."""
+    """Adds to a batch the columns that are not stored yet."""
 
     def train(self, sampler: Sampler, task: Task) -> Tried:
-        """The last and the first batch of an epoch, with a training step on each, after a step that is not timed."""
+        """Times a training step on the last and on the first batch of an epoch, after a step that is not timed."""
         model = self.model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -90,11 +90,11 @@ class Tries:
         tried: list[Tried] = []
         began = time.perf_counter()
         with one_thread():
-            first = self._draw(sampler, 0)  # compiles what is compiled
+            first = self._draw(sampler, 0)  # compiles kernels
             step(first)
             work = max(saved_bytes(lambda: loss(first)), growth_bytes(lambda: loss(first).backward()) or 0)
             optimizer.zero_grad(set_to_none=True)
-            # Batch 0 again, but not at once: what a model keeps of a batch for the next one helps only where every batch is the same.
+            # Batch 0 again, but not at once: a model that keeps a batch's edges gains only if every batch has the same.
             for number in dict.fromkeys((sampler.num_batches - 1, 0)):
                 tried.append(self._try(sampler, number, step, self.data.target))
                 if time.perf_counter() - began > _ENOUGH_S:
@@ -102,7 +102,7 @@ class Tries:
         return replace(mean_of(tried), work_bytes=work)
 
     def score(self, sampler: Sampler, predicted: Callable[[Any], torch.Tensor] | None = None) -> Tried:
-        """The first batch, passed through the model without gradients. `predicted`: of a batch, by default its targets."""
+        """Passes the first batch through the model without gradients. `predicted`: batch -> a row per prediction, by default its targets."""
         self.model.eval()
         tried: list[Tried] = []
 
@@ -130,7 +130,7 @@ class Tries:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """torch computes with one thread inside the block, as a worker on one CPU does."""
+    """Makes torch compute with one thread inside the block, like a worker on one CPU."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -146,9 +146,9 @@ def num_bytes_of(batch: Any) -> int:
 
 
 def saved_bytes(step: Callable[[], Tensor]) -> int:
-    """What autograd keeps between forward and backward, each storage once."""
-    # The tensors are held here, or a freed one's address could come again. Without their graph: an output that its own node keeps would
-    # hold that node, and all of it would never be freed.
+    """Bytes that autograd keeps between forward and backward, each storage counted once."""
+    # `seen` holds the tensors, or a freed tensor's address could be used again. They are detached: an output that its own node keeps would hold
+    # that node, and neither would ever be freed.
     seen: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""A run as it is read, in any state: summary, epochs, verdict; trackers. Imports: cluster, samplers, storage, core."""
+"""Reads runs in any state: summary, epochs, verdict; trackers. Imports: cluster, samplers, storage, core."""

@@ -1,7 +1,7 @@
-"""What a run's directory says, read once and checked: settings, epochs, summary, events, environment, and its best weights.
+"""A run's directory, read once and checked: settings, epochs, summary, events, environment, and its best weights.
 
-A run may still be going, or have been killed: a last line that is cut short is left out, and what was never written is None. Numbers that
-are not finite are left out: plots need no check of their own.
+The run may still be going or have been killed: a last line that is cut short is left out, and a file that was never written is None. Numbers that
+are not finite are left out, so plots need no check.
 """
 
 import hashlib
@@ -41,20 +41,20 @@ class Partition:
 
 @dataclass(frozen=True)
 class PartitionTraffic:
-    """What the workers asked of one partition: in training and validation, for the final scores, and for the baselines."""
+    """The workers' requests to one partition, in training, validation, final scores and baselines."""
 
     remote_requests: int
     remote_bytes: int
-    local_requests: int  # answered in the worker's process, from files that it has mapped
-    local_bytes: int  # what these would have been on a wire
+    local_requests: int  # answered in the worker's process from mapped files
+    local_bytes: int  # bytes that the local requests would have been on a wire
 
 
 @dataclass(frozen=True)
 class RankSeconds:
-    """Where the time of one rank went, in training and validation."""
+    """Seconds of one rank in training and validation, by part."""
 
     rank: int
-    host: str  # that it ran on
+    host: str
     seconds: Mapping[str, float]  # by the names of an epoch's record
 
 
@@ -63,13 +63,13 @@ class Restart:
     """The workers' start after a fault."""
 
     time: str
-    epoch: int  # from which the run went on
-    repeated: int  # epochs recorded before, and trained again
+    epoch: int  # epoch that the run continued from
+    repeated: int  # recorded epochs that were trained again
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory, whose files are read once. Read one with `read_run`."""
+    """A run's directory, whose files are read once. `read_run` makes it."""
 
     place: RunStore
 
@@ -80,7 +80,7 @@ class Run:
         return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {epochs} epochs)"
 
     def _repr_html_(self) -> str | None:
-        """The run's report as a notebook shows it, in a frame; None where it has none."""
+        """The run's report in a frame, for notebooks; None if it has no report."""
         page = _read(self.place, "report.html")
         return page and f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 42em; border: 0"></iframe>'
 
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """Name of its directory."""
         return self.place.name
 
     @cached_property
@@ -100,12 +100,12 @@ class Run:
 
     @cached_property
     def epochs(self) -> tuple[Mapping[str, float], ...]:
-        """Each with "epoch", ascending."""
+        """Records of the epochs, ascending by "epoch"."""
         return tuple(sorted(_epochs(self.place), key=lambda epoch: epoch["epoch"]))
 
     @cached_property
     def events(self) -> tuple[Mapping[str, Any], ...]:
-        """But for attempts to continue a finished run that came to no start: it is finished still."""
+        """All events, without those of an attempt to continue a finished run that never started: that run is still finished."""
         events = tuple(_events(self.place))
         ends = [number for number, event in enumerate(events) if event["kind"] == "finish"]
         after = events[ends[-1] + 1 :] if ends else events
@@ -113,14 +113,14 @@ class Run:
 
     @cached_property
     def last_summary(self) -> dict[str, Any] | None:
-        """Of the run, or of an earlier part of it; None where none was written."""
+        """The summary of the run or of an earlier part of it; None if none was written."""
         return _optional_object(self.place, "summary.json")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Final scores, baselines, throughput; empty where there are none yet, or where they are of an earlier part of the run."""
+        """Final scores, baselines, throughput; empty if the run has none yet or was continued after they were written."""
         summary, continued = self.last_summary or {}, bool(self.events) and self.events[-1]["kind"] != "finish"
-        if not self.events and self.epochs:  # of 0.1
+        if not self.events and self.epochs:  # a run of version 0.1
             continued = summary.get("epochs") not in (None, len(self.epochs))
         return {} if continued else summary
 
@@ -130,30 +130,30 @@ class Run:
 
     @cached_property
     def failure_log(self) -> str | None:
-        """Its last line."""
+        """Last line of failure.log."""
         lines = (_read(self.place, "failure.log") or "").strip().splitlines()
         return lines[-1][:500] if lines else None
 
     @cached_property
     def state(self) -> TrainState:
-        """Of the best weights. Raises FormatError where they are missing, or not as they were saved."""
+        """State of the best weights' checkpoint. Raises FormatError if it is missing or damaged."""
         with self.place.at_hand(*self.best_files) as run:
             verify_checkpoint(run / self.best)
             return load_state(run / self.best)
 
     @cached_property
     def best(self) -> str:
-        """The folder of the best weights below the run's; empty: a saved model, in which they lie beside the rest."""
+        """Folder of the best weights in the run's directory; empty: a saved model, with the weights at its top."""
         return BEST if self.place.read("state.json") is None else ""
 
     @property
     def best_files(self) -> list[str]:
-        """The names in the run's directory of what holds the best weights."""
+        """Names in the run's directory that hold the best weights."""
         return [self.best] if self.best else self.place.names()
 
     @property
     def best_folder(self) -> Path:
-        """Of a run in a folder: where its best weights lie, and the rows of its embeddings."""
+        """Local folder of the best weights and of the rows of its embeddings."""
         return self.place.folder.resolve() / self.best
 
     @property
@@ -162,7 +162,7 @@ class Run:
 
     @cached_property
     def weights(self) -> bytes:
-        """The file of the best weights. Raises FormatError where it cannot be read."""
+        """Content of the file of the best weights. Raises FormatError if it cannot be read."""
         try:
             weights = self.place.read("/".join(filter(None, (self.best, _WEIGHTS))))
         except OSError as error:
@@ -181,12 +181,12 @@ class Run:
 
     @property
     def is_graph_set(self) -> bool:
-        """Whether it was trained on many graphs."""
+        """Whether the run was trained on many graphs."""
         return "graphs" in self.summary
 
     @property
     def data_url(self) -> str:
-        """The graph, or the set, that it was trained on: of a relative path where the run was started or, where there is none, from here."""
+        """The graph or set that it was trained on. A relative path counts from the folder where the run was started, if it exists there, else from here."""
         url = str(self.summary["graphs" if self.is_graph_set else "graph"])
         there = Path(self.summary.get("started_in", ""), url)
         return str(there) if "://" not in url and there.exists() else url
@@ -197,17 +197,17 @@ class Run:
 
     @property
     def snapshot(self) -> int:
-        """Of the graph, or the set, that it was trained on."""
+        """Snapshot of the graph or set that it was trained on."""
         return int(self.summary["snapshot"])
 
     @property
     def num_ranks(self) -> int:
-        """Micro-batches of a step, by which its splits were scored; a run of version 0.2 had one for each worker."""
+        """Micro-batches of a step, among which scored splits were dealt; a run of version 0.2 had one for each worker."""
         return int(self.summary.get("micro_batches", self.summary["workers"]))
 
     @property
     def metric(self) -> str | None:
-        """The metric that the run is judged by; None where nothing says."""
+        """The metric that the run is judged by; None if no file names it."""
         named = self.summary.get("metric") or _section(self.config, "task").get("metric")
         if isinstance(named, str) and named != "auto":
             return named
@@ -218,45 +218,45 @@ class Run:
 
     @property
     def epoch_names(self) -> tuple[str, ...]:
-        """What any epoch recorded."""
+        """Names of all recorded values."""
         return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch))
 
     @property
     def is_estimate(self) -> bool:
-        """Whether its scores leave a part of the graph out."""
+        """Whether its scores leave out a part of the graph."""
         return self.estimate is not None or any(name.startswith("valid_estimate_") for name in self.epoch_names)
 
     @property
     def estimate(self) -> str | None:
-        """Why its final scores are estimates; None where they are exact, or not there yet."""
+        """Why its final scores are estimates; None: they are exact, or not computed yet."""
         why = self.summary.get("estimate")
         return why if isinstance(why, str) else None
 
     @property
     def scores(self) -> dict[str, Any]:
-        """The final scores by split, in the run's own metric, estimates where it has no others; empty where there are none."""
+        """The final scores (or estimates) by split, in the run's metric; empty if it has none yet."""
         scores = self.summary.get("scores" if "scores" in self.summary else "estimates")
         return dict(scores) if isinstance(scores, Mapping) else {}
 
     def valid(self, name: str) -> str:
-        """What the validation's figure `name` is recorded as."""
+        """Recorded name of the validation's value `name`."""
         return f"valid_estimate_{name}" if self.is_estimate else f"valid_{name}"
 
     @property
     def planned_epochs(self) -> int | None:
-        """What the report's page divides the epochs by."""
+        """`--fit.epochs`; None if the configuration lacks it."""
         planned = _section(self.config, "fit").get("epochs")
         return planned if isinstance(planned, int) else None
 
     @property
     def stopped_early(self) -> tuple[int, str] | None:
-        """The last epoch, and why it was the last, where that was before the planned one."""
+        """(last epoch, reason), if the run stopped before its planned last epoch."""
         early = _section(self.summary, "stopped_early")
         return (_whole(early["epoch"]), str(early["why"])) if {"epoch", "why"} <= early.keys() else None
 
     @property
     def failure(self) -> str | None:
-        """Why the run's latest part ended before its time, where that is known."""
+        """Why the run's latest part failed; None if it did not, or nothing tells."""
         if self.events:
             last = self.events[-1]
             return str(last.get("error", "no cause recorded")) if last["kind"] == "fail" else None
@@ -271,7 +271,7 @@ class Run:
 
     @property
     def restarts(self) -> tuple[Restart, ...] | None:
-        """Starts of the workers after a fault; None where the run recorded no events."""
+        """Starts of the workers after a fault; None if the run recorded no events."""
         if not self.events:
             return None
         restarts, started = [], False
@@ -287,12 +287,12 @@ class Run:
         return tuple(restarts)
 
     def told(self, kind: str) -> list[Mapping[str, Any]]:
-        """The events of a kind: "begin" of the run or a part of it, "damage" of a checkpoint, "saved" because it was asked to end."""
+        """The events of a kind: "begin" of the run or a part of it, "damage" of a checkpoint, "saved" after a request to end, and others."""
         return [event for event in self.events if event["kind"] == kind]
 
     @property
     def traffic(self) -> tuple[PartitionTraffic, ...]:
-        """By partition, over all epochs that tell it, those trained again included; empty where none does."""
+        """Traffic of each partition, summed over all epochs, repeated ones included; empty if no epoch recorded it."""
         rows: list[list[int]] = []
         for event in self.told("traffic"):
             columns = [event.get(name) for name in TRAFFIC]
@@ -305,7 +305,7 @@ class Run:
 
     @property
     def ranks(self) -> tuple[RankSeconds, ...]:
-        """Each rank on each of its hosts, over all epochs that tell it, those trained again included; empty where none does."""
+        """Seconds of each rank on each of its hosts, summed over all epochs, repeated ones included; empty if no epoch recorded them."""
         sums: dict[tuple[int, str], dict[str, float]] = {}
         for event in self.told("ranks"):
             hosts = event.get("hosts")
@@ -323,26 +323,26 @@ class Run:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most memory that a rank has taken, of its GPU or else of its process; None where none is told."""
+        """Most memory that a rank has taken, of its GPU or, without a GPU, of its process; None if not recorded."""
         columns = [event.get("peak_bytes") for event in self.told("memory")]
         told = [peak for column in columns if isinstance(column, list) for peak in column if is_number(peak)]
         return max(told, default=None)
 
     @property
     def parts(self) -> int | None:
-        """How often a driver began or resumed the run."""
+        """Number of times that a driver began or resumed the run; None if not recorded."""
         return len(self.told("begin")) or None
 
     def model(self, *, allow_import: bool = False) -> Any:
-        """Its best weights, to be called on one's own tensors and graphs: `graphmill.jobs.run.trained_model.TrainedModel`."""
+        """The model with its best weights, to call on your own tensors and graphs: `graphmill.jobs.run.trained_model.TrainedModel`."""
         return load("graphmill.jobs.run.trained_model:trained_model")(self, allow_import=allow_import)
 
     def embeddings(self, nodes: Sequence[Any] | None = None) -> "Tensor":
-        """The rows [n, D] that the model's head reads of these nodes, or graphs, of the run's own data, by their ids; None: of all, ids ascending."""
+        """[n, D]: the states that the model's head reads, for nodes or graphs of the run's data given by their ids; None: all, ids ascending."""
         return load("graphmill.jobs.predict:embeddings")(self, nodes)
 
     def attention(self, *graph: Any, **columns: Any) -> "list[Tensor]":
-        """`TrainedModel.attention` of a small graph: tensors, PyG's `Data`, a batch, or a stored one; of nothing, of the run's own data."""
+        """`TrainedModel.attention` of a small graph: tensors, PyG's `Data`, a batch or a stored graph; without arguments, of the run's data."""
         return self.model().attention(*(graph or (self.data_url,)), **columns)
 
     def save_model(self, path: str | Path) -> None:
@@ -350,7 +350,7 @@ class Run:
         load("graphmill.jobs.run.saved_model:save_model")(self, path)
 
     def series(self, name: str) -> list[tuple[float, float]]:
-        """(epoch counted from 1, value) of every epoch that has the value."""
+        """(epoch counted from 1, value) for every epoch with the value."""
         return [(epoch["epoch"] + 1, epoch[name]) for epoch in self.epochs if name in epoch]
 
     def total(self, name: str) -> float | None:
@@ -358,17 +358,17 @@ class Run:
         return sum(values) if values else None
 
     def mean_rate(self, name: str) -> float | None:
-        """A rate averaged over the training time."""
+        """Mean of a rate over the training time."""
         known = [(epoch[name], epoch["train_s"]) for epoch in self.epochs if name in epoch and "train_s" in epoch]
         seconds = sum(s for _, s in known)
         return sum(rate * s for rate, s in known) / seconds if seconds > 0 else None
 
 
 def read_run(run: str | Path | RunStore, *, finished: bool = False) -> Run:
-    """The run in this directory. Raises FormatError naming the file where there is none, or where one is damaged.
+    """The run in this directory. Raises FormatError, naming the file, if there is no run or a file is damaged.
 
-    `finished`: where it has not finished, or was continued and has not again, or its best weights are damaged, too; other files are then
-    read when they are asked for.
+    `finished`: also raises it if the run has not finished, was continued and has not finished again, or its best weights are damaged; other files are
+    then read on first use.
     """
     read = Run(RunStore.of(run))
     if finished:
@@ -400,7 +400,7 @@ def _check_finished(run: Run) -> None:
 
 
 def stored_partitions(run: Run) -> tuple[Partition, ...] | None:
-    """The parts of the run's graph; None where the run has none, or the graph is not on this machine or is another by now."""
+    """The partitions of the run's graph; None if the run has no graph, or the graph is not on this machine or has changed."""
     summary = run.summary
     options = _section(run.config, "data")
     url, snapshot = summary.get("graph") or options.get("path"), summary.get("snapshot", options.get("snapshot"))
@@ -436,12 +436,12 @@ def setting_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(setting_text(one) for one in value) or "none"
-    # A page is for showing around: the name and password of a URL stay out of it.
+    # Pages get shared: leave out user and password of a URL.
     return re.sub(r"(\w://)[^/@\s]*@", r"\1…@", str(value))
 
 
 def is_number(value: Any) -> bool:
-    """A finite number that a page can show: sums of some are finite too."""
+    """Whether `value` is a finite number that a page can show. The bound keeps sums of such numbers finite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
 
 
@@ -472,7 +472,7 @@ def _optional_object(run: RunStore, name: str) -> dict[str, Any] | None:
 
 
 def _epochs(run: RunStore) -> Iterable[dict[str, float]]:
-    """The lines of metrics.jsonl, of which the last may be cut short."""
+    """Records of metrics.jsonl, without a last line that was cut short."""
     lines = (_read(run, "metrics.jsonl") or "").split("\n")
     for number, line in enumerate(lines, 1):
         where = f"{run.below('metrics.jsonl')}, line {number}"
@@ -491,7 +491,7 @@ def _epochs(run: RunStore) -> Iterable[dict[str, float]]:
 
 
 def _events(run: RunStore) -> Iterable[dict[str, Any]]:
-    """The lines of events.jsonl that are whole: a kill may have cut one that others follow."""
+    """Records of events.jsonl, without lines that a kill cut short; other lines may follow such a line."""
     for line in (_read(run, "events.jsonl") or "").split("\n"):
         try:
             event = json.loads(line)

@@ -1,11 +1,11 @@
-"""Runs followed elsewhere too: `--run.track mlflow wandb` sends the configuration, every epoch and the final scores.
+"""Experiment trackers: `--run.track mlflow wandb` sends them the configuration, every epoch and the final scores.
 
-The run directory stays the record; a tracker is a copy of it. A thread of its own sends them, so that nobody waits for a slow tracker. Where it
-cannot be reached the run goes on, says so once, and sends what is missing with a later epoch. A resumed run continues its entry
-(RUN/tracking.json keeps its id and the last epoch sent). An epoch is sent once: what a fault makes the workers repeat has the same figures (with
-another number of workers, `--workers.min_workers`, a tracker keeps the first).
+The run directory stays the record; a tracker has a copy. A separate thread sends it, so the run never waits for a slow tracker. If a tracker cannot be
+reached, the run prints that once, goes on, and sends the missing epochs with a later one. A resumed run continues its entry (RUN/tracking.json keeps its id
+and the last epoch sent). An epoch is sent once: after a fault, repeated epochs have the same values (with another number of workers, `--workers.min_workers`,
+the tracker keeps the first values).
 
-MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own WANDB_MODE and WANDB_API_KEY.
+MLflow reads MLFLOW_TRACKING_URI; W&B reads WANDB_MODE and WANDB_API_KEY.
 """
 
 import importlib.util
@@ -26,14 +26,14 @@ from graphmill.cluster.runs.run_directory import RunDirectory, flat, write_atomi
 from graphmill.core.errors import ConfigError
 
 _PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
-# Longest wait at the end, of all trackers together; shorter after a signal or an error.
+# Longest wait at the end, for all trackers in total; shorter after a signal or an error.
 _END_S = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
-_NO_NAME = re.compile(r"[^\w. -]")  # what no name of MLflow's may have; those of targets are a user's
-_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
+_NO_NAME = re.compile(r"[^\w. -]")  # characters that MLflow refuses; names of targets may have them
+_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # most entries of a request
 
 
 def missing_tracker(names: Sequence[str]) -> str | None:
-    """What to install for the first of these that is not there; None: nothing."""
+    """Message on the first tracker that is not installed; None: all are."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             return f"track: {name} is not installed; pip install {_PACKAGES[name]}"
@@ -42,7 +42,7 @@ def missing_tracker(names: Sequence[str]) -> str | None:
 
 @contextmanager
 def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mapping[str, Any]) -> Iterator[None]:
-    """Follows the run while the context is open. Raises ConfigError where a tracker cannot be reached at the beginning."""
+    """Sends the run's records while the context is open. Raises ConfigError if a tracker cannot be reached at the start."""
     file = run.path / "tracking.json"
     kept = _kept(file)
     lock = threading.Lock()
@@ -82,7 +82,7 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
 
 
 def _kept(file: Path) -> dict[str, dict[str, Any]]:
-    """Of each tracker the entry's id and the last epoch sent."""
+    """For each tracker: its entry's id and the last epoch sent."""
     if not file.exists():
         return {}
     try:
@@ -95,7 +95,7 @@ def _kept(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among nested values, by their flat names."""
+    """The numbers among nested values, by flat name."""
     return {
         name: float(value)
         for name, value in flat(values).items()
@@ -110,10 +110,10 @@ class Tracker(ABC):
     id: str
 
     def __init__(self) -> None:
-        self.sent = -1  # the last epoch that was
+        self.sent = -1  # last epoch sent
         self.on_sent: Callable[[], None] = lambda: None
         self._waiting: deque[Mapping[str, Any]] = deque()
-        self._last = -1  # the last epoch that was taken
+        self._last = -1  # last epoch queued
         self._changed = threading.Condition()
         self._news = False
         self._closing: tuple[str, Mapping[str, float]] | None = None
@@ -121,7 +121,7 @@ class Tracker(ABC):
         self._complained = False
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Queues an epoch's record; those that cannot be sent are kept and tried again with the next."""
+        """Queues an epoch's record. Records that cannot be sent stay queued until the next one."""
         if int(record["epoch"]) <= max(self.sent, self._last):
             return
         with self._changed:
@@ -133,7 +133,7 @@ class Tracker(ABC):
             self._thread.start()
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
-        """Closes the entry as "finished", "failed" or "killed" after the queued records are sent."""
+        """Closes the entry as "finished", "failed" or "killed" once the queued records are sent."""
         with self._changed:
             self._closing = outcome, scores
             self._changed.notify()
@@ -141,7 +141,7 @@ class Tracker(ABC):
             self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until the entry is closed; prints a line where it is not closed in time."""
+        """Waits until the entry is closed; prints a line if it is not closed in time."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._complained = False
@@ -190,7 +190,7 @@ class MLflow(Tracker):
 
     def __init__(self, project: str, run: Path, config: Mapping[str, Any], known: str | None) -> None:
         super().__init__()
-        # Its own bounds are minutes a request, several times over.
+        # MLflow's defaults allow minutes per request and several retries.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         from mlflow import MlflowClient
@@ -229,7 +229,7 @@ class MLflow(Tracker):
 
 
 class WandB(Tracker):
-    """A run of the project; its files lie in the run directory until W&B has them (WANDB_MODE=offline: for good)."""
+    """A run of the project. Its files stay in the run directory until W&B has them (with WANDB_MODE=offline for good)."""
 
     name = "wandb"
 

@@ -1,4 +1,4 @@
-"""A run's final scores beside its baselines: what the summary holds, and how the job ends.
+"""Compares a run's final scores with its baselines, for the summary and the exit status.
 
 The exit status says whether the program worked. A score that does not beat a baseline is a warning, and an error only with
 `--run.require_baselines`.
@@ -24,7 +24,7 @@ BASELINE_NAMES = {
 
 
 def metric_of_one(metric: str) -> str:
-    """The score of one target, or answer, that `metric` is a mean of: F1 of micro_f1 and macro_f1."""
+    """Name of the score of one target or label that `metric` averages: f1 for micro_f1 and macro_f1."""
     return metric.removeprefix("micro_").removeprefix("macro_")
 
 
@@ -36,11 +36,10 @@ def judge(
     higher_is_better: bool = True,
     estimate: str | None = None,
 ) -> dict[str, Any]:
-    """The summary's entries on the final scores, by split, beside the baselines' of the same metric.
+    """The summary's entries on the final scores by split and on the baselines, in the same metric.
 
-    The test split is judged, or the validation split where no test has targets. `estimate`: why the scores are estimates (None: they
-    are exact); they are then kept as `estimates`, so that nothing reads them as `scores`, and `beats_baselines` is None: they warn, and
-    prove nothing.
+    It judges the test split, or the validation split if the test split has no targets. `estimate`: why the scores are estimates; None: they are exact.
+    Estimates are stored as `estimates`, so that nothing reads them as `scores`, and `beats_baselines` is then None: estimates warn but prove nothing.
     """
     judged = "test" if "test" in scores else "valid"
     sign = 1.0 if higher_is_better else -1.0
@@ -63,7 +62,7 @@ def judge(
 
 
 def end_of_run(summary: Mapping[str, Any], *, require_baselines: bool) -> int:
-    """The job's exit status; what the summary warns of is printed, as the output's last lines."""
+    """Prints the summary's warnings as the last lines of the output; returns the job's exit status."""
     sys.stdout.flush()
     failed = require_baselines and not summary["beats_baselines"]
     for text in summary["warnings"]:

@@ -231,7 +231,7 @@ class Graphs(Subject):
         all_train = "train" in store.split_names and len(store.split("train")) == len(store)
         unsplit = manifest.provenance.get("split") == HASHED or all_train
         if manifest.content_hash != run.data_hash and unsplit:
-            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # no source split these graphs, and the run saw none
+            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # these graphs have no split of a source
 
         def members(name: str) -> np.ndarray:
             graphs = np.arange(len(store)) if len(samplers) == 1 else store.unsplit()

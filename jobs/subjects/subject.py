@@ -239,9 +239,9 @@ class Prediction:
     # Graph-parallel only: number of workers -> bytes of one worker. Raises ConfigError if this machine cannot hold them.
     shard_bytes: Callable[[int], int] | None = None
     estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: they do not
-    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # ids -> columns that locate labelled nodes or pairs
+    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # ids -> columns that locate them
     table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes; None: the run has none
-    source_ids: "SourceIds | None" = None  # ids of the source, if they are strings (nodes) or stored (graphs)
+    source_ids: "SourceIds | None" = None  # strings of nodes, or stored ids of graphs
     end_ids: "SourceIds | None" = None  # the same for the nodes where links end
 
     @property

@@ -1,4 +1,4 @@
-"""A named model with its options, as the module that the trainer takes; also a plain `nn.Module`, whose `forward` is as PyG's users write it."""
+"""Builds the module that the trainer takes, from a model's name and options or from a plain `nn.Module` with a `forward` as in PyG."""
 
 import inspect
 import sys
@@ -22,7 +22,7 @@ from graphmill.samplers.methods.registry import load
 
 
 def build_model(component: Component, kind: str, inputs: Inputs, relational: RelationalConfig | None = None) -> Any:
-    """The module that the trainer takes: a batch in, a StepOutput out. `relational`: of a typed graph, the layers before the model."""
+    """The module that the trainer takes: a batch in, a StepOutput out. `relational`: layers before the model, for typed graphs."""
     from graphmill.jobs.tasks.model_inputs import OverGraphs, OverPairs, plain, with_penalty
 
     if inputs.node_dims:
@@ -45,7 +45,7 @@ def build_model(component: Component, kind: str, inputs: Inputs, relational: Rel
 
 
 def _build_typed_model(component: Component, inputs: Inputs, relational: RelationalConfig) -> Any:
-    """A model of typed graphs, or relational layers and a model of plain ones over their states."""
+    """A model of typed graphs, or relational layers and a model of plain graphs over their states."""
     from graphmill.jobs.tasks.model_inputs import OverGraphs, plain, typed_batch_graphs, with_penalty
     from graphmill.models.geco.network import param_groups
     from graphmill.models.relational.network import OverTypes
@@ -67,7 +67,7 @@ def _build_typed_model(component: Component, inputs: Inputs, relational: Relatio
     return model
 
 
-# What a module's constructor is given by the data, by the names that its parameters usually have.
+# Usual names of constructor parameters -> the entry of the data that fills them.
 _OF_INPUTS = {
     **dict.fromkeys(
         ("in_channels", "in_dim", "in_features", "in_feats", "input_dim", "num_features", "num_node_features"), "in"
@@ -77,19 +77,19 @@ _OF_INPUTS = {
     "metadata": "metadata",
 }
 _PLAIN = (int, float, bool, str)
-# What a module's forward may take. One argument alone, of another name: `graphs` as our own models do, `data` as PyG, `batch` the loader's.
+# Arguments that a module's forward may take. _WHOLE are single arguments: `graphs` as in our models, `data` as in PyG, `batch` as the loader gives it.
 _TENSORS = ("x", "edge_index", "edge_weight", "edge_attr", "batch")
 _TYPED = ("x_dict", "edge_index_dict", "edge_weight_dict", "edge_attr_dict")
 _WHOLE = ("graphs", "data", "batch")
-# PyG's own models trim their layers by these, which changes no result for the roots.
+# PyG's models trim their layers by these. That changes no result for the roots.
 _TRIMMING = ("batch_size", "num_sampled_nodes_per_hop", "num_sampled_edges_per_hop")
 
 
 @cache
 def module_options(own: Any) -> type:
-    """The class of options of a plain module: of a class the parameters of its constructor that the data does not decide, of an object none.
+    """The options class of a plain module. A class has an option for each constructor parameter that the data does not fill; an object has none.
 
-    Raises ConfigError where its `forward` takes what there is not; of an argument with a default that stays at it, says so in a line.
+    Raises ConfigError if `forward` needs an argument that nothing fills. Prints a warning for arguments that keep their default.
     """
     takes = _Arguments(own)
     if takes.unfilled:
@@ -128,7 +128,7 @@ def _constructor_fields(own: type) -> list[Any]:
 
 
 def _hint(annotation: Any, default: Any) -> Any:
-    """The type of an option; None: it cannot be said in words."""
+    """The type of an option; None: a command line cannot give such a value."""
     words = {one.__name__: one for one in _PLAIN}
     annotation = words.get(annotation, annotation) if isinstance(annotation, str) else annotation
     if annotation in _PLAIN:
@@ -144,7 +144,7 @@ def _hint(annotation: Any, default: Any) -> Any:
 
 
 class _Arguments:
-    """What `forward` of a module, or of a class of such, takes."""
+    """The arguments that `forward` of a module, or of a class of modules, takes."""
 
     def __init__(self, own: Any) -> None:
         self.module = own.__name__ if isinstance(own, type) else type(own).__name__
@@ -157,7 +157,7 @@ class _Arguments:
         self.whole = self.needed[0] if len(self.needed) == 1 and self.needed[0] in _WHOLE else ""
         self.has_epoch = "epoch" in [one.name for one in parameters]
         self.names = [one.name for one in parameters if one.name in (*_TENSORS, *_TYPED)]
-        # Of PyG's `to_hetero`: x and edge_index are mappings then.
+        # PyG's `to_hetero` makes a GraphModule, whose x and edge_index are mappings.
         self.is_typed = "x_dict" in self.needed or isinstance(own, torch.fx.GraphModule)
         own_epoch = ("epoch",) if self.whole in ("graphs", "batch") else ()
         self.known = (self.whole, *own_epoch) if self.whole else _TYPED if "x_dict" in self.needed else _TENSORS
@@ -170,11 +170,11 @@ class _Arguments:
             )
 
     def has(self, name: str) -> bool:
-        """Whether it takes these of the edges, as a tensor or as a mapping."""
+        """Whether forward takes `name`, as a tensor or as a mapping by type."""
         return bool({name, f"{name}_dict"} & set(self.names))
 
     def of(self, graphs: Graphs | TypedGraphs) -> dict[str, Any]:
-        """What forward is called with."""
+        """The keyword arguments of a call."""
         if self.whole:
             return {self.whole: _as_data(graphs) if self.whole == "data" else graphs}
         values = _mappings(graphs) if isinstance(graphs, TypedGraphs) else self._tensors(graphs)
@@ -188,7 +188,7 @@ class _Arguments:
         return {**tensors, "edge_weight": graphs.edge_coefficient, "batch": batch}
 
     def check(self, inputs: Inputs) -> None:
-        """Raises ConfigError where the data or the run has not what forward needs."""
+        """Raises ConfigError if the data or the run lacks what forward needs."""
         has_features = any(inputs.edge_dims) or not (inputs.node_dims or inputs.edge.empty)
         lacks = {
             "edge_weight": (not inputs.edge_weight, "weights of edges; ingest some, or give it a default"),
@@ -225,7 +225,7 @@ def _mappings(graphs: TypedGraphs) -> dict[str, Any]:
 
 
 def _versions(graphs: Any) -> dict[str, int]:
-    """How often tensors of a batch have been changed in place, where that is counted."""
+    """PyTorch's counts of changes in place, of a batch's tensors that have one."""
     tensors: dict[str, Any] = {}
     for name in ("x", "edge_coefficient", "weight", "edge_attr"):
         found = getattr(graphs, name, None)
@@ -246,7 +246,7 @@ def _as_data(graphs: Any) -> Any:
 
 
 def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
-    """A user's module as the trainer takes it; of an object a copy, which keeps the object's weights."""
+    """A user's module as the trainer takes it. An object is copied with its weights."""
     takes = _Arguments(own)
     takes.check(inputs)
     if isinstance(own, nn.Module):
@@ -273,7 +273,7 @@ def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
 
 
 def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
-    """Two nodes of each type with an edge of each kind, by which lazy modules get their sizes."""
+    """Two nodes of each type with an edge of each kind: lazy modules get their sizes from it."""
     pair, no_rows = torch.arange(2), {name: torch.zeros(2, dim) for name, dim in inputs.node_dims}
     if inputs.node_dims:
         edges = {each: (torch.arange(3), pair) for each in inputs.relations}
@@ -293,7 +293,7 @@ def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
 
 
 class PlainModule(nn.Module):
-    """A user's module over the tensors that its `forward` names, as a model over `Graphs` or `TypedGraphs`."""
+    """A model over `Graphs` or `TypedGraphs` that calls a user's module with the tensors that its `forward` names."""
 
     def __init__(self, module: nn.Module, takes: _Arguments, inputs: Inputs) -> None:
         super().__init__()
@@ -301,7 +301,10 @@ class PlainModule(nn.Module):
         self._takes, self._of_graphs, self._out_dim = takes, inputs.task == "graph", inputs.out_dim
 
     def forward(self, graphs: Any, epoch: int = 0) -> Tensor:
-        """[r, out_dim]: a row for each root, of what the module says of all nodes; or for each graph. Raises ConfigError for another shape, and for inputs that it changes."""
+        """[r, out_dim]: a row for each root, taken from the module's rows of all nodes, or a row for each graph.
+
+        Raises ConfigError if the module returns another shape or changes its inputs in place.
+        """
         before = _versions(graphs)
         out = self.module(**self._takes.of(graphs))
         if changed := [name for name, version in _versions(graphs).items() if version != before[name]]:

@@ -1,4 +1,4 @@
-"""Tasks over many graphs: which targets they are about, and what they must know of the training split."""
+"""Tasks over many graphs: the targets that a run predicts, and the statistics of the training split that its task needs."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,11 +14,11 @@ from graphmill.models.options.features import Features
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
-_MOST_CLASSES = 1000  # of whole numbers as targets; more are measured, not told apart
+_MOST_CLASSES = 1000  # whole numbers below are taken for classes
 
 
 def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
-    """What the set decides of a model or a task."""
+    """The inputs that the set gives a model or a task."""
     task = _MODEL_TASKS[manifest.labelled]
     return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task=task)
 
@@ -31,12 +31,12 @@ def _features(schema: RowSchema) -> Features:
 
 
 def predicted(manifest: GraphSetManifest) -> str:
-    """What is predicted of the set, in the plural."""
+    """Noun for the predicted things, in the plural."""
     return "graphs" if manifest.labelled is None else f"labelled {manifest.labelled}"
 
 
 def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
-    """Which targets the run is about; none where nodes or pairs are labelled."""
+    """Columns of the targets that the run predicts; empty if nodes or pairs are labelled."""
     names = store.target_names
     if store.manifest.labelled:
         return ()
@@ -50,7 +50,7 @@ def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
 
 
 def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, micro_batches: int) -> tuple[str, ...]:
-    """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
+    """The scored splits: "valid", and "test" if it has targets. Raises ConfigError if "train" or "valid" cannot be used."""
     scored = []
     for split in ("train", "valid", "test"):
         graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
@@ -83,7 +83,7 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, mic
 
 
 def split_targets(store: StoredGraphs, split: str, columns: tuple[int, ...]) -> np.ndarray:
-    """[targets of a split's graphs, columns], NaN where there is none: those of graphs, or of labelled nodes or pairs in a column."""
+    """[rows, columns], NaN for a missing target: a row for each graph of the split, or for each labelled node or pair."""
     if split not in store.split_names:
         return np.empty((0, max(1, len(columns))))
     if store.manifest.labelled == "nodes":
@@ -95,7 +95,7 @@ def split_targets(store: StoredGraphs, split: str, columns: tuple[int, ...]) -> 
 
 
 def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ...]) -> Task:
-    """The task with what it must know of the training split."""
+    """The task, with the statistics of the training split that it needs."""
     fit, labelled = component.options, store.manifest.labelled
     wanted = {NodesOptions: "nodes", PairsOptions: "pairs"}.get(type(fit))
     if wanted != labelled and (wanted or not component.is_foreign):
@@ -145,7 +145,7 @@ def _nodes_task(store: StoredGraphs, fit: NodesOptions) -> Task:
 
 
 def _classification(count: np.ndarray, names: tuple[str, ...], fit: NodesOptions | ClassesOptions) -> Classification:
-    """Of so many training targets by class."""
+    """The task of a set with `count` training targets by class."""
     return Classification(
         num_classes=len(count),
         **own_parts(fit),
@@ -170,7 +170,7 @@ def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOpti
 
 
 def set_lacks(store: StoredGraphs, columns: Sequence[int] | None = None) -> list[str]:
-    """Of a set, and of those of these targets (None: all) that are classes; of labelled nodes or pairs, of their labels."""
+    """Faults of a set's rows and splits, each in a few words. `columns`: targets to look at (None: all); only those with classes count."""
     text, labelled = store.manifest.provenance.get("rejected"), store.manifest.labelled
     lacks = [f"rejected rows: {text}"] if text else []
     columns = range(len(store.target_names)) if columns is None else columns

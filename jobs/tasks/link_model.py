@@ -1,9 +1,9 @@
-"""A model of nodes as one of links: the model's outputs at the roots are the states of nodes, and a decoder scores pairs of them.
+"""A model of links from a model of nodes: the node model's outputs at the roots are states, and a decoder scores pairs of states.
 
-In training it returns the logits of each link and its negatives. In evaluation it counts, of a link's rivals, how many have a higher score and how
-many the same, so that no more than four numbers of a link leave the batch, however many the rivals.
+In training it returns the logits of each link and its negatives. In evaluation it counts how many of a link's rivals score higher and how many the
+same, so only four numbers of a link leave the batch, however many rivals it has.
 
-Legend: m links, k negatives, r roots, of which the first R may be ends of links, D width.
+Legend: m links, k negatives, r roots (the first R may be ends of links), D width.
 """
 
 from typing import Any
@@ -18,25 +18,27 @@ from graphmill.models.primitives.segments import at_least_float32
 from graphmill.samplers.batches.link_batch import TorchLinkBatch, TorchTypedLinkBatch
 
 Links = TorchLinkBatch | TorchTypedLinkBatch
-_BLOCK = 1 << 22  # numbers at a time in evaluation: scores, or the states that a score is made of
+_BLOCK = 1 << 22  # numbers at a time in evaluation: scores, or the states that they are computed from
 
 
 class LinkModel(nn.Module):
     """An encoder of nodes, as the trainer takes one, and a decoder of links."""
 
     def __init__(self, encoder: nn.Module, options: LinkDecoderOptions, num_relations: int = 0) -> None:
-        """`num_relations`: of a knowledge graph; 0: links have none."""
+        """`num_relations`: relations of a knowledge graph; 0: links have no relation."""
         super().__init__()
         self.encoder, self.decoder = encoder, build_link_decoder(options, num_relations)
         self.head = nn.Identity()  # reads the nodes' states, which `predict --embeddings` keeps
-        # Numbers for each score of one node against many.
+        # Numbers held for each score of one node against many.
         self._width = 1 if options.kind in ("dot", "distmult") else options.width
         if hasattr(encoder, "param_groups"):
             self.param_groups = self._param_groups
 
     def forward(self, batch: Links) -> StepOutput:
-        """Training: logits [m, 1 + k], a link's own first. Evaluation: float64 [m, 4], `graphmill.cluster.metrics.link_scores` says of what; where the best links are
-        asked for, float64 [m, 2 · top_k]: the permanent ids of their destinations, then their scores, descending."""
+        """Training: logits [m, 1 + k], the link's own first. Evaluation: float64 [m, 4], defined in `graphmill.cluster.metrics.link_scores`.
+
+        With `batch.top_k`: float64 [m, 2 · top_k], the permanent ids of the best destinations, then their scores, descending.
+        """
         output = step_output(self.encoder(batch))
         state_rD = self.head(at_least_float32(output.prediction))
         if self.training:
@@ -61,14 +63,14 @@ class LinkModel(nn.Module):
         assert batch.negative is not None
         sources = batch.link_source[:, None] if batch.negative_source is None else batch.negative_source
         relation = batch.link_relation
-        # Rows by `index_select`, whose gradient is a sum in the order of the rows.
+        # `index_select` for rows: its gradient sums in the order of the rows.
         source = _rows(state_rD, batch.link_source)
         own_m1 = self.decoder(source, _rows(state_rD, batch.link_destination), relation)[:, None]
         others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative), _column(relation))
         return torch.cat([own_m1, others_mk], dim=1)
 
     def _ranked(self, state_rD: Tensor, batch: Links, rows: Tensor) -> Tensor:
-        """float64 [b, 4] of some links: score, rivals with a higher one, with the same, and the first rival's."""
+        """float64 [b, 4] for the links `rows`: score, number of rivals with a higher score, with the same score, score of the first rival."""
         assert batch.link_source is not None
         assert batch.link_destination is not None
         assert batch.negative is not None
@@ -94,13 +96,13 @@ class LinkModel(nn.Module):
             relation = None if batch.link_relation is None else batch.link_relation[rows]
             scores = self.decoder.against(state_rD[batch.link_source[rows]], end_RD, relation)
             best = scores.masked_fill(~_allowed(scores, batch.known, rows), -torch.inf).topk(batch.top_k, dim=1)
-            is_link = best.values > -torch.inf  # of a node with few others left there are less
+            is_link = best.values > -torch.inf  # False: the node has fewer than top_k allowed ends
             chosen = torch.where(is_link, ids[best.indices], -1)
             found.append(torch.cat([chosen.double(), torch.where(is_link, best.values, 0.0).double()], dim=1))
         return torch.cat(found)
 
     def _param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-        """The encoder's own, and all others, the decoder's and those of embedded columns: matrices with weight decay, vectors without."""
+        """The encoder's groups, then all other parameters: matrices with weight decay, vectors without."""
         own: Any = self.encoder
         of_encoder = set(map(id, own.parameters()))
         others = [parameter for parameter in self.parameters() if id(parameter) not in of_encoder]
@@ -114,7 +116,7 @@ class LinkModel(nn.Module):
 
 
 def _column(relation: Tensor | None) -> Tensor | None:
-    """[m] → [m, 1]: beside k negatives."""
+    """[m] → [m, 1], to broadcast over k negatives."""
     return None if relation is None else relation[:, None]
 
 
@@ -124,7 +126,7 @@ def _rows(state_rD: Tensor, index: Tensor) -> Tensor:
 
 
 def _allowed(scores: Tensor, known_2q: Tensor, rows: Tensor) -> Tensor:
-    """bool [b, R]: False for what a link's source is known to be joined with. Links of `known_2q` ascend."""
+    """bool [b, R]: False for nodes that the link's source is known to be joined with. Links of `known_2q` ascend."""
     link, node = known_2q
     own = slice(int(torch.searchsorted(link, rows[0])), int(torch.searchsorted(link, rows[-1], right=True)))
     allowed = torch.ones_like(scores, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""From the loaders' batches to what every model takes, and a model over those as the trainer takes one.
+"""Turns the loaders' batches into the inputs of models, and models over those inputs into modules that the trainer takes.
 
 A minibatch lists, per node, the sources of its in-edges; `graphmill.models.primitives.graphs.Graphs` holds edges as source over destination. A shard of the
-whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`: then the forward pass is a collective call of all ranks.
+whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`: the forward pass is then a collective call of all ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, repr=False)
 class PlannedShard(TorchBatch):
-    """A shard that is used again, with the exchange of rows planned."""
+    """A shard that every step uses, with its exchange of rows planned once."""
 
     graph: ShardedGraph | None = None
 
@@ -49,13 +49,13 @@ class PlannedShard(TorchBatch):
 
 @dataclass(frozen=True, repr=False)
 class PlannedTypedShard(TypedBatch[Tensor]):
-    """The same of a typed graph."""
+    """A `PlannedShard` of a typed graph."""
 
     graph: TypedGraphs | None = None
 
 
 def plan_shard(batch: Any, peers: Peers) -> Any:
-    """The graph of which the batch is this rank's part, without roots, or of a typed one; a collective call."""
+    """The ShardedGraph (or TypedGraphs) of this rank's part, without roots. A collective call of all ranks."""
     assert batch.shard is not None
     if isinstance(batch, TypedBatch):
         starts = {
@@ -78,13 +78,13 @@ def plan_shard(batch: Any, peers: Peers) -> Any:
 
 
 def shard_graph(batch: Any) -> Any:
-    """The same, planned where it is not yet."""
+    """The batch's planned graph; plans it if it is not planned yet (a collective call)."""
     planned = batch.graph if isinstance(batch, PlannedShard | PlannedTypedShard) else None
     return plan_shard(batch, Peers.of_group()) if planned is None else planned
 
 
 def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
-    """A minibatch of roots: its subgraphs, or all of it as one graph; of a shard the sharded graph. `root_index` are the nodes to predict."""
+    """A minibatch as graphs: its subgraphs, or all of it as one graph; a shard as a ShardedGraph. `root_index` holds the nodes to predict."""
     if batch.shard is not None:
         return replace(shard_graph(batch), x=batch.x, root_index=batch.root_index)
     num_nodes = len(batch.node_id)
@@ -105,9 +105,9 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
 
 
 class KeptEdges(Generic[Made]):
-    """What is made of a batch's edges, kept where two batches in a row have the same: each step on a whole graph, and its scores.
+    """Calls `make(batch)`, and keeps the result while batches have the same edges, as all batches of a whole graph do.
 
-    Of other batches only the lists are kept, until the next one. `again` gives what was made the rows of another batch.
+    It also keeps the last batch's lists of edges, to compare. `again` puts another batch's rows into the kept result.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class KeptEdges(Generic[Made]):
         self._made: Made | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a copy: nothing is kept yet."""
+        """A copy starts with nothing kept."""
         return {**vars(self), "_edges": (), "_made": None}
 
     def __call__(self, batch: TorchBatch) -> Made:
@@ -143,7 +143,7 @@ class KeptEdges(Generic[Made]):
 
 
 def _are_same(edges: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
-    """Whether all are equal; where shapes tell, no device is waited for."""
+    """Whether all tensors are equal. Shapes come first, so that unequal shapes wait for no device."""
     if list(map(_form, edges)) != list(map(_form, others)):
         return False
     return all(
@@ -156,7 +156,7 @@ def _form(tensor: Tensor | None) -> Any:
 
 
 class NodeBatchGraphs:
-    """`node_batch_graphs`, with the edges of a whole graph made once."""
+    """`node_batch_graphs` that makes the edges of a whole graph once."""
 
     def __init__(self) -> None:
         self._kept = KeptEdges(node_batch_graphs, _with_rows)
@@ -208,8 +208,9 @@ def _typed_graphs(batch: TypedBatch[Tensor], shard: TypedShard | None = None) ->
 class ReadColumns(nn.Module):
     """Columns of features as a model reads them.
 
-    Standardised: (x - mean) / deviation, in float64; of deviation 0 it is 0. Buffers hold the numbers: they travel with the weights. Of embedded columns the
-    sum of a node's trainable rows stands behind its features, and the numbers of the categories become 0; row 0, of those that are empty or not known, begins at 0.
+    Standardised columns: (x - mean) / deviation in float64, and 0 if the deviation is 0. Means and deviations are buffers, so they travel with the weights.
+    Embedded columns: the numbers of the categories become 0, and the sum of the categories' trainable rows is appended to the features. Row 0, for empty and
+    unknown categories, starts at 0.
     """
 
     def __init__(self, inputs: Inputs) -> None:
@@ -227,7 +228,7 @@ class ReadColumns(nn.Module):
             self.register_buffer(f"categories {name}", torch.tensor(index), persistent=False)
 
     def rows(self, x_nF: Any, name: str = "") -> Any:
-        """Of a type of nodes, of a plain graph's or a set's nodes, or of its edges (OF_EDGES), or a relation's."""
+        """`x_nF` as the model reads it. `name`: a type of nodes, "" for nodes without types, a relation, or OF_EDGES for edges without types."""
         if (index := getattr(self, _named("columns", name), None)) is not None:
             x_nF = x_nF.to(torch.promote_types(x_nF.dtype, torch.float32))
             mean_k, deviation_k = getattr(self, _named("numbers", name))
@@ -239,7 +240,7 @@ class ReadColumns(nn.Module):
         return x_nF
 
     def forward(self, batch: Any) -> Any:
-        if hasattr(batch, "node_feature"):  # of a set of graphs, whose module a run on nodes does not load
+        if hasattr(batch, "node_feature"):  # a TorchGraphBatch, whose module a run on nodes does not load
             edge = self.rows(batch.edge_feature, OF_EDGES)
             return replace(batch, node_feature=self.rows(batch.node_feature), edge_feature=edge)
         nodes = {name: replace(own, x=self.rows(own.x, name)) for name, own in node_tables(batch).items()}
@@ -253,26 +254,26 @@ class ReadColumns(nn.Module):
 
 
 def _named(what: str, name: str) -> str:
-    """Of a buffer. A dot, which the name of a relation may have, would divide it."""
+    """Name of a buffer, without the dots of a relation's name: PyTorch splits names at dots."""
     return f"{what} {name}".replace(".", " ")
 
 
 def read_columns(model: nn.Module, inputs: Inputs) -> None:
-    """Makes the model read its batches so: training, scores, predictions and shards all come through its call."""
+    """Makes every call of the model (training, scores, predictions, shards) read its columns through `ReadColumns`."""
     if inputs.standard or inputs.embedded:
         model.standard = ReadColumns(inputs)
         model.register_forward_pre_hook(lambda called, batch: called.standard(*batch))
 
 
 def baselines_see(inputs: Inputs, choice: str, name: str = "") -> Callable[[Tensor], Tensor] | None:
-    """What baselines read of rows of features, as `compute_baselines` takes it: no categories that have trainable rows."""
+    """A function from rows of features to those that baselines read: standardised, without embedded categories. None: raw rows."""
     columns = ReadColumns(inputs).requires_grad_(False)
     see_raw = choice == "no" and not inputs.embedded
     return None if see_raw else lambda x_nF: columns.rows(x_nF, name)[:, : x_nF.shape[1]]
 
 
 def coefficients(batch: TorchBatch | TypedEdges[Tensor]) -> Tensor | None:
-    """By what messages count: the edges' weights, or what a sampler says that also knows by which degrees to divide sums; GraphSAINT's does not."""
+    """Factors of the messages: the sampler's coefficients if it also gives the degrees that divide sums (GraphSAINT does not), else edge weights."""
     return batch.edge_coefficient if batch.degree is not None else batch.edge_weight
 
 
@@ -290,7 +291,7 @@ def graph_batch_graphs(batch: "TorchGraphBatch") -> Graphs:
 
 
 class OverGraphs(nn.Module):
-    """A model over `Graphs`, or over `TypedGraphs`, as the trainer takes one: batch in, predictions and penalty out."""
+    """A model over `Graphs` or `TypedGraphs` as a module for the trainer: batch in, predictions and penalty out."""
 
     def __init__(
         self,
@@ -298,7 +299,7 @@ class OverGraphs(nn.Module):
         to_graphs: Callable[[Any], Graphs | ShardedGraph | TypedGraphs],
         predict: Callable[[nn.Module, Any, int], tuple[Tensor, Tensor | None]] | None = None,
     ) -> None:
-        """`predict` calls the model where its own call is not the whole of it; see `with_penalty`."""
+        """`predict` calls the model and also gives its penalty; see `with_penalty`."""
         super().__init__()
         self.model = model
         self._to_graphs, self._predict = to_graphs, predict or plain
@@ -308,16 +309,16 @@ class OverGraphs(nn.Module):
 
     @property
     def head(self) -> nn.Module | None:
-        """What reads the states of those that are predicted; None where the model ends with states."""
+        """The layer that reads the states of the predicted nodes or graphs; None: the model ends with states."""
         return getattr(getattr(self.model, "readout", self.model), "head", None)
 
     def predicted_rows(self, states: Tensor, batch: Any) -> Tensor:
-        """All of them: these models read no other states."""
+        """All states: the head of these models reads predicted nodes or graphs only."""
         return states
 
 
 class OverPairs(OverGraphs):
-    """A model over `Graphs` that ends with states of nodes, and a head that scores the batch's pairs: `graphmill.models.ends.pair_head`."""
+    """A model over `Graphs` that ends with states of nodes, and a head that scores the batch's pairs (`graphmill.models.ends.pair_head`)."""
 
     def __init__(
         self, model: nn.Module, to_graphs: Callable[[Any], Any], predict: Callable[..., Any], width: int
@@ -341,14 +342,14 @@ def plain(model: nn.Module, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: 
 
 
 def with_penalty(model: Any, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: int) -> tuple[Tensor, Tensor | None]:
-    """Predictions and, in training, the penalty of a model that has one (Primphormer's KSVD loss)."""
+    """Predictions and, in training, the model's penalty (Primphormer's KSVD loss)."""
     if not model.training:
         return model(graphs, epoch=epoch), None
     return model.forward_with_penalty(graphs, epoch=epoch)
 
 
 class GECOClassifier(nn.Module):
-    """GECO over a minibatch's subgraph, or over a rank's shard of the whole graph; permanent ids fix the order of the global convolution."""
+    """GECO over a minibatch's subgraph or a rank's shard of the whole graph. Permanent ids fix the order of the global convolution."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
@@ -357,7 +358,7 @@ class GECOClassifier(nn.Module):
         self._adjacency = KeptEdges(_adjacency)
 
     def forward(self, batch: TorchBatch) -> Tensor:
-        """Logits [num_roots, num_classes]; of a shard a collective call."""
+        """Logits [num_roots, num_classes]. With a shard this is a collective call."""
         if batch.shard is None:
             logits = self.model(batch.x, self._adjacency(batch), node_id_N=batch.node_id, epoch=batch.epoch)
         else:
@@ -368,7 +369,7 @@ class GECOClassifier(nn.Module):
 
     @property
     def head(self) -> nn.Module:
-        """What reads the states of all the batch's nodes."""
+        """The layer that reads the states of all the batch's nodes."""
         return self.model.head
 
     def predicted_rows(self, states: Tensor, batch: TorchBatch) -> Tensor:

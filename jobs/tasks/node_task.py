@@ -1,4 +1,4 @@
-"""Labels of one graph's nodes: what a model and a task must know of the graph, and what the graph must have for them."""
+"""Tasks on the nodes of one graph: the inputs of models, the tasks with their statistics, and checks of labels, features and splits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,21 +23,21 @@ from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
 from graphmill.storage.format.statistics import TargetStatistics
 from graphmill.storage.graph import StoredGraph
 
-MOST_SHOWN = 5  # of classes, or of what splits lack
+MOST_SHOWN = 5  # classes, or faults of splits, in a message
 
 
 def beside_features(config: RunConfig) -> int:
-    """How many numbers a batch holds of each node beside its stored features: of embeddings, and of ages."""
+    """Columns of a batch's nodes in addition to their stored features: embeddings and ages."""
     return config.embeddings.width + getattr(config.sampler.options, "recency_dim", 0)
 
 
 def num_rows(manifest: Manifest, options: EmbeddingOptions) -> int:
-    """How many nodes have embeddings."""
+    """Number of nodes with embeddings."""
     return sum(manifest.node_types[name].num_nodes for name in options.node_types or manifest.node_types)
 
 
 def edge_dims(data: Manifest | SourceInfo, config: RunConfig) -> tuple[int, ...]:
-    """Columns of each relation's features of edges, 0: none; empty: they are not read. Raises ConfigError where they are asked for and there are none."""
+    """Number of edge features of each relation; empty: the run does not read them. Raises ConfigError if it asks for them and the graph has none."""
     if not config.data.edge_features:
         return ()
     rows = data.edge_types.values() if isinstance(data, Manifest) else (data,)
@@ -54,13 +54,13 @@ def edge_dims(data: Manifest | SourceInfo, config: RunConfig) -> tuple[int, ...]
 
 
 def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
-    """What the graph and the task decide of a model of its nodes. Raises ConfigError as `edge_dims`."""
+    """The inputs that the graph and the task give a model of nodes. Raises ConfigError as `edge_dims`."""
     embedded = embedded_columns("", data.feature_columns)
     width = config.data.category_width if embedded else 0
     return Inputs(
         node=Features(dim=data.feature_dim + beside_features(config) + width),
         edge=Features(dim=sum(edge_dims(data, config))),
-        out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # of links: states
+        out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # links: of states
         task="node",
         num_relations=0 if config.links is None else len(data.relations),
         embedded=embedded,
@@ -70,7 +70,7 @@ def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
 
 
 def node_task(config: RunConfig, inputs: Inputs, manifest: Manifest) -> Task:
-    """The run's task on this graph. Raises ConfigError where the two do not fit."""
+    """The run's task on this graph. Raises ConfigError if its options do not fit the labels."""
     options, split_set = config.task.options, config.data.split_set
     names, num_classes = manifest.class_names, manifest.num_classes or 0
     if isinstance(options, NumberOptions):
@@ -103,7 +103,7 @@ def node_task(config: RunConfig, inputs: Inputs, manifest: Manifest) -> Task:
 
 
 def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[float, ...] | None:
-    """Those of the command line; None where there are none. Raises ConfigError where there is not one for each class or label."""
+    """`--task.weights`, or None if it is empty. Raises ConfigError unless it has one number for each class or label."""
     num_classes = manifest.num_classes or 0
     if options.weights and len(options.weights) != num_classes:
         raise ConfigError(
@@ -113,13 +113,13 @@ def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[floa
 
 
 def positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
-    """`positive_balance` of the training nodes, by label."""
+    """`positive_balance` of the training nodes, a number for each label."""
     labelled = manifest.measured.splits[split_set].num_labelled[SPLIT_TRAIN]
     return positive_balance(_training_counts(manifest, split_set), labelled)
 
 
 def positive_balance(count: np.ndarray, known: np.ndarray | int) -> tuple[float, ...]:
-    """Training targets that are 0 / those that are 1, by label, of `known` targets; 1 for a label that all have, or none."""
+    """(known - count) / count for each label, where `count` of `known` training targets are 1; 1.0 if all or none are."""
     weight = np.where((count > 0) & (count < known), (known - count) / np.maximum(count, 1), 1.0)
     return tuple(weight.tolist())
 
@@ -135,13 +135,13 @@ def _training_counts(manifest: Manifest, split_set: int) -> np.ndarray:
 
 
 def balanced(count: np.ndarray) -> tuple[float, ...]:
-    """Targets / (classes · targets of the class), by class; 1 for a class without any."""
+    """targets / (classes · targets of the class) for each class; 1.0 for a class without targets."""
     weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
     return tuple(weight.tolist())
 
 
 def number_task(url: str, targets: Sequence[TargetStatistics], names: list[str], fit: NumberOptions) -> Regression:
-    """Regression of targets of which this is known of the training split. Raises ConfigError for one that nothing there has, DataError for infinity."""
+    """Regression of targets with these statistics of the training split. Raises ConfigError if a target is empty there, DataError if one is infinite."""
     for name, target in zip(names, targets, strict=True):
         if not target.num_labelled:
             raise ConfigError(f"{url}: target {name}: nothing in the training split has one; leave this target out")
@@ -159,25 +159,25 @@ def number_task(url: str, targets: Sequence[TargetStatistics], names: list[str],
     )
 
 
-TASKS = {"class": "classification", "answers": "binary", "value": "regression", "values": "regression"}  # by labels
+TASKS = {"class": "classification", "answers": "binary", "value": "regression", "values": "regression"}  # by label kind
 _HAVE = {"class": "a class each", "answers": "several labels each", "value": "a number each", "values": "numbers each"}
 
 
 def fits_labels(manifest: Manifest, task: Component) -> bool:
-    """Whether the graph has the labels that the task is about; a user's own takes any."""
+    """Whether the graph's labels fit the task. A user's own task takes any labels."""
     told = TASKS.get(manifest.label_kind or "")
     return told is not None if task.is_foreign else told == task.name
 
 
 def lacks_features(manifest: Manifest, width: int) -> bool:
-    """Whether the features are missing that a run needs; a type of a typed graph may have none, nor need there be any beside embeddings of this width."""
+    """Whether the run needs features that the graph lacks. A type of a typed graph may have none, and so may a graph with embeddings (`width` > 0)."""
     return not manifest.feature_dim + width and manifest.part is None
 
 
 def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int, width: int) -> None:
-    """Raises ConfigError where the graph has not the labels, features and splits that the task needs.
+    """Raises ConfigError if the graph lacks the labels, features or splits that the task needs.
 
-    `num_roots`: labelled nodes that the training split must have at least. `width`: of embeddings, with which there need be no features.
+    `num_roots`: least number of labelled nodes in the training split. `width`: of the embeddings; with embeddings a graph needs no features.
     """
     manifest = graph.manifest
     if not fits_labels(manifest, task):
@@ -207,7 +207,7 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
 
 
 def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int) -> None:
-    """Raises ConfigError where a split cannot be trained on or scored."""
+    """Raises ConfigError if a split cannot be trained on or scored."""
     split = manifest.measured.splits[split_set]
     for name, code in SPLITS.items():
         labelled, size = split.num_labelled[code], split.num_nodes[code]
@@ -233,7 +233,7 @@ def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int
 
 
 def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
-    """Of a graph's split set; empty where its labels are no classes, or so many that ingestion keeps no counts."""
+    """Faults of a split set, each in a few words. Empty if labels are no classes, or too many classes for ingestion to count."""
     split = manifest.measured.splits[split_set] if split_set < manifest.num_split_sets else None
     if split is None or split.class_counts is None:
         return []
@@ -242,7 +242,7 @@ def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
 
 
 def told_lacks(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str]) -> list[str]:
-    """What splits lack, each in a few words with both counts. `rows`: by split, counts by class and of all that have a label. `names`: of the classes; empty: numbers name them."""
+    """Faults of splits, each in a few words with its counts. `rows`: split -> (labels by class, labels in all). `names`: of the classes; empty: their numbers."""
     lacks, (trained, num_trained) = [], rows["train"]
     for name, (counts, total) in rows.items():
         of_class = {i: f"{names[i] if names else i} ({n:,} of {total:,}" for i, n in enumerate(counts) if n}
