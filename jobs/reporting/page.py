@@ -1,4 +1,4 @@
-"""Pages from the templates beside this file, and the forms of numbers and tables that they share.
+"""Pages from this room's templates, and the formats of numbers and tables that they share.
 
 A page is one file: it needs no network and runs no script (its content security policy refuses both), and every value is escaped.
 """
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import fsspec
     from jinja2 import Environment
 
-_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # what base.html.j2 has among its first bytes
+_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # in base.html.j2, among the first _HEAD bytes
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that a template makes of the values; well-formed as XML too."""
+    """The template's page with these values; well-formed as XML too."""
     return _environment().get_template(template).render(values)
 
 
 def check_page(path: Path) -> None:
-    """Raises ConfigError where no page may be written: another thing is there than an earlier page of ours."""
+    """Raises ConfigError if `path` exists and is no page that we wrote."""
     from graphmill.storage.filesystem.outputs import check_output
 
     check_output(path, "a report", _strangers, is_file=True)
@@ -54,24 +54,24 @@ def _environment() -> "Environment":
 
 
 def printable(text: str) -> str:
-    """Text without characters that no page may hold: a terminal's colours, for instance, or half of a character."""
+    """Text without characters that XML refuses, such as a terminal's colour codes or half of a character."""
     return "".join(c for c in text if c >= " " or c in "\n\t").encode("utf-8", "backslashreplace").decode()
 
 
 def number(value: float) -> str:
-    """A value in five significant digits, thousands without fractions."""
+    """A value with five significant digits; thousands without fractions."""
     if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
         return f"{value:.3g}"
     return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.5g}"
 
 
 def value_text(value: Any) -> str:
-    """A number in five digits; a dash for anything else."""
+    """`number`, or a dash if `value` is none."""
     return number(value) if is_number(value) else "–"
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """A time in seconds, minutes or hours."""
     minutes = round(seconds / 60)
     if seconds < 120:
         return f"{seconds:.1f} s"
@@ -79,19 +79,19 @@ def duration(seconds: float) -> str:
 
 
 def when(time: str) -> str:
-    """A recorded time, 2026-01-01T10:00:00+00:00, for people."""
+    """A recorded time (2026-01-01T10:00:00+00:00) for people."""
     return time.replace("+00:00", " UTC").replace("T", " ", 1)
 
 
 def print_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table to standard output: Markdown, with aligned columns for a terminal."""
+    """Prints a Markdown table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     for row in (columns, ["-" * width for width in widths], *rows):
         print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |")
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A column for every name that a row has."""
+    """Writes a CSV file with a column for every name in a row."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="")
         writer.writeheader()

@@ -1,7 +1,7 @@
 """Line plots, drawn by matplotlib as SVG that takes the colours of the page around it.
 
-Names and labels stand in HTML beside the drawing or are added to it afterwards: a name never reaches matplotlib, which would read
-some as formulas. Equal plots give equal text. The drawing is 360 units wide, so a phone shows its text at full size.
+Names and labels are HTML or are added to the drawing afterwards. They never reach matplotlib, which would read some as formulas. Equal plots give
+equal text. The drawing is 360 units wide, so a phone shows its text at full size.
 """
 
 import io
@@ -22,16 +22,16 @@ Scale = Literal["linear", "log", "log2"]
 Points = Sequence[tuple[float, float]]
 
 NUM_COLOURS = 7  # of the page's style: --series-0 …
-# The page's colours by their names in CSS. matplotlib draws with a placeholder for each, #0100 and its place here.
+# Names of the page's colours in CSS. matplotlib draws with placeholders: #0100 and the colour's position in this tuple.
 _COLOURS = (*(f"series-{k}" for k in range(NUM_COLOURS)), "rule", "axis", "muted", "text")
-_MAX_MARKS = 60  # of a line: marks carry the values that a pointer shows, and more would hide the line
+_MAX_MARKS = 60  # of a line: more marks, which carry the values for a pointer, would hide the line
 _FORMS = {"line": "o-", "dashed": "o--", "dot": "o", "ring": "o"}
 _LOG_RATIO = 50.0  # "auto" values that span more than this are drawn on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Line:
-    """A series: points joined by a line or a dashed one, left single (dot, ring), or one value as a dashed level."""
+    """A series: points joined by a solid or dashed line, single points (dot, ring), or one value as a dashed level."""
 
     name: str
     points: Points
@@ -40,13 +40,13 @@ class Line:
 
     @property
     def stride(self) -> int:
-        """Every how many points it has a mark."""
+        """Every `stride`-th point has a mark."""
         return max(-(-len(self.points) // _MAX_MARKS), 1)
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with its labels. Points that an axis cannot show (not finite, or not positive on a logarithmic one) are left out."""
+    """A plot with its labels. It leaves out points that an axis cannot show: not finite, or not positive on a logarithmic axis."""
 
     title: str
     x_label: str
@@ -59,7 +59,7 @@ class Plot:
     best: tuple[float, float] | None = None  # a point to mark
 
     def svg(self) -> "Markup | None":
-        """The drawing; None where no point can be shown."""
+        """The drawing; None if no point can be shown."""
         from markupsafe import Markup
 
         y_scale = self.y_scale
@@ -87,7 +87,7 @@ class Plot:
         from matplotlib.figure import Figure
 
         with matplotlib.rc_context():
-            matplotlib.rcdefaults()  # not what a user's matplotlibrc says
+            matplotlib.rcdefaults()  # not a user's matplotlibrc
             matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "graphmill", "font.size": 12})
             figure = Figure(figsize=(5, 2.9), frameon=False)
             axes = figure.add_axes((0.13, 0.1, 0.85, 0.86), facecolor="none")
@@ -115,7 +115,7 @@ class Plot:
             axes.set_yscale("log")
         _set_ticks(axes.xaxis, xs, self.x_scale, whole=self.whole_x)
         _set_ticks(axes.yaxis, ys, y_scale)
-        if self.whole_x:  # numbers of epochs: the line fills nearly the whole width
+        if self.whole_x:  # epochs: the line fills nearly the whole width
             pad = (max(xs) - min(xs)) / 50 or 0.5
             axes.set_xlim(min(xs) - pad, max(xs) + pad)
         if self.from_zero:
@@ -127,7 +127,7 @@ class Plot:
 
 
 def _set_ticks(axis: "Axis", values: Sequence[float], scale: Scale, *, whole: bool = False) -> None:
-    """Ticks at round numbers."""
+    """Puts ticks at round numbers."""
     from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 
     locator: Locator = MaxNLocator(6, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2)
@@ -161,13 +161,13 @@ def _choose_scale(values: Sequence[float], from_zero: bool) -> Scale:
 
 
 def _fits(point: tuple[float, float], *scales: Scale) -> bool:
-    """Whether the axes can show a point: what they compute of it must be finite too."""
+    """Whether the axes can show a point. The bounds keep matplotlib's own computations finite too."""
     linear, log = (lambda v: abs(v) <= 1e300), (lambda v: 1e-140 < v < 1e140)
     return all(linear(v) if scale == "linear" else log(v) for v, scale in zip(point, scales, strict=True))
 
 
 def _adapt_to_page(drawing: ElementTree.Element) -> None:
-    """Makes matplotlib's file a part of a page, with the page's colours and font."""
+    """Makes matplotlib's drawing a part of a page, with the page's colours and font."""
     for element in list(drawing.iter()):
         for child in [one for one in element if one.tag.rpartition("}")[2] in ("metadata", "style")]:
             element.remove(child)

@@ -1,4 +1,4 @@
-"""Files of records, one JSON object per line: appended as each is known, so that a kill loses at most the line under way."""
+"""Files of records, one JSON object per line. Each record is appended once it is known, so a kill loses at most one line."""
 
 import json
 import os
@@ -13,9 +13,9 @@ Record = dict[str, Any]
 
 
 def read_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: str) -> list[Record]:
-    """All records of the file, but for a last line that a kill left unfinished; none where there is no file.
+    """All records of the file, without a last line that a kill left unfinished; empty if there is no file.
 
-    Raises FormatError, saying what was expected, where a line is no record or has no key.
+    Raises FormatError, saying what was `expected`, if a line is no record or has no key.
     """
     complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
     records = []
@@ -29,7 +29,7 @@ def read_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: 
 
 
 def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: str) -> list[Record]:
-    """The latest record of every key in the file, the first seen first, to append more to: an unfinished last line is cut off.
+    """The latest record of each key, in the order in which the keys first appear. Cuts off an unfinished last line, so that records can be appended.
 
     Raises FormatError as `read_records` does.
     """
@@ -42,7 +42,7 @@ def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: 
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Appends one record, and has it on the disk when it returns."""
+    """Appends one record. It is on the disk when this returns."""
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
         file.flush()

@@ -1,4 +1,4 @@
-"""One run's page: scores beside baselines, curves, where time went, faults survived, settings; beside another run where one is given."""
+"""A run's page: scores and baselines, curves, time by part, survived faults, settings; on request a comparison with another run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,16 +21,16 @@ from graphmill.jobs.reporting.plot import Line, Plot
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
-_MOST_CURVES = 30  # of scores; the table of epochs has all
-_MOST_ROWS = 200  # of a table of partitions or ranks
-_MOST_EPOCHS = 1000  # of the table of epochs
+_MOST_CURVES = 30  # scores with a plot; the table of epochs has all scores
+_MOST_ROWS = 200  # rows of a table of partitions or ranks
+_MOST_EPOCHS = 1000  # rows of the table of epochs
 _NOT_COMPARED = (
     "run.dir",
     "run.resume",
     "resolved.reasons",
     "resolved.chosen",
-)  # where, how often it was begun, and words
-_FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # numbers of epochs, which a page counts from 1
+)  # the run's place and its past, and texts
+_FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # counted from 0 in records, from 1 on a page
 Item = TypeVar("Item")
 _RATES = {
     "roots_per_s": "Roots or graphs per second",
@@ -40,7 +40,7 @@ _RATES = {
 
 
 def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run | None = None) -> str:
-    """The page. `partitions`: of the run's graph, where they are known; `other`: a run to compare with."""
+    """The page. `partitions`: partitions of the run's graph, if known. `other`: a run to compare with."""
     summary = run.summary
     job = summary.get("job")
     warnings, lacks = (
@@ -90,7 +90,7 @@ def _is_lower(run: Run) -> bool:
 
 
 def _by_class(run: Run) -> list[list[str]]:
-    """The table of the classes on the split that is judged: their scores and, by what was said of their members, counts. Empty where there are none."""
+    """The table of classes on the judged split: scores of each class, and counts of its members by predicted class. Empty without named classes."""
     scores = run.summary.get("all_scores", {}).get("test" if "test" in run.scores else "valid", {})
     classes, confusion = scores.get("by_class", {}), scores.get("confusion", ())
     rows = [[k, *map(value_text, [*of.values(), *n])] for (k, of), n in zip(classes.items(), confusion, strict=False)]
@@ -98,7 +98,7 @@ def _by_class(run: Run) -> list[list[str]]:
 
 
 def _spaced(epochs: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    """As many epochs as a table holds, the last one among them."""
+    """At most _MOST_EPOCHS epochs at equal distances, including the last."""
     stride = max(1, -(-len(epochs) // _MOST_EPOCHS))
     return list(epochs[::-1][::stride])[::-1]
 
@@ -115,14 +115,14 @@ def _score_label(run: Run, name: str) -> str:
 
 
 def _best(run: Run) -> tuple[float, float] | None:
-    """(epoch from 1, score) of the epoch whose weights were kept for its score."""
+    """(epoch from 1, score) of the epoch with the kept weights."""
     kept = run.series("best_epoch_by_estimate" if run.is_estimate else "best_epoch")
     scores = dict(run.series(run.valid(run.metric or "")))
     return (kept[-1][1] + 1, scores[kept[-1][1] + 1]) if kept and kept[-1][1] + 1 in scores else None
 
 
 def _baselines(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Scores by split of each baseline, by its name for people."""
+    """Name of a baseline for people -> scores by split."""
     given = run.summary.get("baselines")
     pairs = given.items() if isinstance(given, Mapping) else ()
     return {str(BASELINE_NAMES.get(name, name)): scores for name, scores in pairs if isinstance(scores, Mapping)}
@@ -134,7 +134,7 @@ def _baseline_scores(run: Run, split: str) -> dict[str, float]:
 
 
 def _best_baseline(run: Run, split: str) -> str:
-    """The best baseline."""
+    """Name and score of the best baseline, as text; empty without baselines."""
     rivals = [(score, name) for name, score in _baseline_scores(run, split).items()]
     score, name = (min if _is_lower(run) else max)(rivals, default=(0.0, ""))
     return f"{name}: {number(score)}" if rivals else ""
@@ -161,7 +161,7 @@ def _throughput(run: Run, other: Run | None) -> list[Plot]:
 def _plot(
     title: str, y_label: str, run: Run, other: Run | None, names: Mapping[str, str], from_zero: bool = False
 ) -> Plot:
-    """Without lines where this run has none of the values. `names`: of the record, and for people; the metric's plot shows baselines."""
+    """A plot of recorded values; without lines if this run has none. `names`: recorded name -> legend. The metric's plot also shows baselines."""
     lines = []
     for colour, (name, legend) in enumerate(names.items()):
         points = run.series(name)
@@ -177,7 +177,7 @@ def _plot(
 
 
 def _largest(items: Sequence[Item], size: Callable[[Item], float]) -> list[tuple[int, Item]]:
-    """With their numbers, in order; of more than a table holds the largest."""
+    """The _MOST_ROWS largest items with their numbers, in order of the numbers."""
     numbers = sorted(range(len(items)), key=lambda k: -size(items[k]))[:_MOST_ROWS]
     return [(k, items[k]) for k in sorted(numbers)]
 
@@ -200,7 +200,7 @@ def _asked(traffic: Sequence[PartitionTraffic]) -> list[list[str]]:
 
 
 def _ranks(ranks: Sequence[RankSeconds]) -> list[list[str]]:
-    """Of more ranks than a table holds, those that take most time by themselves."""
+    """Rows of the ranks; of too many ranks those with the most time of their own."""
 
     def computing(one: RankSeconds) -> float:
         return one.seconds.get("train_s", 0.0) - one.seconds.get("wait_s", 0.0) - one.seconds.get("peers_s", 0.0)
@@ -217,7 +217,7 @@ def _mib(num_bytes: int) -> str:
 
 
 def _comparison(run: Run, other: Run | None) -> dict[str, Any]:
-    """What the page says of both runs."""
+    """Values of the page that compare both runs."""
     if other is None:
         return {"other": None}
     cautions = []
@@ -242,7 +242,7 @@ def _comparison(run: Run, other: Run | None) -> dict[str, Any]:
 
 
 def _figures(run: Run) -> dict[str, tuple[float, str, str]]:
-    """By name: the value, as text, and beside what it is read. Those with nothing beside them are for a comparison alone."""
+    """Name -> (value, text, note). Figures without a note appear in comparisons only."""
     figures: dict[str, tuple[float, str, str]] = {}
 
     def add(name: str, value: Any, aside: str = "", text: Callable[[float], str] = number) -> None:
@@ -285,6 +285,6 @@ def _gigabytes(num_bytes: float) -> str:
 
 
 def _short_name(run: Run, other: Run) -> str:
-    """The other run's name for legends and columns."""
+    """Name of the other run for legends and columns."""
     name = other.name if len(other.name) <= _LONGEST_NAME else other.name[: _LONGEST_NAME - 1] + "…"
     return name if other.name != run.name else f"{name} (the other)"

@@ -1,4 +1,4 @@
-"""A scaling sweep's report: one table as text, as CSV, and as a page with plots."""
+"""Report of a scaling sweep: a CSV file and a page with tables and plots."""
 
 import json
 import statistics
@@ -14,10 +14,10 @@ from graphmill.jobs.reporting.plot import Line, Plot
 
 Point = Mapping[str, Any]
 
-# What a row is called by, besides its workers.
+# Settings in a row's name, in addition to its workers.
 _GROUP = ("sampler", "model", "scaling", "partitions")
 
-# A table's columns: the value, its scale and its form. scaling.html.j2 says what they mean.
+# Columns of a table: value, scale, format. scaling.html.j2 explains them.
 _COLUMNS = {
     "workers": ("workers", 1, ".0f"),
     "roots/s": ("roots_per_s", 1, ",.0f"),
@@ -42,7 +42,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Row:
-    """The repeats of one point: medians of what was measured, and what follows from them."""
+    """The repeats of one point: medians of the measurements, and values computed from them."""
 
     settings: Mapping[str, Any]  # without `repeat`
     values: Mapping[str, float]
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """Under the columns above."""
+        """Cells for _COLUMNS."""
         return [
             format(self.values[key] * scale, form) if key in self.values else "–"
             for key, scale, form in _COLUMNS.values()
@@ -59,7 +59,7 @@ class Row:
 
 
 def summarise(points: Iterable[Point]) -> list[Row]:
-    """Rows in the order of their settings."""
+    """A row for each setting, in the order of settings."""
     by_settings: dict[str, list[Point]] = {}
     for point in points:
         by_settings.setdefault(_without(point["settings"]), []).append(point)
@@ -84,7 +84,7 @@ def _row(repeats: Sequence[Point]) -> Row:
 
 
 def _efficiency(row: Row, rows: Sequence[Row]) -> dict[str, float]:
-    """Against the row of the fewest workers that is otherwise the same."""
+    """Efficiencies relative to the row with the fewest workers and the same other settings."""
     kind = _without(row.settings, "workers")
     same = [one.values for one in rows if one.values.get("roots_per_s") and _without(one.settings, "workers") == kind]
     if not row.values.get("roots_per_s"):
@@ -94,7 +94,7 @@ def _efficiency(row: Row, rows: Sequence[Row]) -> dict[str, float]:
     known = {"efficiency": own["roots_per_s"] / (ratio * base["roots_per_s"])}
     if "cpu_s_per_root" in base and "cpu_s_per_root" in own:
         known["cpu_efficiency"] = base["cpu_s_per_root"] / own["cpu_s_per_root"]
-    # Of a cluster, the driver's cores say nothing.
+    # On a cluster the driver's cores say nothing.
     if base.get("own_cores") and base.get("cores") and row.settings.get("address") is None:
         free = base["cores"] - base.get("stolen_cores", 0.0)
         known["ceiling"] = min(1.0, free / (base["own_cores"] * ratio))
@@ -106,7 +106,7 @@ def _without(settings: Mapping[str, Any], *names: str) -> str:
 
 
 def _name(row: Row, names: Sequence[str]) -> str:
-    """A row's kind in words."""
+    """Text of a row's settings `names`."""
     settings = row.settings
     words = {name: f"{settings[name]} {name}" for name in ("partitions", "workers")}
     words |= {name: settings[name] for name in ("sampler", "model", "scaling")}
@@ -114,13 +114,13 @@ def _name(row: Row, names: Sequence[str]) -> str:
 
 
 def _varying(rows: Sequence[Row]) -> list[str]:
-    """Names of the settings in which rows differ, besides their workers."""
+    """Names of the settings in which rows differ, except their workers."""
     names = rows[0].settings if rows else {}
     return [name for name in names if name != "workers" and len({str(row.settings[name]) for row in rows}) > 1]
 
 
 def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Rows, each with a name that tells it from the others, their workers aside."""
+    """(name, row): names of rows differ unless only their workers differ."""
     more = [name for name in _varying(rows) if name not in _GROUP]
     return [(_name(row, (*_GROUP, *more)), row) for row in rows]
 
@@ -166,7 +166,7 @@ def _plots(rows: Sequence[Row]) -> list[Plot]:
 
 
 def _plot(title: str, y_label: str, y: str, rows: Sequence[Row]) -> Plot:
-    """A line for the rows that differ in their workers alone, called by the settings in which lines differ: short, for a legend."""
+    """A plot with a line for each set of rows that differ in their workers alone. The settings in which lines differ name them."""
     names = _varying(rows) or ["sampler", "model"]
     by_kind: dict[str, list[tuple[float, float]]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""A hyper-parameter sweep's report: one table, best first, as text, as CSV, and as a page with plots beside it."""
+"""Report of a hyper-parameter sweep: a CSV file and a page with a table, best trial first, and plots."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,26 +12,26 @@ from graphmill.jobs.reporting.plot import NUM_COLOURS, Line, Plot, Scale
 
 Record = Mapping[str, Any]
 
-_WIDE = 8.0  # an option whose largest value is this many times the smallest has a logarithmic axis
+_WIDE = 8.0  # largest / smallest value of an option from which its axis is logarithmic
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a page shows."""
+    """Values of a sweep's page."""
 
     job: str
     metric: str
-    lower: bool  # is better
+    lower: bool  # lower is better
     planned: int  # trials
     records: Sequence[Record]
-    curves: Mapping[int, Sequence[Mapping[str, Any]]]  # {"epoch", "score"} by trial
-    commands: Mapping[int, str]  # that run a trial alone
+    curves: Mapping[int, Sequence[Mapping[str, Any]]]  # trial -> {"epoch", "score"}
+    commands: Mapping[int, str]  # trial -> command that runs it alone
     about: Mapping[str, str]
     baselines: Mapping[str, float] = field(default_factory=dict)  # validation scores, by name
 
 
 def ranked(records: Sequence[Record], lower: bool) -> list[Record]:
-    """Best first; equal scores in the order of their numbers, failed trials last."""
+    """Best first, equal scores in the order of trials, failed trials last."""
 
     def place(record: Record) -> tuple[bool, float, int]:
         score = record["score"]
@@ -41,12 +41,12 @@ def ranked(records: Sequence[Record], lower: bool) -> list[Record]:
 
 
 def _options(records: Sequence[Record]) -> list[str]:
-    """Names of the options that were tried, in the order of the search space."""
+    """Names of the tried options, in the order of the search space."""
     return list(dict.fromkeys(name for record in records for name in record["options"]))
 
 
 def _table(records: Sequence[Record], metric: str, lower: bool) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, best first. tune.html.j2 says what the columns mean."""
+    """Columns and rows, best first. tune.html.j2 explains the columns."""
     options = _options(records)
     rows = []
     for one in ranked(records, lower):
@@ -64,7 +64,7 @@ def _figure(score: float | None) -> str:
 
 
 def write_report(out: Path, sweep: Sweep) -> None:
-    """Writes trials.csv, every figure to its last digit, and sweep.html."""
+    """Writes trials.csv, with all digits, and sweep.html."""
     kept = ("best_epoch", "epochs", "status", "cause", "train_s", "num_parameters", "peak_bytes")
     rows = [
         {
@@ -94,7 +94,7 @@ def html(sweep: Sweep) -> str:
 
 
 def _curves(sweep: Sweep, good: Sequence[Record]) -> Plot:
-    """The score over epochs, of as many of the best as there are colours; dashed where a trial was stopped."""
+    """Scores over epochs of the best trials, one for each colour. A stopped trial's line is dashed."""
     lines = []
     for colour, record in enumerate(good[:NUM_COLOURS]):
         points = [(one["epoch"], one["score"]) for one in sweep.curves[record["number"]]]
@@ -110,7 +110,7 @@ def _curves(sweep: Sweep, good: Sequence[Record]) -> Plot:
 
 
 def _over_options(sweep: Sweep, good: Sequence[Record]) -> list[Plot]:
-    """The score over each option whose values are numbers."""
+    """A plot of the score over each option with numeric values."""
     plots = []
     for name in _options(good):
         try:

@@ -1,7 +1,7 @@
-"""What a sweep will run: its options, the values that it tries, and every trial's configuration, checked before anything starts.
+"""Plans a sweep: its options, the values that it tries, and every trial's configuration, checked before anything starts.
 
-Options are set by their paths, as on a training command's own line. A grid is `model.num_layers=2,3`, a range to draw from is
-`fit.learning_rate=1e-4..1e-2:log`. For each draw every combination of the grid runs once with each seed.
+Options have the paths that they have on a training command's line. A grid is `model.num_layers=2,3`; a range to draw from is
+`fit.learning_rate=1e-4..1e-2:log`. For each draw, every combination of the grid runs once with each seed.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from graphmill.jobs.config.reader import Tree, UsageError, option_names, read_wo
 from graphmill.jobs.config.registry import Component, find_kind
 from graphmill.jobs.resolve.resolve import Facts, resolve
 
-_METRICS = {  # beside the task's own
+_METRICS = {  # in addition to the task's metric
     "classification": ("accuracy",),
     "regression": ("mae", "rmse", "r2"),
     "classes": ("accuracy",),
@@ -30,8 +30,8 @@ _METRICS = {  # beside the task's own
 }
 _BINARY_METRICS = {"rocauc": ("ap",), "ap": ("rocauc",), "micro_f1": ("macro_f1",), "macro_f1": ("micro_f1",)}
 _LOWER_IS_BETTER = ("loss", "mae", "rmse")
-SCALING = "scaling"  # a grid value of the sweep's own: what the worker count does to the batch
-ARM = "arm"  # and another: which arm of a study
+SCALING = "scaling"  # a grid value that is no option of a run: how the batch grows with the workers
+ARM = "arm"  # another: the arm of a study
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class SweepOptions:
     """Options, seeds, worker counts and graph sizes to try."""
 
     recipe: str | None = None
-    """What every trial begins from: a recipe file; the default is the defaults of the model."""
+    """A recipe file that every trial begins from; the default is the model's defaults."""
     study: str | None = None
-    """A study: a file with a recipe and arms that are compared, each some options; recipes/studies has the papers'. A recipe that is given too stands in place of the study's."""
+    """A study: a file with a recipe and arms to compare, each with some options; recipes/studies has the papers' studies. --recipe replaces the study's recipe."""
     kind: str = "nodes"
-    """Train on the nodes of one graph, or on many graphs; a recipe says it itself."""
+    """Train on the nodes of one graph, or on many graphs; a recipe names its kind itself."""
     grid: tuple[str, ...] = ()
     """OPTION=A,B …: values of which every combination runs; "sampler.fanouts=10 5,5 5" for options of several values."""
     draw: tuple[str, ...] = ()
@@ -51,39 +51,39 @@ class SweepOptions:
     trials: Count | None = None
     """Number of draws; each runs with every combination of the grid and every seed."""
     search: Literal["tpe", "random"] = "tpe"
-    """How to draw: tpe: near what scored well (Optuna's TPE, at random for the first ten); random: blindly."""
+    """How to draw: tpe draws near good scores (Optuna's TPE, at random for the first ten draws); random draws blindly."""
     seeds: tuple[int, ...] = ()
     """Training seeds (fit.seed): each combination runs once with each; the table shows mean and deviation."""
     workers: tuple[int, ...] = ()
     """Worker counts, to measure scaling: shorthand for --grid workers.num_workers=…"""
     nodes: tuple[int, ...] = ()
-    """Sizes of the embedded graph, to measure scaling: shorthand for --grid data.nodes=…"""
+    """Sizes of the synthetic graph, to measure scaling: shorthand for --grid data.nodes=…"""
     scaling: tuple[Literal["weak", "strong"], ...] = ()
-    """weak: the batch of one worker stays the same; strong: the batch of all workers together."""
+    """weak: one worker's batch keeps its size; strong: the batch of all workers keeps its size."""
     metric: str | None = None
-    """What trials are compared by: valid_accuracy, valid_mae, valid_loss …; the default is what selects a run's best epoch."""
+    """Metric to compare trials by: valid_accuracy, valid_mae, valid_loss …; the default is the one that selects a run's best epoch."""
     prune: bool = False
-    """Stop a trial whose best validation is worse than the median of the others at the same epoch, once five have ended."""
+    """Stop a trial whose best validation is worse than the other trials' median at the same epoch, once five trials have ended."""
     prune_after: Count = 1
     """Epochs that every trial gets before it may be stopped."""
     baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
     """Classic models trained after the trials, by their frozen recipes (recipes/baselines): once for each graph, split and seed; after the --, --baseline.configurations says how many configurations of each. none: leave them out."""
     at_once: Count | None = None
-    """Trials that run together; the default is as many as cores and GPUs hold, and one where scaling is measured."""
+    """Trials that run at the same time; the default is as many as cores and GPUs hold, or one if scaling is measured."""
     cpus: Count | None = None
-    """Cores that the trials may use together; the default is this machine's."""
+    """Cores for all trials in total; the default is this machine's."""
     trial_timeout_s: Positive = 86_400.0
-    """Longest that a trial may take."""
+    """Longest time of a trial, in seconds."""
     seed: int = 0
     """Seed of the draws."""
     out: str | None = None
-    """Where the sweep is kept; the default is runs/sweep-<time>."""
+    """Directory of the sweep; the default is runs/sweep-<time>."""
     resume: str | None = None
-    """A sweep's directory, to continue it."""
+    """Directory of a sweep to continue."""
     retry: bool = False
-    """With --resume: run failed trials again, from their start; what they left is kept beside them."""
+    """With --resume: run failed trials again from their start; their old runs are kept under another name."""
     allow_import: bool = False
-    """Import the model, sampler or task of its own that a recipe, a study or a resumed sweep outside this folder names."""
+    """Import the user's model, sampler or task that a recipe, study or resumed sweep outside this folder names."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -97,7 +97,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class Range:
-    """Values between two bounds, both included; evenly, or evenly in their logarithm; whole where the option takes no others."""
+    """Values between two bounds, both included, spread evenly or evenly in their logarithm; whole if the option takes only whole numbers."""
 
     path: str
     low: float
@@ -112,14 +112,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a trial in the sweep."""
+    """A trial's place in the sweep."""
 
     number: int
     draw: int
     first: int
-    """The number of the trial whose drawn values this one shares."""
+    """Number of the first trial with the same drawn values."""
     values: Mapping[str, str]
-    """Of the grid."""
+    """Values of the grid."""
     seed: int | None
 
     @property
@@ -129,39 +129,39 @@ class Slot:
 
 @dataclass(frozen=True)
 class SweepDesign:
-    """A sweep that can run."""
+    """A checked sweep."""
 
     options: SweepOptions
     recipe: Tree
     words: tuple[str, ...]
-    """What stood after `--`: flags of all trials."""
+    """Flags of all trials, given after `--`."""
     axes: Mapping[str, tuple[str, ...]]
-    """The values of every option of the grid."""
+    """Option of the grid -> its values."""
     ranges: tuple[Range, ...]
     arms: Mapping[str, Tree] = field(default_factory=dict)
-    """Options of each arm of a study, by its name."""
+    """Name of a study's arm -> its options."""
 
     def slots(self) -> Iterator[Slot]:
-        """All trials. More draws add trials at the end and change none before them."""
+        """All trials. More draws add trials at the end and change no earlier trial."""
         combinations = [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
         seeds: tuple[int | None, ...] = self.options.seeds or (None,)
         for draw in range(self.options.trials or 1 if self.ranges else 1):
             first = draw * len(combinations) * len(seeds)
-            # Seeds last: a slow moment of the machine then meets different combinations.
+            # Combinations vary fastest, so that a slow moment of the machine hits different ones.
             for place, (seed, values) in enumerate(itertools.product(seeds, combinations)):
                 yield Slot(first + place, draw, first, values, seed)
 
     def config(self, values: Mapping[str, Any], seed: int | None) -> RunConfig:
-        """The run that these values make: the one of the same flags on a training command's line. Raises ConfigError where there is none."""
+        """The run with these values, as if a training command had the same flags. Raises ConfigError if it would be refused."""
         try:
             options = {path: value for path, value in values.items() if path not in (SCALING, ARM)}
             if ARM in values:
                 options |= self.arms[values[ARM]]
             options |= {} if seed is None else {"fit.seed": seed}
             said = _read_flags(options, self.words)
-            if self.options.resume:  # of whoever began it
+            if self.options.resume:  # another user may have started the sweep
                 check_code(said, self.options.resume, allow_import=self.options.allow_import)
-            # Points of a scaling sweep differ in what is measured alone, and nothing is chosen by the size of their graphs.
+            # Points of a scaling sweep differ only in the measured options: nothing is chosen by the size of their graphs.
             under = {"run": {"defaults": "recipe"}} if self.measures_scaling else {}
             config = read_config(config_tree(self.options.kind, under, self.recipe, said))
             if config.run.dir is not None or config.run.resume is not None:
@@ -181,7 +181,7 @@ class SweepDesign:
         return config
 
     def configs(self) -> list[RunConfig]:
-        """Of every combination and seed, with the bounds of what is drawn; each is checked."""
+        """Checked runs of every combination and seed, with both bounds of the drawn values."""
         first = replace(self, options=replace(self.options, trials=1 if self.ranges else None))
         return [
             self.config({**slot.values, **{one.path: one.at(bound) for one in self.ranges}}, slot.seed)
@@ -190,8 +190,8 @@ class SweepDesign:
         ]
 
     def _measured(self, config: RunConfig) -> RunConfig:
-        """On Ray's workers, also where one would do; validated at the end alone, unless said otherwise: validation has messages of its own,
-        which are not a batch's.
+        """The run on Ray's workers, also with one worker. It validates only at the end unless options say otherwise: the messages of a validation would
+        count as a batch's.
         """
         fit = config.fit
         if not any("eval_every" in (tree.get("fit") or {}) for tree in (self.recipe, read_words(self.words)[1])):
@@ -209,7 +209,7 @@ class SweepDesign:
 
 
 def design_sweep(options: SweepOptions, words: Sequence[str]) -> SweepDesign:
-    """`words`: what stood after `--`. Raises ConfigError where nothing is tried, or where any trial would be refused."""
+    """Plans and checks the sweep. `words`: flags after `--`. Raises ConfigError if nothing is tried, or a trial would be refused."""
     stray = read_words(words)[0]
     if stray:
         raise UsageError(f"after --: unexpected {' '.join(stray)!r}: options are written --name value")
@@ -247,7 +247,7 @@ def design_sweep(options: SweepOptions, words: Sequence[str]) -> SweepDesign:
 
 
 def read_study(path: str, *, allow_import: bool = False) -> tuple[Tree, dict[str, Tree]]:
-    """(the recipe, the options of each arm by its name) of a study's file. Raises ConfigError where it is none, and as `check_code`."""
+    """(recipe, arm -> options) of a study's file. Raises ConfigError if the file is no study, and as `check_code`."""
     tree = read_recipe(path, allow_import=allow_import)
     arms, recipe = tree.get("arms"), tree.get("recipe")
     if not (
@@ -274,7 +274,7 @@ def _said(value: Any) -> str:
 
 
 def _read_flags(options: Mapping[str, Any], before: Sequence[str] = ()) -> Tree:
-    """What flags say: words, and options by their paths."""
+    """The tree of options that flags set: words, then options by path."""
     flags = [
         [f"--{path}", *(value.split() if isinstance(value, str) else [repr(value)])] for path, value in options.items()
     ]
@@ -282,7 +282,7 @@ def _read_flags(options: Mapping[str, Any], before: Sequence[str] = ()) -> Tree:
 
 
 def _shared_batch(config: RunConfig) -> RunConfig:
-    """Strong scaling: the roots of a batch are shared out over the workers, a random cut has a chunk for each."""
+    """Strong scaling: divides the roots of a batch among the workers, or multiplies the chunks of a random cut by them."""
     workers = config.workers.num_workers
     assert workers is not None
     for name in ("batch_size", "max_graphs", "num_chunks"):
@@ -363,7 +363,7 @@ def _types(config: RunConfig, path: str) -> tuple[Any, ...]:
 
 
 def metric_of(plan: SweepDesign, configs: Iterable[RunConfig]) -> str:
-    """What trials are compared by. Raises ConfigError where a trial does not have it, or where it has to be chosen."""
+    """The metric that compares trials. Raises ConfigError if a trial lacks it, or if the user must choose one."""
     metric = plan.options.metric
     for config in configs:
         how, known = config.evaluation, metrics_of(config)
@@ -383,7 +383,7 @@ def metric_of(plan: SweepDesign, configs: Iterable[RunConfig]) -> str:
 
 
 def metrics_of(config: RunConfig) -> tuple[str, ...]:
-    """What an epoch of this run says of the validation split, first what selects its best epoch; empty: a task of a user's own."""
+    """Validation metrics that an epoch of this run records; the first selects its best epoch. Empty for a user's own task."""
     chosen = getattr(config.task.options, "metric", None)
     others = _BINARY_METRICS.get(str(chosen)) if config.task.name == "binary" else _METRICS.get(config.task.name)
     if others is None or chosen is None:
@@ -398,9 +398,9 @@ def lower_is_better(metric: str) -> bool:
 
 
 def at_once(asked: int | None, trials: Iterable[WorkerOptions], there: Resources) -> int:
-    """How many trials run together, each with workers as it would have them alone here.
+    """Number of trials that run at the same time, each with the workers that it would have alone on this machine.
 
-    Raises ConfigError where not one fits, or fewer than asked for.
+    Raises ConfigError if none fits, or fewer than asked for.
     """
     most, limit = there.cpus, ""
     for trial in trials:

@@ -1,4 +1,4 @@
-"""What a sweep shows: one table for people, and the page and CSV file of all trials."""
+"""Output of a sweep: a printed table, and the page and CSV file of all trials."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ _RATES = {
 
 
 def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """Best first, the seeds and splits of a combination in one row: mean ± standard deviation of its trials that have a score."""
+    """Prints a row for each combination, best first: mean ± standard deviation over its seeds and splits with a score."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         options = {path: value for path, value in record["options"].items() if path not in _REPEATS}
@@ -69,7 +69,7 @@ def write_pages(
     out: Path,
     classic: Sequence[Classic] = (),
 ) -> None:
-    """trials.csv and sweep.html."""
+    """Writes trials.csv and sweep.html."""
     options = plan.options
     better = "lower" if lower_is_better(metric) else "higher"
     about = {

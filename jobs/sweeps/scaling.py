@@ -1,7 +1,7 @@
-"""What trials cost as their workers and graphs grow: a line of OUT/points.jsonl each, for the scaling report and the cost model.
+"""Cost of trials as their workers and graphs grow: a line of OUT/points.jsonl each, for the scaling report and the cost model.
 
-Throughput, traffic and the worker's CPU time are the run's own records (metrics.jsonl, events.jsonl, summary.json); the cores in use are
-seen from outside, at the end of each epoch. The first epoch warms up and does not count. Traffic is that of epochs without validation.
+Throughput, traffic and the worker's CPU time come from the run's records (metrics.jsonl, events.jsonl, summary.json). The cores in use are measured from
+outside at the end of each epoch. The first epoch warms up and does not count. Traffic counts epochs without validation only.
 """
 
 import json
@@ -32,21 +32,21 @@ _SERVER, _WORKER = "ray::PartitionServer", "ray::RayTrainWorker"  # titles of Ra
 
 
 class ScalingClock:
-    """Watches trials, and keeps what each has cost."""
+    """Watches trials and records the cost of each."""
 
     def __init__(self, plan: SweepDesign, out: Path) -> None:
         self._plan, self._out = plan, out
-        self._looks: dict[int, list[dict[str, float]]] = {}  # of each trial, one for every epoch that ended
+        self._looks: dict[int, list[dict[str, float]]] = {}  # trial -> an entry for each ended epoch
 
     def look(self, number: int, pid: int) -> None:
-        """Called often while a trial runs."""
+        """Measures a trial's processes if another epoch has ended. Called often while the trial runs."""
         epochs = len(RunDirectory(self._out / f"trial-{number:03d}").metrics())
         looks = self._looks.setdefault(number, [])
         if epochs > len(looks):
             looks += [_cpu_seconds(pid)] * (epochs - len(looks))
 
     def keep(self, slot: Slot, record: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Adds the record of a trial that has ended, of a run on the nodes of one graph."""
+        """Appends the point of an ended trial, if it is a run on one graph."""
         config = self._plan.config(values, slot.seed)
         if not find_kind(config.kind).is_one_graph:
             return
@@ -63,7 +63,7 @@ class ScalingClock:
         append_record(self._out / FILE, point)
 
     def write_report(self) -> None:
-        """points.csv and report.html."""
+        """Writes points.csv and report.html."""
         points = load_records(
             self._out / FILE, lambda one: json.dumps(one["settings"], sort_keys=True), "a point of this sweep"
         )
@@ -77,7 +77,7 @@ class ScalingClock:
 
 
 def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a point is known by; names that the cost model reads, and all that was tried."""
+    """The settings that identify a point: names that the cost model reads, and all tried options."""
     scaling, sampler = slot.values.get(SCALING, "weak"), config.sampler.options
     graph = prepare_graph(config.data, kind=StoredGraph)
     workers = config.workers.most
@@ -101,7 +101,7 @@ def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[
 
 
 def measures(run: Path, workers: int) -> dict[str, Any]:
-    """What the epochs of a finished run cost, all but the first."""
+    """Cost of the epochs of a finished run, without the first."""
     summary = json.loads((run / "summary.json").read_text())
     epochs = RunDirectory(run).metrics()[1:]
     seconds = sum(one["train_s"] for one in epochs)
@@ -130,7 +130,7 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
         "wait_s": sum(one["wait_s"] for one in epochs),
         "wait_share": sum(one["wait_s"] for one in epochs) / seconds,
         **{f"{name}_per_batch": value for name, value in traffic.items()},
-        # Rank 0's: its workers are alike.
+        # Rank 0's time: all workers do the same work.
         "train_cpu_s_per_batch": sum(one["train_cpu_s"] for one in epochs) / steps,
         "worker_cpu_s_per_step": sum(one["cpu_s"] for one in epochs) / steps * workers,
         "num_parameters": summary["num_parameters"],
@@ -153,8 +153,8 @@ def _graph_facts(config: RunConfig) -> dict[str, Any]:
 
 
 def _cpu_seconds(pid: int) -> dict[str, float]:
-    """CPU seconds until now of a trial's processes, of its servers among them, of the machine, and those that its host kept; and the most
-    resident memory of a worker."""
+    """CPU seconds until now of a trial's processes ("own"), its servers, the machine, and those stolen by the hypervisor; and the largest resident
+    memory of a worker."""
     own = servers = peak = 0.0
     try:
         root = psutil.Process(pid)
@@ -186,7 +186,7 @@ def _cpu_seconds(pid: int) -> dict[str, float]:
 
 
 def _cores(looks: list[dict[str, float]]) -> dict[str, float]:
-    """Cores in use on average between the end of the first epoch and that of the last; empty where that was too short to tell."""
+    """Mean cores in use between the ends of the first and the last epoch; empty if less than half a second lies between."""
     if len(looks) < 2 or looks[-1]["time"] - looks[0]["time"] < 0.5:
         return {}
     elapsed = looks[-1]["time"] - looks[0]["time"]

@@ -1,7 +1,7 @@
-"""The memory of a sweep and its search: an Optuna study in OUT/sweep.sqlite, which a killed sweep continues from.
+"""A sweep's search and its stored state: an Optuna study in OUT/sweep.sqlite, from which a killed sweep continues.
 
-A trial of the sweep may have several entries in the study, one for each time that it was begun; the latest counts. Values are drawn from
-(seed, number of the draw), and by TPE from the scores known at that time too.
+A trial of the sweep may have several entries in the study, one for each time that it was begun; the latest counts. Draws depend on (seed, number of the
+draw); TPE's also on the scores known at that time.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def saved_attributes(out: Path) -> dict[str, Any]:
-    """What an earlier part of the sweep has kept of itself. Raises FormatError where there is no sweep."""
+    """Attributes that an earlier part of the sweep stored. Raises FormatError if the directory holds no sweep."""
     try:
         if not (out / FILE).is_file():
             raise KeyError(FILE)
@@ -43,7 +43,7 @@ def _url(out: Path) -> str:
 
 
 class Search:
-    """Which values the trials have, and how they ended."""
+    """The values of the trials, and how they ended."""
 
     def __init__(self, out: Path, plan: SweepDesign, lower: bool, attributes: Mapping[str, Any]) -> None:
         self._plan = plan
@@ -68,18 +68,18 @@ class Search:
         self._forget_running()
 
     def _forget_running(self) -> None:
-        """Trials under way when the sweep was killed are begun anew; their runs continue from their checkpoints."""
+        """Marks trials that ran when the sweep was killed: they begin again, and their runs continue from checkpoints."""
         for _ in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             self._study.tell(self._study.ask(), state=TrialState.FAIL)
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._study.tell(trial.number, state=TrialState.FAIL)
 
     def trials(self) -> dict[int, FrozenTrial]:
-        """The latest entry of every trial of the sweep that was begun, by its place."""
+        """Number of a begun trial -> its latest entry."""
         return {t.user_attrs["slot"]: t for t in self._study.get_trials(deepcopy=False) if "slot" in t.user_attrs}
 
     def begin(self, slot: Slot) -> Trial | None:
-        """Draws the values of a trial. None: an earlier trial has the same values and seed, and this one need not run."""
+        """Draws the values of a trial. None: an earlier trial has the same values and seed, so this trial is skipped."""
         fixed: dict[str, Any] = dict(slot.values)
         drawn = self.trials().get(slot.first)
         if drawn is not None:
@@ -103,7 +103,7 @@ class Search:
         return None
 
     def end(self, trial: Trial, score: float | None, cause: str | None, pruned: bool = False) -> None:
-        """`cause`: of a failure."""
+        """Stores how a trial ended. `cause`: of a failure."""
         if cause is not None:
             trial.set_user_attr("cause", cause)
             self._study.tell(trial, state=TrialState.FAIL)

@@ -1,4 +1,4 @@
-"""Trials as they run: each is a training command in a process of its own, with a Ray of its own, several at a time."""
+"""Runs trials, several at a time: each is a training command in a separate process, with a separate Ray."""
 
 import contextlib
 import itertools
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 0.25
 _STOP_TIMEOUT_S = 40.0  # for a run to save a checkpoint and stop its Ray
 
-# Called for each trial that ends, with its record.
-OnEnd = Callable[[dict[str, Any]], None]
-_prepared: set[tuple[Any, ...]] = set()  # data that this process has made, or found made
+OnEnd = Callable[[dict[str, Any]], None]  # called with the record of each trial that ends
+_prepared: set[tuple[Any, ...]] = set()  # data that this process has prepared
 
 
 @dataclass
 class _Running:
-    """A trial under way; `reported`: epochs that the pruner was told of."""
+    """A running trial. `reported`: epochs that the pruner knows."""
 
     slot: Slot
     trial: "Trial"
@@ -48,7 +47,7 @@ class _Running:
 
 @dataclass
 class TrialRunner:
-    """Runs trials, `at_once` at a time; nothing of them is left when `run` returns or raises."""
+    """Runs trials, `at_once` at a time. None of their processes is left when `run` returns or raises."""
 
     plan: SweepDesign
     search: Search
@@ -56,9 +55,9 @@ class TrialRunner:
     metric: str
     at_once: int
     tag: str
-    """Begins the tag of every trial's processes, so that a later part of the sweep ends what a killed one has left."""
+    """Prefix of the tags of all trials' processes, by which a continued sweep ends processes that a killed one left."""
     on_look: Callable[[int, int], None] = lambda number, pid: None
-    """Shown each trial under way, a few times a second."""
+    """Called with each running trial a few times a second."""
     _running: list[_Running] = field(default_factory=list)
 
     def run(self, missing: Iterator[Slot], on_end: OnEnd) -> None:
@@ -80,7 +79,7 @@ class TrialRunner:
             self._stop_all()
 
     def _start(self, slot: Slot) -> dict[str, Any] | None:
-        """Begins a trial or continues its run; returns its record where it has ended already."""
+        """Begins a trial or continues its run; returns its record if it has already ended."""
         trial = self.search.begin(slot)
         if trial is None:
             return None
@@ -94,7 +93,7 @@ class TrialRunner:
         if (run / "summary.json").exists():  # the sweep was killed before it could note the trial's end
             return self._ended(slot, trial, None)
         begun = (run / "config.json").exists()
-        # What the sweep may import is decided.
+        # The sweep has already decided what its trials may import.
         where = [
             *([] if begun else [str(recipe)]),
             "--allow_import",
@@ -111,7 +110,7 @@ class TrialRunner:
         return f"{self.tag}.{slot.number:06d}"
 
     def _environment(self, lane: int) -> Mapping[str, str]:
-        """Trials that run together have GPUs, and threads for the cores, of their own: each knows nothing of the others."""
+        """Environment of a trial: trials that run at the same time get separate GPUs and a share of the cores' threads."""
         if self.at_once == 1:
             return os.environ
         import torch
@@ -125,7 +124,7 @@ class TrialRunner:
         }
 
     def _look(self, one: _Running) -> dict[str, Any] | None:
-        """The record of a trial that has ended."""
+        """The record of the trial if it has ended."""
         self.on_look(one.slot.number, one.process.pid)
         status = one.process.poll()
         behind = self._is_behind(one)
@@ -142,12 +141,12 @@ class TrialRunner:
         self._running.remove(one)
         if status != 0:
             kill_tagged(self._tag(one.slot))  # a killed run leaves its Ray behind
-        # Status 1 may be a score below the baselines, where --run.require_baselines asks for it: a summary says that the run worked.
+        # With --run.require_baselines, status 1 may be a score below the baselines. A summary says that the run worked.
         failed = not (self.out / one.slot.name / "summary.json").exists()
         return self._ended(one.slot, one.trial, cause_of(self.out / f"{one.slot.name}.log", status) if failed else None)
 
     def _is_behind(self, one: _Running) -> bool:
-        """Reports new epochs to the pruner, also those of trials that have ended: others are compared with them. Whether to stop."""
+        """Whether to stop the trial. Reports its new epochs to the pruner, also after its end, since other trials are compared with it."""
         if not self.plan.options.prune:
             return False
         new = scores(self.out / one.slot.name, self.metric)[one.reported :]
@@ -173,7 +172,7 @@ class TrialRunner:
 
     def _stop(self, one: _Running) -> None:
         end_tagged(self._tag(one.slot), _STOP_TIMEOUT_S)
-        one.process.wait(_STOP_TIMEOUT_S)  # it is dead: only its status is left to be fetched
+        one.process.wait(_STOP_TIMEOUT_S)  # it is dead: this fetches its status
         self._running.remove(one)
 
     def _stop_all(self) -> None:
@@ -185,9 +184,9 @@ class TrialRunner:
 
 
 def put_aside(run: Path) -> None:
-    """Gives a failed trial's run another name, `trial-003.failed-1`: nobody but the user knows what else is in it.
+    """Renames a failed trial's run to `trial-003.failed-1`: it may hold files that the user wants.
 
-    A folder that no training command has made its run, by a config.json, stays as it is.
+    A folder without a config.json, which no training command made, stays as it is.
     """
     if (run / "config.json").is_file():
         number = next(n for n in itertools.count(1) if not run.with_name(f"{run.name}.failed-{n}").exists())
@@ -195,7 +194,7 @@ def put_aside(run: Path) -> None:
 
 
 def prepare(config: RunConfig) -> None:
-    """Makes the data of a trial where it is not there, so that trials that start together do not make it twice. Raises what the run would."""
+    """Makes the data of a trial if it does not exist, so that trials that start at the same time do not make it twice. Raises the run's errors."""
     from graphmill.jobs.data.prepare_graph import prepare_graph, store_encoding
     from graphmill.jobs.subjects.subject import subject_class
 
@@ -210,18 +209,18 @@ def prepare(config: RunConfig) -> None:
 
 
 def command_of(config: RunConfig) -> list[str]:
-    """The training command of this run, whose recipe says its kind."""
+    """The training command of this run. The recipe names its kind."""
     kind = config.kind if config.kind in KINDS else "nodes"
     return [sys.executable, str(Path(__file__).resolve().parents[1] / f"train_{kind}.py")]
 
 
 def scores(run: Path, metric: str) -> list[tuple[int, float]]:
-    """(epoch from 1, score) of the run's epochs that were scored."""
+    """(epoch from 1, score) of the run's scored epochs."""
     return [(line["epoch"] + 1, line[metric]) for line in RunDirectory(run).metrics() if metric in line]
 
 
 def trial_record(slot: Slot, trial: "FrozenTrial", run: Path, metric: str) -> dict[str, Any]:
-    """What a report shows of a trial: its best score and the epoch that had it, and, of a finished one, its final scores."""
+    """A trial's values for reports: its best score with the epoch, and, if it finished, its final scores."""
     status = status_of(trial)
     epochs = RunDirectory(run).metrics()
     if status == "stopped":  # it may have trained on for a moment

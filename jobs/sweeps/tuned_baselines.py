@@ -1,4 +1,4 @@
-"""The classic models beside a sweep: one after another once the trials have ended, for each graph, split, seed and metric that the trials have."""
+"""Classic models as baselines of a sweep: trained one after another after the trials, for each graph, split, seed and metric of the trials."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Classic:
 
     name: str
     scores: Sequence[Mapping[str, float]]
-    """By split, of the configuration that validated best, of each of them."""
+    """For each graph, split and seed: scores by split of the configuration with the best validation."""
 
     def __str__(self) -> str:
         means = [self._told(split) for split in ("valid", "test") if all(split in one for one in self.scores)]
@@ -46,7 +46,7 @@ class Classic:
 
 
 def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:
-    """Why classic models cannot be trained beside these trials, whose data is there; None where they can."""
+    """Why classic models cannot be trained on the data of these trials; None: they can."""
     opened = cache(prepare_graph)
     for config in configs:
         try:
@@ -59,7 +59,7 @@ def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | N
 def train_beside(
     configs: Iterable[RunConfig], baseline: BaselineOptions, out: Path, tag: str, timeout_s: float
 ) -> list[Classic]:
-    """Trains what is not trained yet, each in a process of its own. Raises StageError, with the cause, where one fails."""
+    """Trains the missing classic models, each in a separate process. Raises StageError with the cause if one fails."""
     asked: dict[str, list[Try]] = {}
     for config in configs:
         is_typed = prepare_graph(config.data).manifest.is_typed
@@ -82,7 +82,7 @@ def train_beside(
 
 
 def _what_is_trained(config: RunConfig) -> dict[str, object]:
-    """All that its scores depend on."""
+    """The options that the scores depend on."""
     apart = ("loader", "servers", "workers", "ray", "run")
     return {name: value for name, value in config.tree().items() if name not in apart}
 
