@@ -1,1 +1,1 @@
-"""What a user measures: `graphmill bench speed | sampling | training | gpu`. Imports: jobs.plan and below."""
+"""Measurements for users: `graphmill bench speed | sampling | training | gpu`. Imports: jobs.plan and below."""

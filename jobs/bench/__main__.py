@@ -1,4 +1,4 @@
-"""One of the measurements that a user repeats: `graphmill bench NAME OPTIONS`; `graphmill bench` lists the names."""
+"""Runs a measurement: `graphmill bench NAME OPTIONS`; `graphmill bench` lists the names."""
 
 import sys
 from importlib import import_module

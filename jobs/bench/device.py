@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def seconds_of(call: Callable[[], object], device: str, clock: Callable[[], float] = time.perf_counter) -> float:
-    """One run of `call`, to the end of the device's work. On a GPU `clock` should be the wall clock."""
+    """Seconds of one `call`, until the device has finished. On a GPU `clock` should be the wall clock."""
     wait_for(device)
     began = clock()
     call()
@@ -29,8 +29,8 @@ def wait_for(device: str) -> None:
 
 
 def free_bytes(device: str, at_most_gb: float) -> int:
-    """What may still be taken on the device, and no more than `at_most_gb`, where that is not 0."""
-    trim_heap()  # a pass over a million nodes left 9 GB there
+    """Free bytes of the device, at most `at_most_gb` (0: no bound)."""
+    trim_heap()  # after a pass over a million nodes the heap kept 9 GB
     if device == "cpu":
         free = available_bytes()
     else:
@@ -42,7 +42,7 @@ def free_bytes(device: str, at_most_gb: float) -> int:
 
 
 def peak_bytes(step: "Callable[[], Tensor]", device: str) -> int | None:
-    """The growth of memory over one forward and backward pass; None where the system does not tell (it does on Linux and CUDA)."""
+    """Growth of memory over one forward and backward pass; None if the system does not tell (Linux and CUDA do)."""
     if device == "cpu":
         return growth_bytes(lambda: step().backward())
     import torch
@@ -58,7 +58,7 @@ def peak_bytes(step: "Callable[[], Tensor]", device: str) -> int | None:
 def unless_too_large(
     work: Callable[[], Result], needed: int, device: str, at_most_gb: float, less: str
 ) -> tuple[Result | None, str]:
-    """(what `work` returns, ""), or (None, why not): the device has less than the `needed` bytes, or ran out. `less`: what takes less."""
+    """(result of `work`, ""), or (None, reason) if the device has less than `needed` bytes or runs out. `less`: advice in the reason."""
     import torch
 
     free = free_bytes(device, at_most_gb)

@@ -1,16 +1,16 @@
-"""What a GPU has to show, in one command: `graphmill bench gpu`.
+"""All checks and measurements of a GPU in one command: `graphmill bench gpu`.
 
     graphmill bench gpu                                      all of it, on one GPU with 80 GB: about 45 minutes
-    graphmill bench gpu --rows checks                        the models' numbers alone: two minutes
+    graphmill bench gpu --rows checks                        only the models' results: two minutes
     graphmill bench gpu --device cpu --rows checks waits --wait-nodes 2000 --wait-steps 2      the same code, on a CPU
 
     checks     every model, float32 and bfloat16, outputs and gradients, against the CPU in float64; dropout's masks bit for bit
     speed      GECO against flash attention on up to 2^21 nodes (`jobs/bench/speed.py`)
     training   an epoch or a step at the published sizes (`jobs/bench/training.py`)
-    waits      what share of its steps the GPU waits for its batches (`jobs/bench/waits.py`)
+    waits      share of its steps that the GPU waits for batches (`jobs/bench/waits.py`)
 
-Prints a table with what is predicted beside what was measured; it and the parts' own files go to --out. Exit status 1 where a check is missed
-or there is no such device. Needs torch, numpy, pyarrow, fsspec, numba and psutil, and no Ray (where the package is not installed: `python -m
+Prints a table of predicted and measured values; the table and the files of the parts go to --out. The exit status is 1 if a check is missed
+or the device does not exist. Needs torch, numpy, pyarrow, fsspec, numba and psutil, but no Ray (if the package is not installed: `python -m
 graphmill.jobs.bench.gpu` in its root).
 """
 
@@ -32,33 +32,33 @@ from graphmill.jobs.resolve.checks import check_device
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Largest ‖seen - exact‖ / ‖exact‖ of outputs, and of all gradients together: bfloat16 has 8 bits, and means over many nodes cancel (0.2 seen).
+# Limits of ‖seen - exact‖ / ‖exact‖: (outputs, all gradients). bfloat16 has 8 bits, and means over many nodes cancel (0.2 was seen).
 LIMITS = {"float32": (1e-3, 1e-3), "bfloat16": (1e-1, 4e-1)}
 MAX_WAIT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class GpuConfig:
-    """What a GPU has to show."""
+    """Check and measure a GPU."""
 
     rows: tuple[Literal["checks", "speed", "training", "waits"], ...] = ("checks", "speed", "training", "waits")
-    """Which parts are measured."""
+    """Parts to run."""
     device: str = "cuda"
-    """Or cuda:1, or cpu."""
+    """cuda, cuda:1 or cpu."""
     log2_to: Count = 21
-    """Of the speed rows."""
+    """Speed: largest graph has 2 to this power nodes."""
     budget_s: float = 900.0
-    """Of the speed rows."""
+    """Speed: longest time, in seconds."""
     nodes: Count = 2_449_029
-    """Of the training rows."""
+    """Training: nodes of the graph."""
     wait_nodes: Count = 500_000
-    """Nodes of the graph on which waits for batches are measured."""
+    """Waits: nodes of the graph."""
     wait_steps: Count = 40
-    """Steps of which waits are measured."""
+    """Waits: counted steps."""
     threads: Count = 8
-    """Of the loader."""
+    """Waits: threads of the loader."""
     out: Path = Path("runs/bench-gpu")
-    """Where the tables go."""
+    """Directory for the tables."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -70,11 +70,11 @@ class Result(NamedTuple):
     what: str
     predicted: str
     measured: str
-    missed: bool = False  # a check, and not as it should be
+    missed: bool = False  # a check whose limit is exceeded
 
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
-    """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
+    """Small versions of all models of molecules. TokenGT has no eigenvectors, which the solver chooses if eigenvalues are equal."""
     from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.geco.graphs import GECOGraphs
     from graphmill.models.gps.options import GPSOptions
@@ -108,7 +108,7 @@ def check_models(device: str) -> list[Result]:
     graphs, results = molecules(8), []
     for name, build in models().items():
         torch.manual_seed(0)
-        model = build().eval()  # random signs and masks rest; gradients are taken all the same
+        model = build().eval()  # without random signs and masks, but with gradients
         results += compare(name, model, device, lambda m, d: m(graphs.to(d)))
     torch.manual_seed(0)
     return [*results, *compare("GECO of one graph", *node_model(device)), check_masks(device)]
@@ -137,7 +137,7 @@ def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any,
     import torch
 
     def outcome(of: "nn.Module", where: str, half: bool) -> "tuple[Tensor, Tensor]":
-        """Predictions, and all gradients of a fixed mixture of them."""
+        """Predictions, and all gradients of a fixed weighted mean of the predictions."""
         with torch.autocast(torch.device(where).type, torch.bfloat16, enabled=half):
             out = forward(of, where)
         probe = torch.linspace(0.5, 1.5, out.numel(), dtype=torch.float64).view(out.shape)
@@ -150,7 +150,7 @@ def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any,
     for precision, limits in LIMITS.items():
         seen = outcome(copy.deepcopy(model).to(device), device, half=precision == "bfloat16")
         errors = [float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in zip(seen, exact, strict=True)]
-        missed = not all(error <= limit for error, limit in zip(errors, limits, strict=True))  # NaN is missed too
+        missed = not all(error <= limit for error, limit in zip(errors, limits, strict=True))  # NaN counts as missed
         measured = f"outputs {errors[0]:.1e}, gradients {errors[1]:.1e}"
         results.append(Result(f"{name}, {precision}", "at most {:g} and {:g}".format(*limits), measured, missed))
     return results
@@ -171,7 +171,7 @@ def check_masks(device: str) -> Result:
 
 
 def speed_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
-    """GECO against flash attention; the paper's ratio on its own GPU is the prediction."""
+    """GECO against flash attention. The prediction is the ratio that the paper measured on its GPU."""
     from graphmill.jobs.bench.speed import SpeedConfig, bench, ratios
 
     subset = SpeedConfig(
@@ -207,7 +207,7 @@ def training_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]
 
 
 def wait_rows(config: GpuConfig) -> list[Result]:
-    """Whether the GPU waits for its batches: neighbor batches of 1,024 roots, Node2Subgraph batches of 64."""
+    """Waits of the GPU for its batches: neighbor batches of 1,024 roots, Node2Subgraph batches of 64."""
     from graphmill.jobs.bench.waits import Setting, measure_waits
     from graphmill.storage.graph import StoredGraph, open_graph
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest
@@ -228,7 +228,7 @@ def wait_rows(config: GpuConfig) -> list[Result]:
 
 
 def bench(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
-    """Runs the rows, and writes and says the table."""
+    """Runs the parts; writes and prints the table."""
     check_device(config.device)
     check_results(config.out)
     parts: dict[str, Callable[[], Iterable[Result]]] = {

@@ -1,9 +1,9 @@
-"""DGL's and PyG's samplers on a CSC, or on one per relation, in .npy files, timed: run by `jobs/bench/peer_process.py` with an interpreter that has the peer.
+"""Times DGL's and PyG's samplers on a CSC (or one per relation) in .npy files. `jobs/bench/peer_process.py` runs it with an interpreter that has the peer.
 
     DGL_BACKEND=pytorch <python with dgl 1.1.3> jobs/bench/peers.py dgl '{"folder": "…", "fanouts": [15, 10, 5], …}'
     <python with torch-geometric and torch-sparse, or pyg-lib for relations> jobs/bench/peers.py pyg '{…}'
 
-Prints the table's rows as one line of JSON. Imports nothing of ours, so that any environment with the peer will do.
+Prints the table's rows as one line of JSON. Imports nothing of ours, so any environment with the peer can run it.
 """
 
 import json
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 
 class Rates(NamedTuple):
-    """Of the best of the rounds."""
+    """Rates of the best round."""
 
     batches_per_s: float
     edges_per_s: float  # millions
     edges_per_batch: float
     nodes_per_batch: float
-    cpu_ms: float  # of this process, a batch, in the round that took least
+    cpu_ms: float  # of this process per batch, in the round with the least CPU time
 
 
 class Row(NamedTuple):
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def best_round(work: dict[str, Any], batches: Callable[[], Iterable[tuple[int, int]]]) -> Rates:
-    """Times `batches`, which gives the numbers of edges and of nodes of each batch; the first `warmup` of a round do not count."""
+    """Times `batches`, which yields (edges, nodes) of each batch. The first `warmup` batches of a round do not count."""
     rounds, cpu_s = [], []
     for _ in range(work["rounds"]):
         start, cpu_start, num_batches, num_edges, num_nodes = time.perf_counter(), time.process_time(), 0, 0, 0
@@ -118,10 +118,10 @@ def pyg_rows(work: dict[str, Any]) -> Iterator[Row]:
 
             indptr, indices = load(work, "indptr"), load(work, "indices")
             sizes, options = (len(indptr) - 1, len(indptr) - 1), {"input_nodes": roots.flatten()}
-            # Rows list in-neighbors: what PyG calls adj_t. Nothing is sorted or copied.
+            # Rows list in-neighbors, which is PyG's adj_t. Nothing is sorted or copied.
             adj_t = SparseTensor(rowptr=indptr, col=indices, sparse_sizes=sizes, is_sorted=True, trust_data=True)
             data = Data(adj_t=adj_t, num_nodes=sizes[0])
-        for workers in (0, 2):  # in this process on one thread; in two more processes
+        for workers in (0, 2):  # in this process with one thread; in two other processes
             options |= {"batch_size": roots.shape[1], "num_workers": workers, "persistent_workers": workers > 0}
             loader = NeighborLoader(data, work["fanouts"], **options)
             rates = best_round(work, sizes_of(loader))

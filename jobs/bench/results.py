@@ -1,4 +1,4 @@
-"""What every measurement shares: models from recipes, Markdown tables, the line that names the machine, and the two files that it leaves."""
+"""Shared by all measurements: models from recipes, Markdown tables, the line on the machine, and the two result files."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 if TYPE_CHECKING:
     import fsspec
 
-_RESULTS, _FORMAT = "results.json", "graphmill-results"  # the format is the mark by which a folder is known as ours
+_RESULTS, _FORMAT = "results.json", "graphmill-results"  # the format marks a folder as ours
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[object] | Mapping[str, object]]) -> list[str]:
-    """A table's lines in Markdown. `columns`: a format for each name; a value that is None leaves its cell empty."""
+    """Lines of a Markdown table. `columns`: name -> format. None leaves its cell empty."""
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
         values = [row[name] for name in columns] if isinstance(row, Mapping) else row
@@ -32,7 +32,7 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[object] | Mapping[
 
 
 def machine(device: str = "cpu") -> str:
-    """The GPU or the processor with its cores and load; the versions of Python and of packages; the date."""
+    """One line: the GPU, or the processor with its cores and load; versions of Python and packages; date."""
     chip = f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     if device != "cpu":
         import torch
@@ -43,14 +43,14 @@ def machine(device: str = "cpu") -> str:
 
 
 def check_results(out: Path) -> None:
-    """Raises ConfigError where no results may be written: another thing is there than results of ours."""
+    """Raises ConfigError if `out` exists and holds anything else than results of ours."""
     from graphmill.storage.filesystem.outputs import check_output
 
     check_output(out, "results", _strangers)
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
-    """A folder may also hold the results of a measurement's parts, a folder each."""
+    """Names in the folder that are not ours. A folder may also hold a folder of results for each part of a measurement."""
     from graphmill.storage.filesystem.outputs import names_there
 
     names = names_there(filesystem, path)
@@ -65,7 +65,7 @@ def _is_ours(folder: str) -> bool:
 
 
 def check_arrays(folder: Path) -> None:
-    """Raises ConfigError where a folder for the arrays that other systems read holds something else."""
+    """Raises ConfigError if the folder for the peers' arrays holds anything else."""
     from graphmill.storage.filesystem.outputs import check_output, names_there
 
     def strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
@@ -75,7 +75,7 @@ def check_arrays(folder: Path) -> None:
 
 
 def keep(out: Path, config: Any, text: str, **measured: Any) -> None:
-    """Writes `results.md`, the text, and `results.json`: the command, the commit, the config and what was measured."""
+    """Writes the text to `results.md`, and command, commit, config and measurements to `results.json`."""
     from graphmill.storage.filesystem.fsync import write_durably
 
     body = {"format": _FORMAT, **describe_command(), "config": config, **measured}
@@ -90,7 +90,7 @@ def _plain(value: Any) -> Any:
 
 
 def recipe_options(path: str, **changes: Any) -> Any:
-    """The model's options in one of our recipes; `changes` are those that the data gives (node, edge, out_dim, task), or others."""
+    """The model's options in one of our recipes, with `changes`, such as those that the data gives (node, edge, out_dim, task)."""
     from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 
     return replace(read_config(config_tree("nodes", read_recipe(path))).model.options, **changes)

@@ -1,13 +1,13 @@
-"""How fast neighbor sampling is here, against the machine's limit and against peers: `graphmill bench sampling`.
+"""Speed of neighbor sampling on this machine, compared with the machine's limit and with peers: `graphmill bench sampling`.
 
     graphmill bench sampling --nodes 50000 --batches 5          # a look, about a minute
     graphmill bench sampling --dgl-python ~/dgl/bin/python      # products' size: prepared once in 3 minutes, then about 5
 
-Makes (once, under --data-dir) a synthetic graph of ogbn-products' size in one and in --partitions partitions, and times on the same
-batches of roots: our sampler with edge ids, relabelling and fresh arrays; a loop that does only the same dependent reads; the gather of
-feature rows; DGL 1.1.3 where --dgl-python names an interpreter that has it; PyG where --pyg-python names one with torch-sparse; and our
-sampler over partition servers, in process, and with every answer from a server. You should see a table, kept as results.md and
-results.json under --out. Every figure is the best of --rounds rounds. Nothing else should run meanwhile.
+Makes (once, under --data-dir) a synthetic graph of ogbn-products' size in one and in --partitions partitions. On the same batches of roots it
+times: our sampler with edge ids, relabelling and fresh arrays; a loop that does only the same dependent reads; the gather of feature rows; DGL
+1.1.3 if --dgl-python names an interpreter that has it; PyG if --pyg-python names one with torch-sparse; and our sampler over partition servers,
+in process, and with every answer from a server. You should see a table, kept as results.md and results.json under --out. Every figure is the
+best of --rounds rounds. Nothing else should run meanwhile.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class BenchConfig:
     """Time neighbor sampling."""
 
     nodes: int = 2_449_029
-    """Size of the synthetic graph; its mean degree is 50, as ogbn-products has it."""
+    """Nodes of the synthetic graph; its mean degree is 50, as in ogbn-products."""
     fanouts: tuple[int, ...] = (15, 10, 5)
     """Neighbors per hop."""
     batch_size: Count = 1024
@@ -53,9 +53,9 @@ class BenchConfig:
     partitions: Count = 4
     """Partitions of the remote measures."""
     wait_steps: Size = 5
-    """Training steps in which waiting for batches is counted; 0: none."""
+    """Training steps in which waiting for batches is counted; 0 leaves this out."""
     remote: bool = True
-    """Time partition servers too (starts a local Ray)."""
+    """Also time partition servers (starts a local Ray)."""
     dgl_python: str | None = None
     """An interpreter with dgl 1.1.3."""
     pyg_python: str | None = None
@@ -63,9 +63,9 @@ class BenchConfig:
     sizes: tuple[int, ...] = ()
     """More graph sizes, to see how a batch's cost grows."""
     data_dir: Path = Path("data/bench")
-    """Where graphs are kept."""
+    """Directory of the graphs."""
     out: Path = Path("runs/bench-sampling")
-    """Where the table goes."""
+    """Directory of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,7 +77,7 @@ class BenchConfig:
 
 
 class Row(NamedTuple):
-    """One line of the table; no value: not measured."""
+    """One line of the table; `value` None: not measured."""
 
     what: str
     value: float | None
@@ -86,7 +86,7 @@ class Row(NamedTuple):
 
 
 def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
-    """The synthetic graph in so many partitions, made if it is not there."""
+    """The synthetic graph in `partitions` partitions, which is made if it does not exist."""
     from graphmill.jobs.config.config import NodeDataOptions
     from graphmill.jobs.data.prepare_graph import prepare_graph
     from graphmill.storage.graph import StoredGraph
@@ -144,7 +144,7 @@ def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
 
 
 def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptions") -> Iterator[Row]:
-    """DGL and PyG on the same topology and batches, each in an interpreter that has it. Raises ConfigError with its last line where it fails."""
+    """DGL and PyG on the same topology and batches, each in its interpreter. Raises ConfigError with a peer's last line if it fails."""
     import numpy as np
 
     from graphmill.jobs.bench.sampling_measures import batch_roots
@@ -197,7 +197,7 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
 
 
 def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
-    """Our sampler on other sizes at the same degree, each in a process of its own, so that memory is that size's alone."""
+    """Our sampler on other sizes at the same degree, each in a separate process to measure its memory."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
@@ -218,7 +218,7 @@ def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions")
 
 
 def wait_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
-    """How long training waits for batches."""
+    """Shares of the training time spent waiting for batches."""
     from graphmill.jobs.bench.waits import Setting, measure_waits
 
     for wait in measure_waits(graph, Setting(config.wait_steps, config.fanouts)) if config.wait_steps else ():
@@ -227,7 +227,7 @@ def wait_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
 
 
 def measure(config: BenchConfig) -> Iterator[Row]:
-    """All rows, one after the other."""
+    """All rows, one after another."""
     from graphmill.jobs.bench.sampling_measures import Effort
     from graphmill.samplers.vocabulary.options import NeighborOptions
 

@@ -1,6 +1,6 @@
-"""What `jobs/bench/sampling.py` times: our sampler, the same reads and nothing else, feature rows, and owners behind Ray.
+"""Measurements of `jobs/bench/sampling.py`: our sampler, a loop of the same reads, feature rows, and owners behind Ray.
 
-Every rate is the best of `rounds` rounds over the same batches, after a warm-up: the machine's noise only ever adds.
+Every rate is the best of `rounds` rounds over the same batches, after a warm-up: noise can only slow a round down.
 """
 
 import time
@@ -33,7 +33,7 @@ from graphmill.storage.graph import Partition, StoredGraph, open_graph
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is timed."""
+    """Numbers of batches and rounds."""
 
     batches: int
     warmup: int
@@ -43,8 +43,8 @@ class Effort:
 class SamplerRate(NamedTuple):
     """Edges per second of a sampler."""
 
-    whole: float  # by the clock, all of `sample`
-    sampling: float  # without fetching rows (permanent ids, labels, splits): drawing and relabelling
+    whole: float  # by wall clock, all of `sample`
+    sampling: float  # drawing and relabelling, without fetching rows (permanent ids, labels, splits)
     edges_per_batch: float
     nodes_per_batch: float
 
@@ -52,7 +52,7 @@ class SamplerRate(NamedTuple):
 def rounds_of(
     work: Callable[[Any], Any], items: Sequence[Any], warmup: Sequence[Any], threads: int, rounds: int
 ) -> list[tuple[float, list[Any]]]:
-    """Seconds and results of each round of `work` over the items, by so many threads."""
+    """Seconds and results of each round of `work` over the items with `threads` threads."""
     measured = []
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, warmup))
@@ -64,7 +64,7 @@ def rounds_of(
 
 
 def _numbers(effort: Effort, threads: int, num_batches: int) -> tuple[list[int], list[int]]:
-    """The batches to time, and those before."""
+    """(numbers of the batches to time, numbers of the batches to warm up with)."""
     numbers = [i % num_batches for i in range(effort.warmup + effort.batches)]
     return numbers[effort.warmup :], numbers[: max(effort.warmup, threads)]
 
@@ -87,23 +87,23 @@ def time_sampler(router: Router, options: NeighborOptions, threads: int, effort:
 
 
 def batch_roots(graph: StoredGraph, options: NeighborOptions, count: int) -> list[np.ndarray]:
-    """Stored ids of the roots of our first batches of epoch 0, in their order: what every peer samples around."""
+    """Stored ids of the roots of our first batches of epoch 0, in order. Peers sample around the same roots."""
     router = local_router(graph)
     sampler = NeighborSampler(router, options)
     return [router.find_nodes(sampler.roots_of(0, i % sampler.num_batches)) for i in range(count)]
 
 
 class SizeCost(NamedTuple):
-    """What batches of one graph cost."""
+    """Cost of batches of one graph."""
 
     rate: SamplerRate
     limit: float  # edges per second of the loop that only reads
     before: int  # private bytes after a first round
-    grown: int  # and how many more after the last
+    grown: int  # further private bytes after the last round
 
 
 def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost:
-    """Opens the graph and samples on one thread; for a process of its own."""
+    """Opens the graph and samples with one thread. Call it in a fresh process."""
     torch.set_num_threads(1)
     graph = open_graph(url, kind=StoredGraph)
     router = local_router(graph)
@@ -116,7 +116,7 @@ def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost
 
 
 class _Reads(NamedTuple):
-    """What one hop of one batch reads: rows of `indptr`, and of each how many entries at which offsets."""
+    """Reads of one hop of a batch: rows of `indptr`, and the number and the offsets of the entries read of each row."""
 
     row: np.ndarray
     num_entries: np.ndarray
@@ -129,7 +129,7 @@ _AHEAD = 32
 
 @compiled
 def _only_read(indptr, indices, position_of_id, row, count, offset):
-    """Reads what sampling must, block by block, each read asked for ahead; nothing is drawn and nothing written but a block."""
+    """Does the reads of sampling, block by block and prefetched. It draws nothing and writes only the block."""
     total, edge, i, drawn = np.int64(0), 0, 0, 0
     place, neighbor = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, indices.dtype)
     while edge < len(offset):
@@ -156,7 +156,7 @@ def _only_read(indptr, indices, position_of_id, row, count, offset):
 def time_reads(
     graph: StoredGraph, roots: Sequence[np.ndarray], fanouts: tuple[int, ...], threads: int, rounds: int
 ) -> float:
-    """Edges per second of a loop that reads what sampling must (list bounds, entries, relabel map), in the same order."""
+    """Edges per second of a loop that only does the reads of sampling (list bounds, entries, relabel map), in the same order."""
     partition = next(iter(graph.partitions()))
     recorded = [_record(partition, some, fanouts, batch) for batch, some in enumerate(roots)]
     num_edges = sum(len(reads.offset) for hops in recorded for reads in hops)
@@ -191,7 +191,7 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
         "torch_out": lambda: torch.index_select(in_memory, 0, index, out=out_torch),
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(max(rounds, 10) + 1):  # in turn, so that a slow moment meets all of them; the first time only warms
+    for _ in range(max(rounds, 10) + 1):  # in turn, so that a slow moment hits all of them; the first round warms up
         for name, gather in work.items():
             start = time.perf_counter()
             gather()
@@ -202,7 +202,7 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
 def time_subgraphs(
     router: Router, options: Node2SubgraphOptions, threads: int, effort: Effort
 ) -> tuple[float, float, float]:
-    """(subgraphs per second by the clock, nodes and edges of one) of batches of epoch 0."""
+    """(subgraphs per second by wall clock, nodes of a subgraph, its edges) over batches of epoch 0."""
     sampler = Node2SubgraphSampler(router, options)
 
     def sizes(number: int) -> tuple[int, int, int]:
@@ -215,7 +215,7 @@ def time_subgraphs(
 
 
 def batch_traffic(router: Router, traffic: Traffic, options: NeighborOptions) -> dict[str, int]:
-    """By `graphmill.samplers.access.traffic.COLUMNS`: requests and bytes of one batch whose roots are known already."""
+    """Requests and bytes of one batch, by `graphmill.samplers.access.traffic.COLUMNS`. Its roots are already listed."""
     sampler = NeighborSampler(router, options)
     sampler.sample(0, 0)
     before = traffic.by_partition()

@@ -1,19 +1,19 @@
-"""How time and memory of an attention, a layer and a whole model grow with the graph: `graphmill bench speed`.
+"""Growth of time and memory of an attention, a layer and a whole model with the graph: `graphmill bench speed`.
 
     graphmill bench speed --log2-to 14 --budget-s 120                       a look, on a CPU
     graphmill bench speed --subjects geco "geco, plain" --log2-from 14 --log2-to 20 --levels layer --clock process
     graphmill bench speed --levels attention --subjects grit "grit, plain" ppgt "ppgt, plain" --log2-from 6 --log2-to 9 --width 64
     graphmill bench speed --device cuda --budget-s 1500 --log2-to 21        2M nodes on one GPU
 
-Times forward (without gradients) and forward plus backward on synthetic graphs of --degree neighbours a node. Levels: the attention alone (of
-GECO, which has none to take out, the layer); a post-norm block around it; a stack of --layers blocks. "plain" is the same in plain PyTorch.
+Times forward (without gradients) and forward plus backward on synthetic graphs of --degree neighbours a node. Levels: the attention alone (GECO's
+cannot be taken out of its layer, so the layer); a post-norm block around it; a stack of --layers blocks. "plain" is the same in plain PyTorch.
 Expected: GECO, GRIT and PPGT twice as fast as plain in half the memory; exponents of time of at most 1.15 for GECO, Primphormer and Performer, and
 about 2 for the others; a ratio softmax / geco that grows as N / log N above 2^15 (the paper: 169 at 2^21 nodes, arXiv 2406.12059, figure 2).
 
-Subjects take turns, round by round; medians count. --clock process counts the process's own CPU time, which other work disturbs less. `saved`
-counts the storages that autograd keeps for the backward pass; `peak` is the growth of resident (on CUDA: allocated) memory over both passes.
-Nothing is extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped with the estimate. Floors (see
-jobs/bench/speed_subjects.py) are compared with a measured copy. Needs torch, numpy and psutil, and matplotlib for ratio.svg (where the package is
+Subjects take turns, round by round; medians count. --clock process counts the process's CPU time, which other work disturbs less. `saved` counts the
+storages that autograd keeps for the backward pass; `peak` is the growth of resident (on CUDA: allocated) memory over both passes. Nothing is
+extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped with the estimate. Floors (see
+jobs/bench/speed_subjects.py) are compared with a measured copy. Needs torch, numpy and psutil, and matplotlib for ratio.svg (if the package is
 not installed: `python -m graphmill.jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
 """
 
@@ -45,25 +45,25 @@ Subject = Literal[
 ]
 Level = Literal["attention", "layer", "model"]
 PAPER_NODES, PAPER_RATIO = 2**21, 169.0
-RESERVE = 1.15  # times an estimate of memory, before a size is tried
+RESERVE = 1.15  # a size is tried if this many times its estimated memory is free
 
 
 @dataclass(frozen=True)
 class SpeedConfig:
-    """Time and memory as graphs grow."""
+    """Measure time and memory as graphs grow."""
 
     subjects: tuple[Subject, ...] = ("geco", "geco, plain", "primphormer", "performer", "softmax", "grit", "ppgt")
-    """Which attentions."""
+    """Attentions to measure."""
     levels: tuple[Level, ...] = ("layer", "model")
-    """One layer, or the whole model."""
+    """The attention alone, one layer, or the whole model."""
     log2_from: int = 12
-    """Smallest graph."""
+    """Logarithm of the smallest number of nodes."""
     log2_to: int = 17
-    """Largest graph."""
+    """Logarithm of the largest number of nodes."""
     nodes: tuple[int, ...] = ()
-    """These sizes instead."""
+    """Numbers of nodes, in place of powers of 2."""
     graphs: Count = 1
-    """Each size is a batch of so many graphs; not for GECO."""
+    """Graphs of a batch, each of the size; not for GECO."""
     degree: int = 20
     """Neighbours per node, even."""
     width: Count = 128
@@ -71,27 +71,27 @@ class SpeedConfig:
     heads: Count = 8
     """Attention heads."""
     layers: Count = 3
-    """Of the whole models."""
+    """Layers of the whole models."""
     order: Count = 2
     """GECO's K."""
     rounds: Count = 5
-    """Fewer where the budget asks for it, at least one."""
+    """Rounds; fewer, but at least one, if the budget is short."""
     budget_s: Positive = 600.0
-    """Shared evenly by subjects and levels; a part of it that is not used goes to the next level."""
+    """Seconds for all, shared evenly by subjects and levels; a level's unused part goes to the next level."""
     memory_gb: Amount = 0.0
-    """At most this; 0: what the device has free."""
+    """Most memory in GB; 0: all that is free on the device."""
     threads: Count = 1
     """Threads of torch."""
     device: str = "cpu"
-    """Torch's name of it: cpu, cuda or cuda:1."""
+    """Torch's name of the device: cpu, cuda or cuda:1."""
     clock: Literal["wall", "process"] = "wall"
-    """On a CPU."""
+    """Clock for times on a CPU."""
     bf16: bool = False
-    """Autocast; transforms stay float32."""
+    """Compute under bfloat16's autocast; transforms stay float32."""
     compile: bool = False
-    """torch.compile."""
+    """Compile with torch.compile."""
     out: Path = Path("runs/bench-speed")
-    """Where the table goes."""
+    """Directory of the tables."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -111,7 +111,7 @@ class SpeedConfig:
 
 @dataclass(frozen=True)
 class Point:
-    """One subject on graphs of one size. Seconds are medians of `rounds`; bytes are None where the system does not tell."""
+    """One subject on graphs of one size. Seconds are medians over `rounds`; bytes are None if the system does not tell."""
 
     subject: str
     level: str
@@ -125,7 +125,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Skip:
-    """What was not measured, and why."""
+    """A size that was not measured, and why."""
 
     subject: str
     level: str
@@ -134,7 +134,7 @@ class Skip:
 
 
 def memory_needed(subject: str, level: str, nodes: int, config: SpeedConfig, before: Point | None) -> int:
-    """An estimate for the next size: the last size's peak times the growth of the largest arrays; first, a count of arrays."""
+    """Estimated bytes for the next size: the last size's peak times the growth of the largest arrays. The first size: a count of arrays."""
     from graphmill.jobs.bench.speed_subjects import FIRST_ARRAYS, MEMORY_POWER
 
     power = MEMORY_POWER.get(subject.partition(",")[0], 1.0)
@@ -145,7 +145,7 @@ def memory_needed(subject: str, level: str, nodes: int, config: SpeedConfig, bef
 
 
 def time_needed(subject: str, nodes: int, before: Point | None) -> float:
-    """Seconds of one round, from the last size; 0 when nothing is known."""
+    """Estimated seconds of one round, from the last size; 0: no size was measured yet."""
     from graphmill.jobs.bench.speed_subjects import TIME_POWER
 
     if before is None:
@@ -165,7 +165,7 @@ def measure_size(
     budget: dict[str, float],
     say: Callable[[str], None],
 ) -> tuple[list[Point], list[Skip]]:
-    """All subjects on graphs of one size, by turns. `before` are the points of the next smaller size, `budget` the seconds left to each."""
+    """Measures all subjects on graphs of one size, in turn. `before`: points of the next smaller size. `budget`: seconds left to each subject."""
     import torch
 
     from graphmill.jobs.bench.speed_subjects import RegularGraph, Shape, build_subject
@@ -187,7 +187,7 @@ def measure_size(
     skips: list[Skip] = []
     for subject in config.subjects:
         one, left, began = time_needed(subject, nodes, before.get(subject)), budget[subject], time.perf_counter()
-        if 2 * one > left:  # one for memory, which also warms up, and one for time
+        if 2 * one > left:  # one run for memory, which also warms up, and one for time
             reason = f"two runs need about {2 * one:.0f} s, {max(left, 0):.0f} s of its budget left; raise --budget-s"
         else:
             needed = memory_needed(subject, level, nodes, config, before.get(subject))
@@ -223,7 +223,7 @@ def measure_size(
 
 
 def measure_all(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[Point], list[Skip]]:
-    """Every level, size and subject of the config."""
+    """Measures every level, size and subject of the config."""
     points: list[Point] = []
     skips: list[Skip] = []
     carried = 0.0
@@ -241,7 +241,7 @@ def measure_all(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[P
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes per second, read plus written, of copying an array that no cache holds."""
+    """Bytes per second, read plus written, of copying an array that is larger than any cache."""
     import torch
 
     source = torch.ones((64 << 20) if device == "cpu" else (512 << 20), device=device)
@@ -257,24 +257,24 @@ def fit_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def pairs_of(points: Sequence[Point], level: str, above: str, below: str) -> list[tuple[Point, Point]]:
-    """The points of two subjects, wherever both were measured, by size."""
+    """The points of two subjects at the sizes where both were measured, ascending."""
     first, second = ({p.nodes: p for p in points if (p.level, p.subject) == (level, name)} for name in (above, below))
     return [(first[nodes], second[nodes]) for nodes in sorted(first.keys() & second.keys())]
 
 
 def ratios(points: Sequence[Point], level: str) -> list[tuple[int, float, float]]:
-    """(N, softmax / geco forward, forward and backward)."""
+    """(N, softmax / geco forward, softmax / geco forward and backward)."""
     both = pairs_of(points, level, "softmax", "geco")
     return [(a.nodes, a.forward_s / b.forward_s, a.step_s / b.step_s) for a, b in both]
 
 
 def papers_ratio(nodes: float) -> float:
-    """N / log N through the paper's point."""
+    """The ratio that grows as N / log N through the paper's point."""
     return PAPER_RATIO * nodes / math.log2(nodes) / (PAPER_NODES / math.log2(PAPER_NODES))
 
 
 def tables(config: SpeedConfig, points: Sequence[Point], skips: Sequence[Skip], bandwidth: float) -> str:
-    """Markdown: points, exponents, ratios to softmax attention, ratios to the plain form, floors, and what was skipped."""
+    """Markdown: points, exponents, ratios to softmax attention, ratios to the plain form, floors, skipped sizes."""
     columns = {"level": "", "subject": "", "nodes": "", "rounds": "", "forward ms": ".1f", "both ms": ".1f"}
     columns |= {"saved MB": ",.1f", "peak MB": ",.1f"}
     rows = []
@@ -290,7 +290,7 @@ def tables(config: SpeedConfig, points: Sequence[Point], skips: Sequence[Skip], 
 
 
 def _section(columns: dict[str, str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """A table after an empty line; nothing where it has no rows."""
+    """A table after an empty line; empty without rows."""
     return ["", *table(columns, rows)] if rows else []
 
 
@@ -320,7 +320,7 @@ def _level_tables(config: SpeedConfig, points: Sequence[Point], level: str) -> l
 
 
 def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) -> list[str]:
-    """GECO layers against the time in which the device copies the fewest bytes they must move."""
+    """Times of GECO layers, compared with the time to copy the fewest bytes that they must move."""
     from graphmill.jobs.bench.speed_subjects import floor_bytes, gather_bytes, layer_flops
 
     item, rows = 2 if config.bf16 else 4, []
@@ -339,7 +339,7 @@ def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) 
 
 
 def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) -> "Axes":
-    """Writes an SVG: softmax / geco against N, with the paper's point and N / log N through it."""
+    """Writes an SVG of softmax / geco over N, with the paper's point and N / log N through it."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -361,7 +361,7 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) ->
 
 
 def bench(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[Point], list[Skip]]:
-    """Measures, and writes and says the tables."""
+    """Measures; writes and prints the tables."""
     import torch
 
     torch.set_num_threads(config.threads)

@@ -7,10 +7,10 @@ Three rows, each with forward, backward and AdamW's step:
 
     geco          the whole of a graph of ogbn-products' size (2.4M nodes, 122M directed edges) as one batch, GECO 3 x 128
     primphormer   the same graph in ten random parts, Primphormer 2 x 128 with GCN; an epoch is the ten (paper, table of ICML 2025: 22.1 s, 13.35 GB)
-    tokengt       molecules of PCQM4Mv2's size, TokenGT 12 x 768 with orthogonal identifiers; 1M steps of 1,024 molecules are what was published
+    tokengt       molecules of PCQM4Mv2's size, TokenGT 12 x 768 with orthogonal identifiers; the published training has 1M steps of 1,024 molecules
 
-The graph is of --degree neighbours a node at random places, its features and labels are noise: times and memory are those of training, scores are not.
-A row that needs more memory than there is, is skipped with the estimate. Needs torch, numpy and psutil (where the package is not installed:
+Each node has --degree random neighbours; features and labels are noise. Times and memory are realistic, scores are not. A row that needs more memory
+than is free is skipped with the estimate. Needs torch, numpy and psutil (if the package is not installed:
 `python -m graphmill.jobs.bench.training` in its root). results.md and results.json go to --out.
 """
 
@@ -43,36 +43,36 @@ RowName = Literal["geco", "primphormer", "tokengt"]
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Training steps at the published sizes."""
+    """Time training steps at the published sizes."""
 
     rows: tuple[RowName, ...] = ("geco", "primphormer", "tokengt")
-    """Which models."""
+    """Models to time."""
     nodes: Count = 2_449_029
-    """Of geco's and primphormer's graph."""
+    """Nodes of geco's and primphormer's graph."""
     degree: int = 50
-    """Even."""
+    """Neighbours per node, even."""
     parts: Count = 10
-    """Of primphormer's graph."""
+    """Parts of primphormer's graph."""
     width: Count = 128
-    """Of geco and primphormer."""
+    """Width of geco and primphormer."""
     layers: Count = 3
-    """Of geco; primphormer has 2."""
+    """Layers of geco; primphormer has 2."""
     graphs: Count = 128
     """Molecules of a batch."""
     recompute: bool = False
     """geco: keep only the input of each layer."""
     rounds: Count = 3
-    """Steps that are timed, or epochs of primphormer's; one more before them."""
+    """Timed steps (primphormer: epochs), after one to warm up."""
     memory_gb: Amount = 0.0
-    """At most this; 0: what the device has free."""
+    """Most memory in GB; 0: all that is free on the device."""
     threads: Count = 1
     """Threads of torch."""
     device: str = "cpu"
-    """Torch's name of it: cpu, cuda or cuda:1."""
+    """Torch's name of the device: cpu, cuda or cuda:1."""
     bf16: bool = False
-    """Autocast; transforms stay float32."""
+    """Compute under bfloat16's autocast; transforms stay float32."""
     out: Path = Path("runs/bench-training")
-    """Where the table goes."""
+    """Directory of the table."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -82,7 +82,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Row:
-    """What one step, or one epoch, takes. Bytes are None where the system does not tell."""
+    """Cost of one step or one epoch. Bytes are None if the system does not tell."""
 
     name: str
     what: str
@@ -101,7 +101,7 @@ class Work(NamedTuple):
 
 
 def needed_bytes(name: str, config: TrainingConfig) -> int:
-    """An estimate from counts of arrays, before anything is made."""
+    """Estimated bytes, from counts of arrays."""
     edges = config.nodes * config.degree
     if name == "geco":
         from graphmill.models.parallel_cost import training_bytes
@@ -110,7 +110,7 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
     if name == "primphormer":
         rows = -(-config.nodes // config.parts)
         return 4 * rows * config.width * 60 + 4 * config.nodes * IN_DIM + 24 * edges
-    # 125 MB of weights four times over, and of each molecule about 45 tokens in 12 layers of some twenty arrays 768 wide and eight heads' pairs.
+    # 48M weights four times; for each molecule about 45 tokens in 12 layers, each with about twenty arrays 768 wide and 32 heads' pairs.
     tokens = 45
     return 4 * (4 * 48_000_000 + config.graphs * 12 * (tokens * 20 * 768 + 4 * 32 * tokens * tokens))
 
@@ -176,7 +176,7 @@ def _primphormer(config: TrainingConfig) -> Work:
     sources = graph.indices.view(config.nodes, config.degree)
 
     def part_loss(node: "Tensor", place: "Tensor") -> "Tensor":
-        """Of the part with these nodes; place: their numbers in it by node, -1 elsewhere."""
+        """Loss of the part with these nodes. `place`: number of each node in the part, -1 for other nodes."""
         source = place[sources[node].long()]  # [n, degree]
         inside = source >= 0
         destination = torch.arange(len(node), device=config.device).unsqueeze(1).expand_as(source)
@@ -250,7 +250,7 @@ def molecules(count: int, seed: int = 0) -> "Graphs":
     )
 
 
-# How each row is built, and what takes less memory.
+# BUILD: row -> its builder. LESS: row -> options that take less memory.
 BUILD = {"geco": _geco, "primphormer": _primphormer, "tokengt": _tokengt}
 LESS = {
     "geco": "--recompute, or a smaller --nodes or --width",
@@ -260,7 +260,7 @@ LESS = {
 
 
 def measure(name: str, config: TrainingConfig) -> Row:
-    """One row's median over the rounds."""
+    """Times one row."""
     import torch
 
     work = BUILD[name](config)
@@ -292,7 +292,7 @@ def measure(name: str, config: TrainingConfig) -> Row:
 
 
 def bench(config: TrainingConfig, say: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
-    """Measures, and writes and says the table. Returns the rows, and why others were skipped."""
+    """Measures; writes and prints the table. Returns the rows, and the reasons for skipped ones."""
     import torch
 
     torch.set_num_threads(config.threads)

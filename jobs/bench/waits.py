@@ -1,7 +1,6 @@
-"""What share of its steps a training loop waits for batches: GECO over neighbor batches, PPGT over Node2Subgraph.
+"""Share of its steps that a training loop waits for batches: GECO over neighbor batches, PPGT over Node2Subgraph.
 
-The first batch, for which there is no computation to hide behind, does not count. The device's work is waited for after each step, so
-that a wait is one in which the device is idle.
+The first batch does not count: no computation overlaps with it. Each step ends when the device has finished, so the device is idle in a wait.
 """
 
 import time
@@ -33,7 +32,7 @@ from graphmill.storage.graph import StoredGraph
 
 @dataclass(frozen=True)
 class Wait:
-    """One loop's steps."""
+    """Waits of one loop."""
 
     name: str
     wait_s: float
@@ -48,7 +47,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Setting:
-    """How the loops run; by default on a CPU with two cores, one of which samples."""
+    """Settings of the loops; by default for a CPU with two cores, one of which samples."""
 
     num_steps: int
     fanouts: tuple[int, ...]
@@ -59,7 +58,7 @@ class Setting:
 
 
 def measure_waits(graph: StoredGraph, setting: Setting) -> list[Wait]:
-    """Both loops, `num_steps` counted steps each."""
+    """Runs both loops for `num_steps` counted steps each."""
     manifest, router = graph.manifest, local_router(graph)
     assert manifest.num_classes is not None
     geco = GECO(GECOConfig(in_dim=manifest.feature_dim, out_dim=manifest.num_classes))
