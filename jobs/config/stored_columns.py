@@ -104,8 +104,8 @@ def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | N
 
 
 def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bool = True) -> list[str]:
-    """Stored columns that `read` (weight, feature, time) does not name, each with the option that reads it, if there is such an option."""
-    is_plain, of_nodes = manifest.part is None, manifest.part is None or not manifest.has_topology
+    """Columns that the graph stores and `read` (weight, feature, time) does not name, each with the option that reads it."""
+    of_nodes = manifest.part is None or not manifest.has_topology
     num_features, further = manifest.edge_feature_dim, manifest.num_split_sets - 1
     stored = {
         "edge weights": (manifest.has_edge_weight and "weight" not in read, "--data.edge_weight"),
@@ -118,9 +118,7 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
         "times of nodes": (manifest.has_node_time and of_nodes and "time" not in read, "--sampler.time"),
         counted(further, "further split set"): (further > 0 and of_nodes and splits, "--data.split_set"),
     }
-    of_any = "--data.edge_weight", "--data.edge_features"
-    options = {name: f" ({option})" if is_plain or option in of_any else "" for name, (_, option) in stored.items()}
-    return [name + options[name] for name, (is_unread, _) in stored.items() if is_unread]
+    return [f"{name} ({option})" for name, (is_unread, option) in stored.items() if is_unread]
 
 
 def unread(manifest: Manifest, config: RunConfig, inputs: Inputs) -> str:

@@ -65,6 +65,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.5g}"
 
 
+def short_number(value: float) -> str:
+    """A value with three significant digits; thousands as k, M or G. Whole numbers below 1,000 stay whole."""
+    if abs(value) < 1e3 and value == int(value):
+        return f"{value:.0f}"
+    value = float(f"{value:.3g}")
+    scale, letter = next(((s, x) for s, x in ((1e9, " G"), (1e6, " M"), (1e3, " k")) if abs(value) >= s), (1.0, ""))
+    return f"{value / scale:#.3g}".rstrip(".") + letter
+
+
 def value_text(value: Any) -> str:
     """`number`, or a dash if `value` is none."""
     return number(value) if is_number(value) else "–"
@@ -74,7 +83,7 @@ def duration(seconds: float) -> str:
     """A time in seconds, minutes or hours."""
     minutes = round(seconds / 60)
     if seconds < 120:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import nan
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from graphmill.core.summaries import counted
 from graphmill.jobs.records.run_record import (
@@ -16,7 +16,7 @@ from graphmill.jobs.records.run_record import (
     setting_text,
 )
 from graphmill.jobs.records.verdict import BASELINE_NAMES, metric_of_one
-from graphmill.jobs.reporting.page import duration, number, render, value_text, when
+from graphmill.jobs.reporting.page import duration, number, render, short_number, value_text, when
 from graphmill.jobs.reporting.plot import Line, Plot
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
@@ -24,19 +24,27 @@ _LONGEST_NAME = 24
 _MOST_CURVES = 30  # scores with a plot; the table of epochs has all scores
 _MOST_ROWS = 200  # rows of a table of partitions or ranks
 _MOST_EPOCHS = 1000  # rows of the table of epochs
-_NOT_COMPARED = (
-    "run.dir",
-    "run.resume",
-    "resolved.reasons",
-    "resolved.chosen",
-)  # the run's place and its past, and texts
+_MOST_CLASSES = 5  # classes with a column of their own; of more classes a table lists the largest confusions
+_MOST_CONFUSIONS = 15
+_NOT_COMPARED = ("run.dir", "run.resume")  # differ in any two runs
+_TEXTS = ("reasons", "chosen")  # entries of "resolved" that the page shows as a table
 _FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # counted from 0 in records, from 1 on a page
 Item = TypeVar("Item")
+Form = Callable[[float], str]
 _RATES = {
     "roots_per_s": "Roots or graphs per second",
     "nodes_per_s": "Nodes per second",
     "edges_per_s": "Edges per second",
 }
+
+
+class Figure(NamedTuple):
+    """A figure of a run. Figures without a `note` appear in comparisons only."""
+
+    value: float
+    exact: Form
+    short: Form  # three significant digits and the unit
+    note: str
 
 
 def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run | None = None) -> str:
@@ -52,8 +60,9 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
     warnings += lacks
     by_name = {_score_label(run, "this run"): run.scores, **_baselines(run)}
     splits = [s for s in ("train", "valid", "test") if any(is_number(scores.get(s)) for scores in by_name.values())]
-    loose = {name: value for name, value in run.config.items() if not isinstance(value, Mapping)}
-    sections = {name: value for name, value in run.config.items() if isinstance(value, Mapping)}
+    config = _settings(run)
+    loose = {name: value for name, value in config.items() if not isinstance(value, Mapping)}
+    sections = {name: value for name, value in config.items() if isinstance(value, Mapping)}
     names = list(dict.fromkeys(["epoch", *run.epoch_names]))
     return render(
         "run.html.j2",
@@ -66,7 +75,8 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
         score_rows=[[n, *(value_text(scores.get(s)) for s in splits)] for n, scores in by_name.items()]
         if splits
         else [],
-        by_class=_by_class(run),
+        **_by_class(run),
+        chosen=_chosen(run),
         warnings=warnings,
         **_comparison(run, other),
         curves=_curves(run, other),
@@ -89,12 +99,53 @@ def _is_lower(run: Run) -> bool:
     return run.metric in _LOWER_IS_BETTER or (run.summary or {}).get("higher_is_better") is False
 
 
-def _by_class(run: Run) -> list[list[str]]:
-    """The table of classes on the judged split: scores of each class, and counts of its members by predicted class. Empty without named classes."""
+def _settings(run: Run) -> dict[str, Any]:
+    """The run's configuration without the texts on its choices."""
+    resolved = run.config.get("resolved")
+    if not isinstance(resolved, Mapping):
+        return dict(run.config)
+    return {**run.config, "resolved": {name: value for name, value in resolved.items() if name not in _TEXTS}}
+
+
+def _chosen(run: Run) -> list[list[str]]:
+    """(option, value, reason) for each option that was chosen automatically; other notes have only a reason."""
+    resolved = run.config.get("resolved")
+    notes, chosen = ((resolved.get(name) if isinstance(resolved, Mapping) else None) or () for name in _TEXTS)
+    rows = []
+    for text in [*chosen, *notes] if isinstance(chosen, list | tuple) and isinstance(notes, list | tuple) else []:
+        choice, colon, reason = str(text).partition(": ")
+        option, _, value = choice.partition(" ")
+        is_option = bool(colon) and option.startswith("--")
+        rows.append([option.removeprefix("--"), value, reason] if is_option else ["the run", "–", str(text)])
+    return rows
+
+
+def _by_class(run: Run) -> dict[str, list[list[str]]]:
+    """Tables of the judged split: "by_class", scores of each class and, of few classes, its nodes by predicted class; "confusions", of more classes the
+    largest. Both are empty without scores by class.
+    """
     scores = run.summary.get("all_scores", {}).get("test" if "test" in run.scores else "valid", {})
     classes, confusion = scores.get("by_class", {}), scores.get("confusion", ())
-    rows = [[k, *map(value_text, [*of.values(), *n])] for (k, of), n in zip(classes.items(), confusion, strict=False)]
-    return [["", *next(iter(classes.values())), *(f"said {name}" for name in classes)], *rows] if rows else []
+    if not classes:
+        return {"by_class": [], "confusions": []}
+    names, is_few = list(classes), len(classes) <= _MOST_CLASSES
+    header = ["", *next(iter(classes.values())), *(f"predicted {name}" for name in names if is_few)]
+    rows = [
+        [name, *map(value_text, [*own.values(), *(counts if is_few else ())])]
+        for (name, own), counts in zip(classes.items(), confusion, strict=False)
+    ]
+    wrong = [
+        (count, row, column)
+        for row, counts in enumerate(confusion)
+        for column, count in enumerate(counts)
+        if count and row != column
+    ]
+    largest = [] if is_few else sorted(wrong, key=lambda cell: (-cell[0], *cell[1:]))[:_MOST_CONFUSIONS]
+    confusions = [
+        [names[row], names[column], f"{count:,}", f"{count / sum(confusion[row]):.1%}"]
+        for count, row, column in largest
+    ]
+    return {"by_class": [header, *rows], "confusions": confusions}
 
 
 def _spaced(epochs: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
@@ -228,26 +279,36 @@ def _comparison(run: Run, other: Run | None) -> dict[str, Any]:
     if run.is_estimate != other.is_estimate:
         cautions.append("One run's scores are estimates, the other's are exact: they cannot be compared.")
     here, there = _figures(run), _figures(other)
-    compared = []
+    compared, differing = [], []
     for name in dict.fromkeys([*here, *there]):
-        (mine, mine_text, _), (their, their_text, _) = (one.get(name, (nan, "–", "")) for one in (here, there))
-        change = mine - their
-        sign = "-" if change < 0 else "+" if change >= 0 else ""
-        compared.append([name, mine_text, their_text, sign + value_text(abs(change))])
-    ours, theirs = flat_text(run.config), flat_text(other.config)
+        pair = here.get(name), there.get(name)
+        texts = ["–" if figure is None else figure.exact(figure.value) for figure in pair]
+        change = nan if None in pair else here[name].value - there[name].value
+        if change == 0:
+            compared.append([name, *texts, "same"])
+            continue
+        differing.append(name)
+        sign = "-" if change < 0 else "+"
+        compared.append([name, *texts, sign + here[name].short(abs(change)) if is_number(change) else "–"])
+    ours, theirs = flat_text(_settings(run)), flat_text(_settings(other))
     names = [n for n in dict.fromkeys([*ours, *theirs]) if n not in _NOT_COMPARED and ours.get(n) != theirs.get(n)]
-    differences = [[name, ours.get(name, "–"), theirs.get(name, "–")] for name in names]
-    short = _short_name(run, other)
-    return {"other": other, "other_name": short, "cautions": cautions, "compared": compared, "differences": differences}
+    return {
+        "other": other,
+        "other_name": _short_name(run, other),
+        "cautions": cautions,
+        "compared": compared,
+        "differing": differing,
+        "differences": [[name, ours.get(name, "–"), theirs.get(name, "–")] for name in names],
+    }
 
 
-def _figures(run: Run) -> dict[str, tuple[float, str, str]]:
-    """Name -> (value, text, note). Figures without a note appear in comparisons only."""
-    figures: dict[str, tuple[float, str, str]] = {}
+def _figures(run: Run) -> dict[str, Figure]:
+    """The run's figures by name, the most important first."""
+    figures: dict[str, Figure] = {}
 
-    def add(name: str, value: Any, aside: str = "", text: Callable[[float], str] = number) -> None:
+    def add(name: str, value: Any, note: str = "", exact: Form = number, short: Form | None = None) -> None:
         if is_number(value):
-            figures[name] = (value, text(value), aside)
+            figures[name] = Figure(value, exact, short or (short_number if exact is number else exact), note)
 
     summary, metric = run.summary, _score_label(run, run.metric or "score")
     loss, train_s, wait_s = run.series("train_loss"), run.total("train_s"), run.total("wait_s")
@@ -262,26 +323,28 @@ def _figures(run: Run) -> dict[str, tuple[float, str, str]]:
     if loss:
         add("training loss", loss[-1][1], f"epoch {loss[-1][0]:.0f}; first {number(loss[0][1])}")
     add("epochs", len(run.epochs))
-    for name, title in _RATES.items():
-        add(title.lower(), run.mean_rate(name), "mean over the training time")
+    add("whole job", summary.get("wall_s"), "preparing, baselines and scoring too", duration)
     if train_s:
-        add("training time", train_s, f"{number(train_s / len(run.epochs))} s an epoch", duration)
-        add("seconds an epoch", train_s / len(run.epochs))
+        add("training time", train_s, f"{duration(train_s / len(run.epochs))} an epoch", duration)
+        add("time of an epoch", train_s / len(run.epochs), exact=duration)
         waited = None if wait_s is None else wait_s / train_s
         add("waited for batches", waited, "of rank 0's training time", "{:.1%}".format)
-    add("whole job", summary.get("wall_s"), "preparing, baselines and scoring too", duration)
+    for name, title in _RATES.items():
+        rate = run.mean_rate(name)
+        add(title.lower(), rate, "mean over the training time", short=lambda value: f"{short_number(value)}/s")
     workers = summary.get("workers")
-    told = counted(workers, "worker") if isinstance(workers, int) else f"{setting_text(workers)} workers"
-    where = f"{told}, {setting_text(summary.get('device'))}"
-    add("parameters", summary.get("num_parameters"), where, "{:,}".format)
+    count = counted(workers, "worker") if isinstance(workers, int) else f"{setting_text(workers)} workers"
+    where = f"{count}, {setting_text(summary.get('device'))}"
+    add("parameters", summary.get("num_parameters"), where, "{:,}".format, short_number)
     add("workers", summary.get("workers"))
-    add("peak memory", summary.get("peak_bytes"), "of a worker at most: its GPU's, else its process's", _gigabytes)
+    peak = "of a worker at most: its GPU's, else its process's"
+    add("peak memory", summary.get("peak_bytes"), peak, _gigabytes)
     add("faults survived", None if run.restarts is None else len(run.restarts), "starts of the workers after a fault")
     return figures
 
 
 def _gigabytes(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"
+    return f"{short_number(num_bytes / 1e9)} GB"
 
 
 def _short_name(run: Run, other: Run) -> str:

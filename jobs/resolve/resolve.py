@@ -278,8 +278,12 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         problem = check(config)
         if problem is not None:
             raise ConfigError(problem)
-    if config.run.parallel == "graph":  # whatever the model's recipe says
-        config = replace(config, evaluation=NodeEvaluationOptions())
+    if config.run.parallel == "graph":
+        usual = NodeEvaluationOptions()
+        if is_one_graph and config.evaluation != usual:
+            told = f"--run.parallel graph scores the whole graph by one pass, in place of {config.evaluation.how}"
+            chosen.append(f"--evaluation {usual.how}: {told}")
+        config = replace(config, evaluation=usual)
     is_typed = bool(facts.inputs.node_dims)
     reads_weights = is_one_graph and choose_weights(config, facts.weights, is_typed=is_typed)
     if facts.resources is not None and facts.data_bytes is not None and workers.launcher == "ray":

@@ -109,7 +109,7 @@ def test_a_finished_run_shows_scores_beside_baselines_and_every_curve(tmp_path: 
     html = run_page(read_run(make_run(tmp_path / "run", summary=SUMMARY)))
     text = text_of(html)
     assert "Finished, 5 of 5 epochs" in text
-    assert "test accuracy 0.65 features only: 0.41" in text
+    assert "test accuracy 0.650 features only: 0.41" in text
     assert "majority class – 0.2 0.21" in text
     assert "The model beats the baselines." in text
     for title in ("Loss", "Validation accuracy", "Learning rate", "Nodes per second", "Seconds of an epoch"):
@@ -145,8 +145,8 @@ def make_estimated_run(path: Path) -> Path:
 def test_estimates_are_named_so_wherever_they_stand(tmp_path: Path) -> None:
     run, exact = make_estimated_run(tmp_path / "run"), make_run(tmp_path / "exact", summary=SUMMARY)
     text = text_of(run_page(read_run(run)))
-    assert "test accuracy (estimate) 0.65" in text
-    assert "best valid accuracy (estimate) of the epochs 0.4 epoch 5" in text
+    assert "test accuracy (estimate) 0.650" in text
+    assert "best valid accuracy (estimate) of the epochs 0.400 epoch 5" in text
     assert "The run's scores are estimates: each split is scored in 16 chunks." in text
     assert "Warning: test accuracy (estimate) 0.6500 does not beat the baseline 'features only' (0.7000)." in text
     assert "this run (estimate) 0.9 0.7 0.65" in text
@@ -175,7 +175,7 @@ def test_baselines_are_dashed_levels_in_the_score_plot(tmp_path: Path) -> None:
 
 def test_the_best_epoch_is_counted_from_1_wherever_it_stands(tmp_path: Path) -> None:
     html = run_page(read_run(make_run(tmp_path / "run", summary=SUMMARY)))
-    table = html[html.index("All that was recorded") :]
+    table = html[html.index("All recorded values") :]
     columns = re.findall(r'<th scope="col">(.*?)</th>', table)
     rows = [re.findall(r">([^<]*)</t[hd]>", row) for row in re.findall(r"<tr><th scope=.row.*?</tr>", table, re.DOTALL)]
     assert (
@@ -308,6 +308,78 @@ def test_a_comparison_lists_what_differs_and_draws_both_runs(tmp_path: Path) -> 
         )
     )
     assert "Both runs have the same settings." in text_of(run_page(begun, None, continued))
+    slower = read_run(make_run(tmp_path / "slower", summary={**SUMMARY, "wall_s": 112.0}))
+    html = run_page(slower, None, one)
+    marked = [
+        row[0].text
+        for row in ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>")).iter("tr")
+        if row.get("class")
+    ]
+    assert marked == ["whole job"]
+    assert "whole job 112 s 100 s +12.0 s" in text_of(html)
+    assert "parameters 12,345 12,345 same" in text_of(html)
+
+
+def test_tiles_have_three_digits_and_a_unit_and_the_test_score_leads(tmp_path: Path) -> None:
+    summary = SUMMARY | {"scores": {"valid": 0.7, "test": 0.654321}, "num_parameters": 1_234_567, "wall_s": 107.44}
+    root = ElementTree.fromstring(
+        run_page(read_run(make_run(tmp_path / "run", summary=summary))).removeprefix("<!DOCTYPE html>")
+    )
+    tiles = {one[0].text: (one[1].text, one.get("class")) for one in root.find(".//dl") or ()}
+    assert tiles.pop("test accuracy") == ("0.654", "card lead")
+    assert {name: text for name, (text, _) in tiles.items()} == {
+        "valid accuracy": "0.700",
+        "best valid accuracy of the epochs": "0.400",
+        "training loss": "0.600",
+        "whole job": "107 s",
+        "training time": "20.0 s",
+        "waited for batches": "12.5%",
+        "roots or graphs per second": "400/s",
+        "nodes per second": "4.00 k/s",
+        "edges per second": "40.0 k/s",
+        "parameters": "1.23 M",
+        "peak memory": "1.50 GB",
+    }
+    assert {kind for _, kind in tiles.values()} == {"card"}
+
+
+def test_options_chosen_automatically_are_a_table_with_reasons(tmp_path: Path) -> None:
+    chosen = ["--model.width 64: few labels: 320 training nodes", "--sampler.fanouts 15 10: two layers"]
+    notes = ["the data fits this process: no Ray"]
+    text = text_of(
+        run_page(read_run(make_run(tmp_path / "run", resolved={"chosen": chosen, "reasons": notes, "seed": 7})))
+    )
+    assert (
+        "option value reason model.width 64 few labels: 320 training nodes sampler.fanouts 15 10 two layers "
+        "the run – the data fits this process: no Ray"
+    ) in text
+    assert text.count("few labels") == 1
+    assert "Chosen automatically" not in text_of(
+        run_page(read_run(make_run(tmp_path / "none", resolved={"chosen": 3})))
+    )
+
+
+def test_classes_have_their_names_and_many_of_them_their_largest_confusions(tmp_path: Path) -> None:
+    def page(name: str, names: list[str], confusion: list[list[int]]) -> str:
+        scores = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "count": 8.0}
+        judged = {"by_class": dict.fromkeys(names, scores), "confusion": confusion}
+        return text_of(
+            run_page(read_run(make_run(tmp_path / name, summary={**SUMMARY, "all_scores": {"test": judged}})))
+        )
+
+    few = page("few", ["blau", "rot"], [[7, 1], [2, 6]])
+    assert (
+        "precision recall f1 count predicted blau predicted rot blau 0.5 0.25 0.33333 8 7 1 rot 0.5 0.25 0.33333 8 2 6"
+        in few
+    )
+    names = ["a", "b", "c", "d", "e", "grün"]
+    many = page(
+        "many",
+        names,
+        [[8 * (i == j) + 3 * (i == 0 and j == 5) + (i == 1 and j == 0) for j in range(6)] for i in range(6)],
+    )
+    assert "predicted grün" not in many
+    assert "class predicted as count of the class a grün 3 27.3% b a 1 11.1% " in many
 
 
 def test_a_run_that_is_continued_is_not_finished_yet(tmp_path: Path) -> None:
@@ -346,7 +418,7 @@ def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) 
     assert parts is not None
     assert sum(part.nodes for part in parts) == 300
     assert all(part.num_bytes > 0 for part in parts)
-    assert "What each partition holds, as stored" in text_of(run_page(record, parts))
+    assert "Stored in each partition" in text_of(run_page(record, parts))
     other = read_run(make_run(tmp_path / "other", summary={**SUMMARY, "graph": url, "graph_hash": "of another"}))
     assert stored_partitions(other) is None
     pinned = read_run(make_run(tmp_path / "pinned", summary={**SUMMARY, "graph": url, "snapshot": 1}))
@@ -627,6 +699,10 @@ def everything(folder: Path) -> dict[str, str]:
     run.note("begin")
     run.note("start", epoch=0, repeated=0)
     run.note("start", epoch=2, repeated=1)
+    stages = ("train_s", "wait_s", "peers_s", "eval_s", "sample_s", "fetch_s", "collate_s")
+    run.note(
+        "ranks", epoch=0, hosts=["host-1.cluster.example (10.77.0.2)"] * 2, **{name: [1234.5, 99.25] for name in stages}
+    )
     record, evil = read_run(full), read_run(hostile(folder))
     settings = {"sampler": "neighbor", "model": "geco", "scaling": "weak", "partitions": 2, "repeat": 0}
     points = [
@@ -648,6 +724,9 @@ UNNAMED = """
 + [...document.querySelectorAll('table')].filter(e => !e.caption || !e.caption.textContent.trim()).length
 + [...document.querySelectorAll('th')].filter(e => !e.scope).length + (document.title && document.documentElement.lang ? 0 : 1)
 """
+CLIPPED = """
+[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.getAttribute('aria-label'))
+"""
 SMALL_TEXT = """
 Math.min(...[...document.querySelectorAll('svg text')].map(e => 12 * e.ownerSVGElement.getBoundingClientRect().width / 360), 99)
 """
@@ -662,13 +741,14 @@ def test_pages_are_readable_in_a_browser_without_an_error(
     for name, html in everything(tmp_path).items():
         (folder / f"{name}.html").write_text(html)
         url = f"{address}/{name}.html"
-        for width, scheme in ((1280, "light"), (375, "dark")):
+        for width, scheme in ((1280, "light"), (390, "dark")):
             chromium.open(url, width, 800, scheme)
             where = f"{name} at {width} px"
             assert chromium.errors == [], where
             assert [one for one in chromium.requests if not one.startswith("data:")] == [url], where
             assert chromium.evaluate("window.innerWidth") == width, where
             assert chromium.evaluate(NO_SIDEWAYS), where
+            assert set(chromium.evaluate(CLIPPED)) <= {"All recorded values, by epoch"}, where
             assert chromium.evaluate(UNNAMED) == 0, where
             assert chromium.evaluate(SMALL_TEXT) >= 10, where
             assert chromium.evaluate("typeof window.pwned") == "undefined", where

@@ -61,8 +61,11 @@ def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
     return summary["scores"]["test"], losses, said
 
 
-SETS = "1 further split set of paper"
-OTHERS = "2 features of edges (--data.edge_features) of author--writes--paper; times of edges of author--writes--paper"
+SETS = "1 further split set (--data.split_set) of paper"
+OTHERS = (
+    "2 features of edges (--data.edge_features) of author--writes--paper; "
+    "times of edges (--sampler.time) of author--writes--paper"
+)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,8 @@ def test_a_run_of_which_nothing_reads_weights(graphs, tmp_path) -> None:
 def test_inspect_graph_names_them(graphs) -> None:
     printed = run_job(inspect_graph.main, [graphs["telling"]]).stdout
     assert "columns  weights\n" in printed
-    assert "not read  unless a run asks for them: 1 further split set\n" in printed
+    assert "not read  unless a run asks for them: 1 further split set (--data.split_set)\n" in printed
     assert (
-        "not read  unless a run asks for them: 2 features of edges (--data.edge_features), times of edges\n" in printed
+        "not read  unless a run asks for them: 2 features of edges (--data.edge_features), times of edges (--sampler.time)\n"
+        in printed
     )
