@@ -29,7 +29,7 @@ class Row(NamedTuple):
     what: str
     value: float | Rates | None  # None: not measured
     unit: str
-    note: str
+    note: str = ""
 
 
 def best_round(work: dict[str, Any], batches: Callable[[], Iterable[tuple[int, int]]]) -> Rates:

@@ -13,13 +13,13 @@ best of --rounds rounds. Nothing else should run meanwhile.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import Count, Size, check_fields
 from graphmill.jobs.bench import peer_process
 from graphmill.jobs.bench.peer_process import check_peer_options
-from graphmill.jobs.bench.peers import Rates
+from graphmill.jobs.bench.peers import Rates, Row
 from graphmill.jobs.bench.results import check_arrays, check_results, keep, machine, table
 from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
@@ -74,15 +74,6 @@ class BenchConfig:
             raise ConfigError(
                 f"bench: expected at least 47 nodes, got {(self.nodes, *self.sizes)}; set --nodes or --sizes"
             )
-
-
-class Row(NamedTuple):
-    """One line of the table; `value` None: not measured."""
-
-    what: str
-    value: float | None
-    unit: str
-    note: str = ""
 
 
 def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":

@@ -153,10 +153,6 @@ def time_needed(subject: str, nodes: int, before: Point | None) -> float:
     return (before.forward_s + before.step_s) * (nodes / before.nodes) ** TIME_POWER.get(subject.partition(",")[0], 1.1)
 
 
-def _both(step: "Callable[[], Tensor]") -> None:
-    step().backward()
-
-
 def measure_size(
     level: str,
     nodes: int,
@@ -211,7 +207,8 @@ def measure_size(
                 began = time.perf_counter()
                 with torch.no_grad():
                     forward = seconds_of(step, config.device, clock)
-                times[name].append((forward, seconds_of(partial(_both, step), config.device, clock)))
+                both = seconds_of(lambda step=step: step().backward(), config.device, clock)  # type: ignore[misc]
+                times[name].append((forward, both))
                 budget[name] -= time.perf_counter() - began
     points = []
     for name, pairs in times.items():

@@ -20,7 +20,7 @@ from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
 from graphmill.jobs.resolve.typed_facts import check_graph_kind, link_relation, link_rows, with_type
 from graphmill.jobs.subjects.nodes import Nodes, check_samplers, inputs_of, num_roots
 from graphmill.jobs.subjects.subject import Prediction, Served, checked
-from graphmill.jobs.tasks.node_task import lacks_features
+from graphmill.jobs.tasks.node_task import check_features
 from graphmill.samplers.methods.links import link_tables
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions, TopLinkOptions
 from graphmill.storage.format.manifest import Manifest
@@ -45,9 +45,9 @@ class Links(Nodes):
         return ()
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
-        check_graph_kind(config, self.graph)
-        config = with_type(config, self.graph)
-        graph, links, manifest = link_rows(self.graph, config), options_of(config), self.manifest
+        check_graph_kind(config, self.stored)
+        config = with_type(config, self.stored)
+        graph, links, manifest = link_rows(self.stored, config), options_of(config), self.manifest
         check_links(graph, links, 1, config.embeddings.width)
         ranked = replace(links, ranking=ranking(graph.manifest, links))
         identity = {
@@ -57,17 +57,17 @@ class Links(Nodes):
             **link_identity(graph.manifest, links),
             DATA: manifest.graph_digest[:16],
         }
-        inputs, weights = inputs_of(config, self.graph), edge_weights(manifest, config)
+        inputs, weights = inputs_of(config, self.stored), edge_weights(manifest, config)
         facts = Facts(inputs, identity, resources, manifest.num_bytes, weights=weights)
         return resolve(replace(config, task=replace(config.task, options=ranked)), facts)
 
     def links(self, resolved: ResolvedRun) -> Manifest:
         """Manifest of the graph, or of the relation, whose edges are the links."""
-        return link_rows(self.graph, resolved.config).manifest
+        return link_rows(self.stored, resolved.config).manifest
 
     def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
         config = resolved.config
-        check_links(link_rows(self.graph, config), options_of(config), num_roots(resolved), config.embeddings.width)
+        check_links(link_rows(self.stored, config), options_of(config), num_roots(resolved), config.embeddings.width)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
         check_samplers(served.router, resolved)
@@ -76,7 +76,7 @@ class Links(Nodes):
         return link_task(self.links(resolved), options_of(resolved.config))
 
     def rivals(self, config: RunConfig) -> str:
-        return "common neighbors" if link_rows(self.graph, config).manifest.is_one_type else "paths of three edges"
+        return "common neighbors" if link_rows(self.stored, config).manifest.is_one_type else "paths of three edges"
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
         return compute_link_baselines(served.router, resolved.evaluation["test"], task)
@@ -91,7 +91,7 @@ class Links(Nodes):
         from graphmill.cluster.prediction.predictor import UNSPLIT
 
         self.check_trained(run, trained)
-        graph, manifest, model = self.graph, self.links(trained), trained.config.model
+        graph, manifest, model = self.stored, self.links(trained), trained.config.model
         links = options_of(trained.config)
         if sharding(model.options) == "roots":
             raise ConfigError(
@@ -123,9 +123,9 @@ def _relation(name: str | None, manifest: Manifest) -> int | None:
     """Number of the relation `name`; None: the graph has no relations. Raises ConfigError if the graph lacks the name."""
     if name in manifest.relations:
         return manifest.relations.index(name)
-    if name is None and not manifest.relations:
-        return None
     if not manifest.relations:
+        if name is None:
+            return None
         raise ConfigError(
             f"relation: expected none, since the graph has no relations, got {name}; leave out --relation"
         )
@@ -166,11 +166,7 @@ def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width
     `num_links`: least number of training links. `width`: of the embeddings; with embeddings a graph needs no features.
     """
     manifest, links = graph.manifest, graph.manifest.links
-    if lacks_features(manifest, width):
-        raise ConfigError(
-            f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
-            "features (jobs/ingest.py --edge_list.features)"
-        )
+    check_features(graph, width)
     if manifest.relations and options.decoder.kind == "dot":
         raise ConfigError(
             f"{graph.url}: decoder: expected one that tells the graph's relations apart, got dot; set --task.decoder distmult, transe or mlp"

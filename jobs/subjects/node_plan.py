@@ -232,19 +232,14 @@ def _split_text(manifest: Manifest, config: RunConfig) -> str:
 
 
 def _scoring_text(config: RunConfig, valid: Any, workers: int) -> str:
-    how: Any = config.evaluation
-    whole = "all splits by one pass over the whole graph as one batch"
-    if how.estimate is not None:
-        return f"estimates: {how.estimate}; {how.kept}"
-    if how.how == "sampled":
+    evaluation: Any = config.evaluation
+    if evaluation.estimate is not None:
+        return f"estimates: {evaluation.estimate}; {evaluation.kept}"
+    if evaluation.how == "sampled":
         return "every split through its own roots' subgraphs"
-    if isinstance(valid, FullGraphOptions):
-        return (
-            f"all splits by one pass over the whole graph, its nodes spread over {counted(workers, 'worker')}"
-            if workers > 1
-            else whole
-        )
-    return whole
+    is_spread = isinstance(valid, FullGraphOptions) and workers > 1
+    how = f", its nodes spread over {counted(workers, 'worker')}" if is_spread else " as one batch"
+    return f"all splits by one pass over the whole graph{how}"
 
 
 def _add_whole_graph(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:

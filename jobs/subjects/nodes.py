@@ -31,6 +31,7 @@ from graphmill.jobs.resolve.typed_facts import (
     typed_inputs,
     with_type,
 )
+from graphmill.jobs.subjects.graph_parallel import WholeGraphData, shard_memory
 from graphmill.jobs.subjects.subject import Members, Prediction, Served, Subject, check_names, checked, trained_task
 from graphmill.jobs.tasks.model_inputs import baselines_see
 from graphmill.jobs.tasks.node_task import (
@@ -46,6 +47,7 @@ from graphmill.jobs.tasks.node_task import (
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
+from graphmill.samplers.methods.random_partition import count_chunks
 from graphmill.samplers.methods.registry import without_encodings
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions
 from graphmill.storage.filesystem.urls import is_local
@@ -87,16 +89,12 @@ class Nodes(Subject):
 
         plan_without_graph(plan, resolved, resources)
 
-    @property
-    def graph(self) -> NodeGraph:
-        return self.stored
-
     def unit(self, config: RunConfig) -> str:
         return "nodes"
 
     @property
     def text(self) -> str:
-        graph = self.graph
+        graph = self.stored
         if isinstance(graph, TypedGraph):
             return f"{describe(graph)}, {size(self.num_bytes)}"
         manifest, count = graph.manifest, graph.manifest.num_classes or "no"
@@ -107,20 +105,20 @@ class Nodes(Subject):
         )
 
     def unread(self, resolved: ResolvedRun) -> str:
-        return unread(self.graph.manifest, resolved.config, resolved.inputs)
+        return unread(self.stored.manifest, resolved.config, resolved.inputs)
 
     def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
         return graph_lacks(self.predicted(resolved.config).manifest, resolved.config.data.split_set)
 
     def predicted(self, config: RunConfig) -> StoredGraph:
         """The graph itself; for a typed graph the nodes of the predicted type."""
-        return predicted_nodes(self.graph, config)
+        return predicted_nodes(self.stored, config)
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
-        check_graph_kind(config, self.graph)
-        if isinstance(self.graph, TypedGraph):
-            return resolve(*_typed_facts(config, self.graph, resources))
-        return resolve(*_plain_facts(config, self.graph, resources))
+        check_graph_kind(config, self.stored)
+        if isinstance(self.stored, TypedGraph):
+            return resolve(*_typed_facts(config, self.stored, resources))
+        return resolve(*_plain_facts(config, self.stored, resources))
 
     def check(self, resolved: ResolvedRun) -> None:
         """Tries the samplers if the graph's files are on this machine; otherwise `check_served` does, once the servers are up."""
@@ -129,11 +127,9 @@ class Nodes(Subject):
             _check_certificates(config.servers)
         self.check_targets(nodes, resolved)
         if isinstance(resolved.training, RandomPartitionOptions):
-            from graphmill.samplers.methods.random_partition import count_chunks
-
-            count_chunks(resolved.training, self.graph.manifest)
+            count_chunks(resolved.training, self.stored.manifest)
         if self.is_here:
-            check_samplers(whole_router(self.graph), resolved)
+            check_samplers(whole_router(self.stored), resolved)
 
     def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
         """Raises ConfigError if the graph lacks the labels or splits that the run needs."""
@@ -144,7 +140,7 @@ class Nodes(Subject):
 
     def completed(self, resolved: ResolvedRun) -> Self:
         """The graph with the encoding that its model reads, and features left on the object store if the run says so."""
-        graph = self.graph
+        graph = self.stored
         if resolved.config.servers.range_reads:
             graph = graph.features_by_range()
         if resolved.encoding is not None:
@@ -153,8 +149,6 @@ class Nodes(Subject):
 
     def check_memory(self, resolved: ResolvedRun) -> None:
         if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's worker looks at its memory itself
-            from graphmill.jobs.subjects.graph_parallel import shard_memory
-
             shard_memory(self.manifest, resolved).check(resolved.workers.most)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
@@ -167,11 +161,11 @@ class Nodes(Subject):
         return node_task(resolved.config, resolved.inputs, self.predicted(resolved.config).manifest)
 
     def data(self, resolved: ResolvedRun) -> TrainingData:
-        return StoredNodes.of(self.graph.whole(), verify=resolved.config.servers.verify)
+        return StoredNodes.of(self.stored.whole(), verify=resolved.config.servers.verify)
 
     @contextmanager
     def here(self, resolved: ResolvedRun) -> Iterator[Served]:
-        servers, graph = resolved.config.servers, self.graph.whole()
+        servers, graph = resolved.config.servers, self.stored.whole()
         with kept_on_disk(graph, servers) as kept:
             data = StoredNodes.of(kept, verify=servers.verify and kept is graph)
             traffic = Traffic(kept.num_partitions)
@@ -186,7 +180,7 @@ class Nodes(Subject):
         from graphmill.cluster.data.served_nodes import ServedNodes
         from graphmill.cluster.serving.partition_server import connect_any, server_group
 
-        with server_group(self.graph, options) as group:
+        with server_group(self.stored, options) as group:
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731
@@ -195,10 +189,7 @@ class Nodes(Subject):
     def shared(self, data: TrainingData, resolved: ResolvedRun) -> TrainingData:
         if not resolved.is_full_graph:
             return data
-        from graphmill.jobs.subjects.graph_parallel import WholeGraphData, shard_memory
-
-        memory = shard_memory(self.manifest, resolved)
-        return WholeGraphData(data, resolved.training, memory)
+        return WholeGraphData(data, resolved.training, shard_memory(self.manifest, resolved))
 
     def table(self, resolved: ResolvedRun) -> "TableSpec | None":
         options = resolved.config.embeddings
@@ -206,7 +197,7 @@ class Nodes(Subject):
             return None
         from graphmill.cluster.embeddings.embeddings import TableSpec
 
-        return TableSpec(options, num_rows(self.graph.manifest, options), resolved.config.fit.seed)
+        return TableSpec(options, num_rows(self.stored.manifest, options), resolved.config.fit.seed)
 
     def rivals(self, config: RunConfig) -> str:
         constant = "mean" if config.task.name == "regression" else "majority class"
@@ -229,7 +220,7 @@ class Nodes(Subject):
     def plan(self, plan: "Plan", resolved: ResolvedRun) -> None:
         from graphmill.jobs.subjects.node_plan import plan_nodes
 
-        plan_nodes(plan, self.graph, resolved, self.task(resolved))
+        plan_nodes(plan, self.stored, resolved, self.task(resolved))
 
     def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         from graphmill.cluster.prediction.predictor import UNSPLIT, with_unsplit
@@ -264,8 +255,6 @@ class Nodes(Subject):
         own = {UNSPLIT: replace(shape.evaluation["train"], split_set=0)}
         samplers = with_unsplit(shape.evaluation) if has_splits else own
         build_model = checked(run, self.url, shape.build_model)
-        from graphmill.jobs.subjects.graph_parallel import shard_memory
-
         memory = shard_memory(self.manifest, shape, training=False) if is_whole else None
 
         def members(served: Served) -> Members:
@@ -275,11 +264,7 @@ class Nodes(Subject):
             return lambda name: nodes.list_split(split_set, SPLIT_NAMES.index(name)).original_id
 
         def shared(nodes: TrainingData) -> TrainingData:
-            if memory is None:
-                return nodes
-            from graphmill.jobs.subjects.graph_parallel import WholeGraphData
-
-            return WholeGraphData(nodes, samplers[UNSPLIT], memory)
+            return nodes if memory is None else WholeGraphData(nodes, samplers[UNSPLIT], memory)
 
         return self.prediction(
             run,
@@ -298,7 +283,7 @@ class Nodes(Subject):
 
     def check_trained(self, run: "Run", trained: ResolvedRun) -> None:
         """Raises ConfigError if the run was trained on another kind of graph, or has embeddings of another graph's nodes."""
-        if isinstance(self.graph, TypedGraph) != trained.is_typed:
+        if isinstance(self.stored, TypedGraph) != trained.is_typed:
             kind = "a typed graph" if trained.is_typed else "a plain graph"
             raise ConfigError(f"{self.url}: expected {kind}, as the run was trained on, got another kind; set --graph")
         if trained.config.embeddings.width and self.manifest.content_hash != run.data_hash:
@@ -308,7 +293,7 @@ class Nodes(Subject):
 
     def prediction(self, run: "Run", options: "PredictConfig", trained: ResolvedRun, **parts: Any) -> Prediction:
         """The Prediction with `parts` and all that predictions of nodes and links have in common."""
-        graph, config, encoding = self.graph, trained.config, trained.encoding
+        graph, config, encoding = self.stored, trained.config, trained.encoding
         # The predicted graph may lie elsewhere than the run's. Files on a local disk are mapped, never read by range.
         by_range = config.servers.range_reads and not is_local(graph.filesystem)
         servers = replace(config.servers, verify=options.verify, range_reads=by_range)

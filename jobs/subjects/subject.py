@@ -233,9 +233,7 @@ class Prediction:
     target_names: tuple[str, ...] = ()
     has_targets: bool = False
     shared: Callable[[TrainingData], TrainingData] = lambda data: data
-    check_look: Callable[[], None] = lambda: (
-        None
-    )  # raises ConfigError where nothing can be drawn here before something is made
+    check_look: Callable[[], None] = lambda: None  # raises ConfigError if no batch can be drawn here yet
     # Graph-parallel only: number of workers -> bytes of one worker. Raises ConfigError if this machine cannot hold them.
     shard_bytes: Callable[[int], int] | None = None
     estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: they do not

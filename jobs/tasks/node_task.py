@@ -174,6 +174,15 @@ def lacks_features(manifest: Manifest, width: int) -> bool:
     return not manifest.feature_dim + width and manifest.part is None
 
 
+def check_features(graph: StoredGraph, width: int) -> None:
+    """Raises ConfigError if `lacks_features`."""
+    if lacks_features(graph.manifest, width):
+        raise ConfigError(
+            f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
+            "features (jobs/ingest.py --edge_list.features)"
+        )
+
+
 def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int, width: int) -> None:
     """Raises ConfigError if the graph lacks the labels, features or splits that the task needs.
 
@@ -187,11 +196,7 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
         raise ConfigError(
             f"{graph.url}: expected nodes with {wanted}, the graph's have {_HAVE.get(told, 'no labels')}; {do}"
         )
-    if lacks_features(manifest, width):
-        raise ConfigError(
-            f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
-            "features (jobs/ingest.py --edge_list.features)"
-        )
+    check_features(graph, width)
     if split_set >= manifest.num_split_sets:
         raise ConfigError(
             f"{graph.url}: expected a split set below {manifest.num_split_sets}, got {split_set}; set --data.split_set"
