@@ -86,7 +86,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     from graphmill.jobs.sweeps.scaling import ScalingClock
     from graphmill.jobs.sweeps.search import FILE, Search, saved_attributes, status_of
     from graphmill.jobs.sweeps.trials import TrialRunner, prepare, put_aside, trial_record
-    from graphmill.jobs.sweeps.tuned_baselines import Classic, train_beside, why_none
+    from graphmill.jobs.sweeps.tuned_baselines import Classic, train_classics, why_impossible
 
     for config in configs:
         prepare(config)
@@ -110,7 +110,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     classic: list[Classic] = []
     of_nodes = find_kind(configs[0].kind).is_one_graph and configs[0].links is None
     baseline = replace(configs[0].baseline, models=(options.baseline or ()) if of_nodes and clock is None else ())
-    if baseline.models and (reason := why_none(configs, baseline)):
+    if baseline.models and (reason := why_impossible(configs, baseline)):
         print(f"no baseline beside them: {reason}", flush=True)
         baseline = replace(baseline, models=())
 
@@ -125,7 +125,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
         runner.run(iter(missing), on_end)
         if baseline.models:
             print(f"the baseline {' '.join(baseline.models)} beside them (--baseline none leaves it out)", flush=True)
-            classic = train_beside(configs, baseline, out, tag, options.trial_timeout_s)
+            classic = train_classics(configs, baseline, out, tag, options.trial_timeout_s)
     except BaseException:  # mostly Ctrl-C or SIGTERM: however it ends, it can be continued
         print(f"\nto continue: graphmill sweep --resume {shlex.quote(str(out))}", file=sys.stderr)
         raise

@@ -87,13 +87,13 @@ def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
     total = task.scores(torch.device("cpu"))
     graphs = store.split(split)
     for start in range(0, len(graphs), _BLOCK_ROWS):
-        some = graphs[start : start + _BLOCK_ROWS]
-        packed = store.fetch(some)
+        part = graphs[start : start + _BLOCK_ROWS]
+        packed = store.fetch(part)
         assert packed.pairs is not None
         assert packed.num_pairs is not None
         same = np.repeat(packed.num_nodes - 1, packed.num_pairs)
         prediction = np.stack([np.zeros(len(same)), np.zeros(len(same)), same], axis=1)
-        target = np.stack([packed.pairs[:, 2], np.repeat(some, packed.num_pairs)], axis=1)
+        target = np.stack([packed.pairs[:, 2], np.repeat(part, packed.num_pairs)], axis=1)
         total.update(torch.tensor(prediction), torch.tensor(target))
     return total.compute()[task.metric]
 

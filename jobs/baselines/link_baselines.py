@@ -35,13 +35,13 @@ def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, t
     rows = np.arange(len(links["link_source"]))
     pieces = np.array_split(rows, max(1, len(rows) * count // _BLOCK))
     ranked = np.concatenate([_ranked(counted, links, piece) for piece in pieces])
-    found = {}
+    scores_by_split = {}
     for name in ("valid", "test"):
-        own = links["link_split"] == SPLITS[name]
+        is_split = links["link_split"] == SPLITS[name]
         scores = task.scores(torch.device("cpu"))
-        scores.update(torch.from_numpy(ranked[own]), torch.from_numpy(links["is_link"][own]))
-        found[name] = scores.compute()[task.metric]
-    return {"common_neighbors" if tables.is_one_type else "paths_of_three": found}
+        scores.update(torch.from_numpy(ranked[is_split]), torch.from_numpy(links["is_link"][is_split]))
+        scores_by_split[name] = scores.compute()[task.metric]
+    return {"common_neighbors" if tables.is_one_type else "paths_of_three": scores_by_split}
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class _Counted:
     def of_pairs(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
         """float64 [n]: the count of each pair."""
         blocks = _blocks(source, destination)
-        found = [np.asarray(self.through(a).multiply(self.ends[b]).sum(axis=1)).reshape(-1) for a, b in blocks]
-        return np.concatenate(found) if found else np.empty(0)
+        counts = [np.asarray(self.through(a).multiply(self.ends[b]).sum(axis=1)).reshape(-1) for a, b in blocks]
+        return np.concatenate(counts) if counts else np.empty(0)
 
 
 def _ranked(counted: _Counted, links: dict[str, Any], rows: np.ndarray) -> np.ndarray:
@@ -86,13 +86,13 @@ def _ranked(counted: _Counted, links: dict[str, Any], rows: np.ndarray) -> np.nd
         scores = (counted.through(source) @ counted.ends.T).toarray()
         rival = np.ones(scores.shape, bool)
         link, node = links["known"]
-        some = slice(*np.searchsorted(link, [rows[0], rows[-1] + 1]))
-        rival[link[some] - rows[0], node[some]] = False
+        links_here = slice(*np.searchsorted(link, [rows[0], rows[-1] + 1]))
+        rival[link[links_here] - rows[0], node[links_here]] = False
         rival[np.arange(len(rows)), destination] = False
         first = np.take_along_axis(scores, negative, 1)
-    counts = [(found & rival).sum(1, keepdims=True) for found in (scores > own, scores == own)]
+    counts = [(matches & rival).sum(1, keepdims=True) for matches in (scores > own, scores == own)]
     return np.concatenate([own, *counts, first], axis=1)
 
 
-def _blocks(one: np.ndarray, other: np.ndarray, size: int = 100_000) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [(one[start : start + size], other[start : start + size]) for start in range(0, len(one), size)]
+def _blocks(source: np.ndarray, destination: np.ndarray, size: int = 100_000) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(source[start : start + size], destination[start : start + size]) for start in range(0, len(source), size)]

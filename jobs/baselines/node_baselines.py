@@ -73,8 +73,8 @@ def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
 
 def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[str, float]:
     """The metric under the name `split`; with several targets also the metric of each, under `split_metric_NAME`."""
-    own = {f"{split}_{name}": score for name, score in scores.items() if name.startswith(f"{metric_of_one(metric)}_")}
-    return {split: scores[metric], **own}
+    prefix = f"{metric_of_one(metric)}_"
+    return {split: scores[metric], **{f"{split}_{k}": score for k, score in scores.items() if k.startswith(prefix)}}
 
 
 def _plain(manifest: Manifest, task: Task) -> Plain:

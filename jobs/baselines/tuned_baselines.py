@@ -40,7 +40,7 @@ class Try:
     config: RunConfig
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return ", ".join(f"{path} {shown(value)}" for path, value in self.options.items())
 
     @property
@@ -66,25 +66,25 @@ def search() -> tuple[Mapping[str, Any], ...]:
 def tries(config: RunConfig, run: RunStore, *, is_typed: bool = False) -> list[Try]:
     """The tries that `config.baseline` asks for, with the run's data, splits, seed, metric and machine, and the recipe's model."""
     return [
-        Try(name, options, _beside(config, name, options, run.child(BASELINES, f"{name}-{number}"), is_typed))
-        for name in config.baseline.models
+        Try(model, options, _config_of(config, model, options, run.child(BASELINES, f"{model}-{number}"), is_typed))
+        for model in config.baseline.models
         for number, options in enumerate(search()[: config.baseline.configurations])
     ]
 
 
-def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunStore, is_typed: bool) -> RunConfig:
+def _config_of(config: RunConfig, name: str, options: Mapping[str, Any], place: RunStore, is_typed: bool) -> RunConfig:
     recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
     same_task = config.task.name == recipe.task.name
     metric = [("task.metric", config.task.options.metric)] if config.metric and same_task else []
     metric += [("task.node_type", config.node_type)] if config.node_type and same_task else []
-    alone = [("relational.num_layers", 0)] if is_typed else []
-    made = recipe.changed(*options.items(), *metric, *alone, ("fit.seed", config.fit.seed), ("run.dir", place.url))
-    how = config.evaluation if config.evaluation.how == "full" else made.evaluation
+    no_layers = [("relational.num_layers", 0)] if is_typed else []
+    tuned = recipe.changed(*options.items(), *metric, *no_layers, ("fit.seed", config.fit.seed), ("run.dir", place.url))
+    evaluation = config.evaluation if config.evaluation.how == "full" else tuned.evaluation
     return replace(
-        made,
+        tuned,
         data=config.data,
-        task=made.task if same_task else config.task,
-        evaluation=how,
+        task=tuned.task if same_task else config.task,
+        evaluation=evaluation,
         loader=config.loader,
         servers=config.servers,
         workers=config.workers,
@@ -100,36 +100,36 @@ def train_classic(
     planned = tries(config, run_dir, is_typed=is_typed)
     started_s = time.monotonic()
     with progress("baselines") as bar:
-        for number, one in enumerate(planned):
+        for number, attempt in enumerate(planned):
             try:
-                with bar.part(number, len(planned), f"{one.name} {one.told}"):
-                    _train(job, one, train)
+                with bar.part(number, len(planned), f"{attempt.name} {attempt.text}"):
+                    _train(job, attempt, train)
             except KeyboardInterrupt:
                 print(f"the run itself goes on from here by the same command with --run.dir {run_dir}", flush=True)
                 raise
     for name in config.baseline.models:
-        best, scores[name] = best_of([one for one in planned if one.name == name])
-        told = ", ".join(f"{split} {score:.4f}" for split, score in scores[name].items())
-        print(f"baseline {name}: {told} ({best.told})", flush=True)
+        best, scores[name] = best_of([attempt for attempt in planned if attempt.name == name])
+        described = ", ".join(f"{split} {score:.4f}" for split, score in scores[name].items())
+        print(f"baseline {name}: {described} ({best.text})", flush=True)
     print(f"{len(planned)} configurations of baselines took {time.monotonic() - started_s:.0f} s", flush=True)
     return scores
 
 
-def best_of(own: Sequence[Try]) -> tuple[Try, dict[str, float]]:
+def best_of(attempts: Sequence[Try]) -> tuple[Try, dict[str, float]]:
     """The finished try with the best validation score (the first of equals), and its scores by split."""
-    found = []
-    for one in own:
-        summary = json.loads(one.place.read("summary.json") or b"{}")
+    ranked = []
+    for attempt in attempts:
+        summary = json.loads(attempt.place.read("summary.json") or b"{}")
         sign = 1 if summary.get("higher_is_better", True) else -1
         scores = summary.get("scores") or summary["estimates"]
-        found.append((sign * scores.get("valid", -math.inf), one, scores))
-    _, best, scores = max(found, key=lambda one: one[0])
+        ranked.append((sign * scores.get("valid", -math.inf), attempt, scores))
+    _, best, scores = max(ranked, key=lambda entry: entry[0])
     return best, scores
 
 
-def _train(job: str, one: Try, train: Train) -> None:
+def _train(job: str, attempt: Try, train: Train) -> None:
     """Trains a try, or resumes it, unless it has finished."""
-    config, place = one.config, one.place
+    config, place = attempt.config, attempt.place
     if place.holds_run:
         saved = load_config(place)
         if (saved.get("data"), saved.get("fit", {}).get("seed")) != (to_tree(config.data), config.fit.seed):

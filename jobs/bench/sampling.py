@@ -146,7 +146,7 @@ def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptio
         check_arrays(folder)
         folder.mkdir(parents=True, exist_ok=True)
         roots = batch_roots(graph, options, config.warmup + config.batches)
-        np.save(folder / "roots.npy", np.stack([some[: min(map(len, roots))] for some in roots]))
+        np.save(folder / "roots.npy", np.stack([roots_of_batch[: min(map(len, roots))] for roots_of_batch in roots]))
         if not (folder / "indices.npy").exists():
             partition = next(iter(graph.partitions()))
             np.save(folder / "indptr.npy", partition.indptr)
@@ -168,18 +168,18 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
 
     graph = prepare(config, config.nodes, config.partitions)
     where = f"{config.partitions} partitions, 1 thread"
-    for name, some in (("topology", options), ("with features", replace(options, features=True))):
-        local = time_sampler(local_router(graph), some, 1, effort).whole
+    for name, row_options in (("topology", options), ("with features", replace(options, features=True))):
+        local = time_sampler(local_router(graph), row_options, 1, effort).whole
         yield Row(f"{where}, in process, {name}", local / 1e6, "M edges/s")
         with ray_session(SessionOptions(num_cpus=2)), partition_servers(graph, ServerOptions(verify=False)) as servers:
-            near = time_sampler(connect(servers), some, 1, effort).whole
+            near = time_sampler(connect(servers), row_options, 1, effort).whole
             note = f"{100 * near / local:.0f} % of in process; target 70"
             yield Row(f"{where}, servers with local reads, {name}", near / 1e6, "M edges/s", note)
             traffic = Traffic(config.partitions)
             elsewhere = replace(servers, options=replace(servers.options, local_reads=False))
             router = connect(elsewhere, traffic.watch)
-            far = time_sampler(router, some, 1, effort).whole
-            moved = batch_traffic(router, traffic, some)
+            far = time_sampler(router, row_options, 1, effort).whole
+            moved = batch_traffic(router, traffic, row_options)
             note = (
                 f"{100 * far / local:.0f} % of in process, target 30; {moved['remote_requests']} requests a batch; "
                 f"{moved['sent_bytes'] / 1e6:.2f} MB out, {moved['received_bytes'] / 1e6:.2f} MB in"

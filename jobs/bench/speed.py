@@ -182,9 +182,11 @@ def measure_size(
     rounds: dict[str, int] = {}
     skips: list[Skip] = []
     for subject in config.subjects:
-        one, left, began = time_needed(subject, nodes, before.get(subject)), budget[subject], time.perf_counter()
-        if 2 * one > left:  # one run for memory, which also warms up, and one for time
-            reason = f"two runs need about {2 * one:.0f} s, {max(left, 0):.0f} s of its budget left; raise --budget-s"
+        needed_s, left, began = time_needed(subject, nodes, before.get(subject)), budget[subject], time.perf_counter()
+        if 2 * needed_s > left:  # one run for memory, which also warms up, and one for time
+            reason = (
+                f"two runs need about {2 * needed_s:.0f} s, {max(left, 0):.0f} s of its budget left; raise --budget-s"
+            )
         else:
             needed = memory_needed(subject, level, nodes, config, before.get(subject))
             less = "a smaller --width, or --bf16"
@@ -195,9 +197,9 @@ def measure_size(
             continue
         assert started is not None
         steps[subject], memory[subject] = started
-        took = time.perf_counter() - began
-        budget[subject] -= took
-        rounds[subject] = max(1, min(config.rounds, int(budget[subject] / max(one or took, 1e-9) / 1.2)))
+        took_s = time.perf_counter() - began
+        budget[subject] -= took_s
+        rounds[subject] = max(1, min(config.rounds, int(budget[subject] / max(needed_s or took_s, 1e-9) / 1.2)))
 
     clock = time.process_time if config.clock == "process" and config.device == "cpu" else time.perf_counter
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}

@@ -79,12 +79,12 @@ class HostNeeds:
 
     def classes(self, shared: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each worker: (number of nodes that are not shared, probability that a batch holds one of these), both float64."""
-        found = []
+        needs = []
         for (first, others), trials in zip(self.hits, self.trials, strict=True):
-            times, of = (first + others, sum(trials)) if shared is None else (others[~shared], trials[1])
-            share, weight = probabilities(np.bincount(times, minlength=of + 1), of)
-            found.append((weight * len(times) * self.scale, share))
-        return found
+            times, num_trials = (first + others, sum(trials)) if shared is None else (others[~shared], trials[1])
+            share, weight = probabilities(np.bincount(times, minlength=num_trials + 1), num_trials)
+            needs.append((weight * len(times) * self.scale, share))
+        return needs
 
 
 def probabilities(histogram: np.ndarray, trials: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +129,8 @@ def busiest_host(needs: Needs, hosts: int, workers: int, micro_batches: int) -> 
     """Needs of the host whose workers need the most rows of other hosts."""
     numbers = sorted({worker * hosts // workers for worker in range(workers)})
     return max(
-        (host_needs(needs, hosts, workers, micro_batches, host) for host in numbers), key=lambda one: sum(one.rows)
+        (host_needs(needs, hosts, workers, micro_batches, host) for host in numbers),
+        key=lambda needs_of_host: sum(needs_of_host.rows),
     )
 
 

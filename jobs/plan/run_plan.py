@@ -115,22 +115,22 @@ class Plan:
     def add_steps(self, num_batches: int, fit: TrainOptions) -> None:
         """Adds the optimizer steps that an epoch's `num_batches` (over all workers) make."""
         steps = num_batches // self.micro_batches
-        told = f"{num_batches:,} batches an epoch in {counted(steps, 'optimizer step')} of {counted(self.micro_batches, 'micro-batch')}, over {counted(self.workers, 'worker')}"
-        self.add_all_steps(f"{told}; {steps * fit.epochs:,} steps", steps, fit)
+        text = f"{num_batches:,} batches an epoch in {counted(steps, 'optimizer step')} of {counted(self.micro_batches, 'micro-batch')}, over {counted(self.workers, 'worker')}"
+        self.add_all_steps(f"{text}; {steps * fit.epochs:,} steps", steps, fit)
 
     def most_batches(self, num_batches: int) -> int:
         """Batches of the worker with the most, out of `num_batches` over all workers."""
         return num_batches // self.micro_batches * -(-self.micro_batches // self.workers)
 
-    def add_all_steps(self, told: str, each: int, fit: TrainOptions) -> None:
+    def add_all_steps(self, text: str, steps_per_epoch: int, fit: TrainOptions) -> None:
         """Adds the steps of all epochs, `each` in an epoch, and warnings if they are few."""
         early = (
             ""
             if fit.patience is None
             else f" at most: {fit.patience} validations in a row without a better one end them"
         )
-        self.add("steps", f"{told} in {counted(fit.epochs, 'epoch')}{early}")
-        for warning in step_warnings(each * fit.epochs, fit.num_warmup_steps(each)):
+        self.add("steps", f"{text} in {counted(fit.epochs, 'epoch')}{early}")
+        for warning in step_warnings(steps_per_epoch * fit.epochs, fit.num_warmup_steps(steps_per_epoch)):
             self.add("warning", warning)
 
     def add_batch(self, tried: Tried, unit: str) -> None:
@@ -153,7 +153,7 @@ class Plan:
         if owners := self.on_a_host(self.table_owners):
             messages = f", {size(self._message_bytes)} of it for messages of a step" if self._message_bytes else ""
             others += f", {counted(owners, 'owner')} of embeddings ({size(self.table_bytes)} each beside the process{messages})"
-        of, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
+        per_host, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
         verdict = (
             ""
             if total <= _USABLE * free
@@ -162,7 +162,7 @@ class Plan:
         all_in_all = (
             ""
             if self.alone
-            else f"{counted(workers, 'worker')}{sharing}{others} and the object store{of} about {size(total)}, "
+            else f"{counted(workers, 'worker')}{sharing}{others} and the object store{per_host} about {size(total)}, "
         )
         self.add(
             "memory",

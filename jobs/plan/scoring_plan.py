@@ -37,11 +37,9 @@ class Scoring:
         step = plan.step_seconds(self.tried, threads)
         validation = self.validation * step
         count = -(-fit.epochs // fit.eval_every)  # the last epoch is always validated
-        how = "scaled from a quarter of one" if self.is_scaled else "one tried"
+        source = "scaled from a quarter of one" if self.is_scaled else "one tried"
         whole = duration(count * validation + self.final * step)
-        return (
-            f"a validation about {duration(validation)} ({how}), {count:,} of them and the final scores about {whole}"
-        )
+        return f"a validation about {duration(validation)} ({source}), {count:,} of them and the final scores about {whole}"
 
 
 def add_training(

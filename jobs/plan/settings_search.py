@@ -169,15 +169,15 @@ def search_settings(setup: Setup, now: Settings, gigabits: float) -> list[Priced
     """
     present = price(setup, now, gigabits)
     priced = [price(setup, settings, gigabits) for settings in {now: None, **dict.fromkeys(_candidates(setup, now))}]
-    fits = [one for one in priced if one.host_bytes <= setup.free_bytes]
+    fits = [candidate for candidate in priced if candidate.host_bytes <= setup.free_bytes]
     if present in fits:
-        fits = [one for one in fits if one.step_s <= present.step_s]
-    shortest = min((one.step_s for one in fits), default=0.0)
+        fits = [candidate for candidate in fits if candidate.step_s <= present.step_s]
+    shortest = min((candidate.step_s for candidate in fits), default=0.0)
 
-    def key(one: Priced) -> tuple[float, bool, int, bool, float]:
-        settings = one.settings
+    def key(candidate: Priced) -> tuple[float, bool, int, bool, float]:
+        settings = candidate.settings
         is_rounded, is_new = settings.feature_dtype != now.feature_dtype, settings != now
-        return max(one.step_s, _ALIKE * shortest), is_rounded, one.host_bytes, is_new, one.link_bytes
+        return max(candidate.step_s, _ALIKE * shortest), is_rounded, candidate.host_bytes, is_new, candidate.link_bytes
 
     return sorted(fits, key=key)
 
@@ -226,14 +226,14 @@ def settings_table(
 ) -> list[str]:
     """Lines for the best three settings and for `now`, which has a star."""
     present = price(setup, now, gigabits)
-    rows = [present, *(one for one in best[:3] if one.settings != now)]
-    rows.sort(key=lambda one: list(best).index(one) if one in best else len(best))
+    rows = [present, *(candidate for candidate in best[:3] if candidate.settings != now)]
+    rows.sort(key=lambda candidate: list(best).index(candidate) if candidate in best else len(best))
     lines = [f"at {gigabits:g} Gb/s, a host and step: bytes, requests, time, efficiency, memory; * as it is"]
-    for one in rows:
-        mark = "*" if one.settings == now else " "
-        over = "" if one.host_bytes <= setup.free_bytes else " (MORE than is free)"
+    for candidate in rows:
+        mark = "*" if candidate.settings == now else " "
+        over = "" if candidate.host_bytes <= setup.free_bytes else " (MORE than is free)"
         lines.append(
-            f"{mark} {size(one.link_bytes):>10} {one.requests:6,.0f} {1e3 * one.step_s:9,.0f} ms {one.efficiency:5.0%} {size(one.host_bytes):>9}"
-            f"{over}  {one.bound}: {flags(one.settings, now, setup.micro_batches)}"
+            f"{mark} {size(candidate.link_bytes):>10} {candidate.requests:6,.0f} {1e3 * candidate.step_s:9,.0f} ms {candidate.efficiency:5.0%} {size(candidate.host_bytes):>9}"
+            f"{over}  {candidate.bound}: {flags(candidate.settings, now, setup.micro_batches)}"
         )
     return lines

@@ -36,17 +36,17 @@ def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> T
     """Combines tried batches."""
 
     def mean(name: str) -> float:
-        return float(np.average([getattr(one, name) for one in tried], weights=weights))
+        return float(np.average([getattr(entry, name) for entry in tried], weights=weights))
 
     return Tried(
-        count=sum(one.count for one in tried),
+        count=sum(entry.count for entry in tried),
         nodes=mean("nodes"),
         edges=mean("edges"),
         roots=mean("roots"),
-        num_bytes=max(one.num_bytes for one in tried),
+        num_bytes=max(entry.num_bytes for entry in tried),
         draw_s=mean("draw_s"),
         step_s=mean("step_s"),
-        work_bytes=max(one.work_bytes for one in tried),
+        work_bytes=max(entry.work_bytes for entry in tried),
     )
 
 

@@ -325,8 +325,8 @@ class Run:
     def peak_bytes(self) -> int | None:
         """Most memory that a rank has taken, of its GPU or, without a GPU, of its process; None if not recorded."""
         columns = [event.get("peak_bytes") for event in self.told("memory")]
-        told = [peak for column in columns if isinstance(column, list) for peak in column if is_number(peak)]
-        return max(told, default=None)
+        peaks = [peak for column in columns if isinstance(column, list) for peak in column if is_number(peak)]
+        return max(peaks, default=None)
 
     @property
     def parts(self) -> int | None:
@@ -381,8 +381,8 @@ def read_run(run: str | Path | RunStore, *, finished: bool = False) -> Run:
 def _check_finished(run: Run) -> None:
     summary, file = run.last_summary, run.place.below("summary.json")
     if summary is None:
-        there = "one that has not finished; continue it with its job's --run.resume" if run.place.holds_run else "none"
-        raise FormatError(f"{run.path}: expected a finished run's directory (summary.json), found {there}")
+        state = "one that has not finished; continue it with its job's --run.resume" if run.place.holds_run else "none"
+        raise FormatError(f"{run.path}: expected a finished run's directory (summary.json), found {state}")
     kind = "graphs" if "graphs" in summary else "graph"
     scores = "estimates" if "estimates" in summary else "scores"
     needed = ("job", "workers", "device", scores, "snapshot", kind, f"{kind}_hash")

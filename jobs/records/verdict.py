@@ -43,9 +43,9 @@ def judge(
     """
     judged = "test" if "test" in scores else "valid"
     sign = 1.0 if higher_is_better else -1.0
-    kind = f"{metric} (estimate)" if estimate is not None else metric
-    lost = [
-        f"{judged} {kind} {scores[judged]:.4f} does not beat the baseline {BASELINE_NAMES[name]!r} ({rival[judged]:.4f})"
+    label = f"{metric} (estimate)" if estimate is not None else metric
+    warnings = [
+        f"{judged} {label} {scores[judged]:.4f} does not beat the baseline {BASELINE_NAMES[name]!r} ({rival[judged]:.4f})"
         for name, rival in baselines.items()
         if rival is not None and not sign * scores[judged] > sign * rival[judged]
     ]
@@ -56,8 +56,8 @@ def judge(
         **named,
         "baselines": dict(baselines),
         "judged_by": judged,
-        "beats_baselines": not lost if estimate is None else None,
-        "warnings": lost,
+        "beats_baselines": not warnings if estimate is None else None,
+        "warnings": warnings,
     }
 
 

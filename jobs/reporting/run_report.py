@@ -131,8 +131,8 @@ def _by_class(run: Run) -> dict[str, list[list[str]]]:
     names, is_few = list(classes), len(classes) <= _MOST_CLASSES
     header = ["", *next(iter(classes.values())), *(f"predicted {name}" for name in names if is_few)]
     rows = [
-        [name, *map(value_text, [*own.values(), *(counts if is_few else ())])]
-        for (name, own), counts in zip(classes.items(), confusion, strict=False)
+        [name, *map(value_text, [*scores_of_class.values(), *(counts if is_few else ())])]
+        for (name, scores_of_class), counts in zip(classes.items(), confusion, strict=False)
     ]
     wrong = [
         (count, row, column)

@@ -43,7 +43,7 @@ class ShardMemory:
     def worker_bytes(self, num_workers: int) -> int:
         """Estimated peak bytes of one worker."""
         estimate = training_bytes if self.training else inference_bytes
-        return sum(estimate(one, self.num_nodes, self.num_edges, num_workers) for one in self.layers)
+        return sum(estimate(layer, self.num_nodes, self.num_edges, num_workers) for layer in self.layers)
 
     def check(self, num_workers: int) -> int:
         """Bytes of a worker. Raises ConfigError if this machine cannot hold all workers."""
@@ -66,8 +66,8 @@ class ShardMemory:
         """What to do if memory is short."""
         if not self.training:
             return "use more --workers on more machines, or set --run.parallel data"
-        more = "" if getattr(self.layers[0], "recompute", True) else "set --model.recompute yes, "
-        return f"{more}use more --workers on more machines, lower --model.width or --model.num_layers, or set --run.parallel data"
+        recompute = "" if getattr(self.layers[0], "recompute", True) else "set --model.recompute yes, "
+        return f"{recompute}use more --workers on more machines, lower --model.width or --model.num_layers, or set --run.parallel data"
 
 
 def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> ShardMemory:

@@ -176,8 +176,8 @@ class Graphs(Subject):
         return GraphData(self.stored, self.columns(resolved.config), labels=labels, stamps=self.stamps)
 
     def rivals(self, config: RunConfig) -> str:
-        told = {None: "mean, composition only", "nodes": "shares of the classes, features only"}
-        return told.get(self.manifest.labelled, "equal scores")
+        by_labelled = {None: "mean, composition only", "nodes": "shares of the classes, features only"}
+        return by_labelled.get(self.manifest.labelled, "equal scores")
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
         seen = baselines_see(resolved.inputs, resolved.config.data.standardise)
@@ -197,8 +197,8 @@ class Graphs(Subject):
             name: ~np.isnan(split_targets(self.stored, name, columns)).all(axis=1) for name in self.stored.split_names
         }
         counts = [f"{name} {int(rows.sum()):,} of {len(rows):,}" for name, rows in known.items()]
-        of = {"nodes": "nodes with a class", "pairs": "labelled pairs"}
-        known_targets = of.get(self.manifest.labelled or "", "with a target")
+        units = {"nodes": "nodes with a class", "pairs": "labelled pairs"}
+        known_targets = units.get(self.manifest.labelled or "", "with a target")
         plan.add("splits", f"{', '.join(counts)} {known_targets}; scored: {', '.join(scored)}")
         tries, task = Tries(data.open(), resolved.build_model()), self.task(resolved)
         add_training(plan, resolved, tries, self.training(resolved), scored, task, self.unit(resolved.config))

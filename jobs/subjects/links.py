@@ -82,9 +82,9 @@ class Links(Nodes):
         return compute_link_baselines(served.router, resolved.evaluation["test"], task)
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
-        told = super().described(resolved, task)
-        own = {"relation": options_of(resolved.config).relation} if resolved.is_typed else {}
-        return own | {name: value for name, value in told.items() if name not in ("task", "node_type")}
+        summary = super().described(resolved, task)
+        relation = {"relation": options_of(resolved.config).relation} if resolved.is_typed else {}
+        return relation | {name: value for name, value in summary.items() if name not in ("task", "node_type")}
 
     def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
         """Predicts the best links of every node by one pass over the whole graph."""
@@ -142,8 +142,8 @@ def options_of(config: RunConfig) -> LinksOptions:
 def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:
     """Entries of the run's identity about links: a resumed run must have the same."""
     held_out = "" if manifest.links is None else manifest.links.digest[:16]
-    told = {name: value for name, value in asdict(options).items() if (name, value) != ("relation", None)}
-    return {"held_out": held_out, "links": {**told, "ranking": ranking(manifest, options)}}
+    chosen = {name: value for name, value in asdict(options).items() if (name, value) != ("relation", None)}
+    return {"held_out": held_out, "links": {**chosen, "ranking": ranking(manifest, options)}}
 
 
 def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "sampled", "all"]:

@@ -298,10 +298,10 @@ def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
         raise ConfigError(f"--parallel graph: expected a run on one graph's nodes, got one on {about}; leave it out")
     if options.relation is not None and not subject.has_relations:
         raise ConfigError(f"--relation: expected a run on links of a knowledge graph, got one on {about}; leave it out")
-    found = subject.manifest.content_hash
-    if found != run.data_hash and not options.other_graph:
+    content_hash = subject.manifest.content_hash
+    if content_hash != run.data_hash and not options.other_graph:
         raise ConfigError(
-            f"{subject.url}: expected what the run was trained on (content {run.data_hash[:12]}), found another ({found[:12]}); pass "
+            f"{subject.url}: expected what the run was trained on (content {run.data_hash[:12]}), found another ({content_hash[:12]}); pass "
             "--other-graph to predict it all the same"
         )
     return subject.predict(run, options, trained)
@@ -333,6 +333,8 @@ def trained_task(run: "Run", trained: ResolvedRun, before: Mapping[str, Any] | N
 def check_names(url: str, given_names: tuple[str, ...], task: Task) -> None:
     """Raises ConfigError if the predicted data names its classes or labels differently than the run."""
     names: tuple[str, ...] = getattr(task, "class_names", ()) or getattr(task, "names", ())
-    for number, (own, other) in enumerate(zip(names, given_names, strict=False)):
-        if own != other:
-            raise ConfigError(f"{url}: label {number} is {other!r}, the run's is {own!r}; ingest it without labels")
+    for number, (name, given_name) in enumerate(zip(names, given_names, strict=False)):
+        if name != given_name:
+            raise ConfigError(
+                f"{url}: label {number} is {given_name!r}, the run's is {name!r}; ingest it without labels"
+            )

@@ -158,12 +158,12 @@ class SweepDesign:
             if ARM in values:
                 options |= self.arms[values[ARM]]
             options |= {} if seed is None else {"fit.seed": seed}
-            said = _read_flags(options, self.words)
+            tree = _read_flags(options, self.words)
             if self.options.resume:  # another user may have started the sweep
-                check_code(said, self.options.resume, allow_import=self.options.allow_import)
+                check_code(tree, self.options.resume, allow_import=self.options.allow_import)
             # Points of a scaling sweep differ only in the measured options: nothing is chosen by the size of their graphs.
             under = {"run": {"defaults": "recipe"}} if self.measures_scaling else {}
-            config = read_config(config_tree(self.options.kind, under, self.recipe, said))
+            config = read_config(config_tree(self.options.kind, under, self.recipe, tree))
             if config.run.dir is not None or config.run.resume is not None:
                 raise ConfigError("the sweep sets --run.dir and --run.resume of every trial itself; leave them out")
             if config.baseline.models:
@@ -176,8 +176,8 @@ class SweepDesign:
                 config = self._measured(config)
             resolve(config, Facts(find_kind(config.kind).inputs, {}, None))
         except ConfigError as error:
-            told = f"trial with {say(values)}: " if values else ""
-            raise type(error)(f"{told}{error}") from None
+            prefix = f"trial with {say(values)}: " if values else ""
+            raise type(error)(f"{prefix}{error}") from None
         return config
 
     def configs(self) -> list[RunConfig]:
@@ -314,9 +314,9 @@ def _axis(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _range(text: str, plan: SweepDesign, grid: Mapping[str, str]) -> Range:
     path, values = _split(text, "--draw", "a range, such as fit.learning_rate=1e-4..1e-2:log")
-    bounds, colon, how = values.partition(":")
+    bounds, colon, form = values.partition(":")
     low_text, dots, high_text = bounds.partition("..")
-    if not dots or (colon and how != "log"):
+    if not dots or (colon and form != "log"):
         raise ConfigError(f"--draw {text}: expected LOW..HIGH or LOW..HIGH:log, got {values!r}")
     low, high = _number(low_text, text), _number(high_text, text)
     kinds = _types(plan.config({**grid, path: low_text.strip()}, None), path)
@@ -327,9 +327,9 @@ def _range(text: str, plan: SweepDesign, grid: Mapping[str, str]) -> Range:
         raise ConfigError(f"--draw {text}: --{path} takes whole numbers; give whole bounds")
     if low > high:
         raise ConfigError(f"--draw {text}: expected the lower bound first, got {low_text} > {high_text}; swap them")
-    if how == "log" and low <= 0:
+    if form == "log" and low <= 0:
         raise ConfigError(f"--draw {text}: a logarithmic range begins above 0, got {low_text}; leave out :log")
-    return Range(path, low, high, how == "log", whole)
+    return Range(path, low, high, form == "log", whole)
 
 
 def _split(text: str, flag: str, example: str) -> tuple[str, str]:
@@ -397,21 +397,21 @@ def lower_is_better(metric: str) -> bool:
     return metric.rpartition("_")[2] in _LOWER_IS_BETTER
 
 
-def at_once(asked: int | None, trials: Iterable[WorkerOptions], there: Resources) -> int:
+def at_once(asked: int | None, trials: Iterable[WorkerOptions], resources: Resources) -> int:
     """Number of trials that run at the same time, each with the workers that it would have alone on this machine.
 
     Raises ConfigError if none fits, or fewer than asked for.
     """
-    most, limit = there.cpus, ""
+    most, limit = resources.cpus, ""
     for trial in trials:
         try:
-            resolved, _ = resolve_workers(trial, there)
+            resolved, _ = resolve_workers(trial, resources)
         except ConfigError as error:
             raise ConfigError(f"a trial's workers: {error}; --workers sets them, --cpus says what there is") from None
         on_gpu = resolved.device == "gpu"
-        fit = max(1, min(there.cpus, there.gpus if on_gpu else there.cpus) // resolved.most)
+        fit = max(1, min(resources.cpus, resources.gpus if on_gpu else resources.cpus) // resolved.most)
         if fit <= most:
-            have = f"{there.gpus} GPUs" if on_gpu else f"{there.cpus} CPUs"
+            have = f"{resources.gpus} GPUs" if on_gpu else f"{resources.cpus} CPUs"
             most, limit = fit, f"{have}, {resolved.most} workers a trial"
     if asked is not None and asked > most:
         raise ConfigError(f"at_once: expected at most {most} ({limit}), got {asked}; lower --at_once")

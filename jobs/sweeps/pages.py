@@ -33,16 +33,16 @@ def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
     sign = 1 if lower_is_better(metric) else -1
     rows = []
     for name, same in groups.items():
-        good = [one for one in same if one["score"] is not None]
-        if not good:
+        scored = [one for one in same if one["score"] is not None]
+        if not scored:
             continue
-        scores_of = [one["score"] for one in good]
-        tests = [one["scores"].get("test", one["scores"].get("test_estimate")) for one in good]
+        scores_of = [one["score"] for one in scored]
+        tests = [one["scores"].get("test", one["scores"].get("test_estimate")) for one in scored]
         cells = [name, _spread(scores_of), _spread([score for score in tests if score is not None])]
-        cells += [_mean([one[key] for one in good if key in one], form) for key, form in _RATES.values()]
-        cells += [_mean([one["train_s"] / max(one["epochs"], 1) for one in good], ",.2f")]
-        cells += [_mean([one["peak_bytes"] / 1e9 for one in good if one.get("peak_bytes")], ",.2f")]
-        rows.append((sign * statistics.fmean(scores_of), [*cells, " ".join(str(one["number"]) for one in good)]))
+        cells += [_mean([one[key] for one in scored if key in one], form) for key, form in _RATES.values()]
+        cells += [_mean([one["train_s"] / max(one["epochs"], 1) for one in scored], ",.2f")]
+        cells += [_mean([one["peak_bytes"] / 1e9 for one in scored if one.get("peak_bytes")], ",.2f")]
+        rows.append((sign * statistics.fmean(scores_of), [*cells, " ".join(str(one["number"]) for one in scored)]))
     columns = ["options", metric, "test", *_RATES, "s per epoch", "peak GB", "trials"]
     table = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
     filled = [i for i in range(len(columns)) if any(row[i] != "–" for row in table)]

@@ -113,13 +113,13 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
 
     quiet = {one["epoch"]: one["batches"] for one in epochs if "valid_loss" not in one}
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    told = {
+    recorded = {
         one["epoch"]: one
         for one in events
         if one["kind"] == "traffic" and one["epoch"] in quiet and one.get("epochs", 1) == 1
     }
-    counted = sum(quiet[epoch] for epoch in told)
-    traffic = {name: sum(sum(one[name]) for one in told.values()) / counted for name in COLUMNS} if counted else {}
+    counted = sum(quiet[epoch] for epoch in recorded)
+    traffic = {name: sum(sum(one[name]) for one in recorded.values()) / counted for name in COLUMNS} if counted else {}
     return {
         "steps": steps,
         "seconds": seconds,

@@ -83,7 +83,7 @@ class Search:
         fixed: dict[str, Any] = dict(slot.values)
         drawn = self.trials().get(slot.first)
         if drawn is not None:
-            fixed |= {one.path: drawn.params[one.path] for one in self._plan.ranges}
+            fixed |= {each.path: drawn.params[each.path] for each in self._plan.ranges}
         seed = self._plan.options.seed + slot.draw
         if self._plan.options.search == "tpe":
             self._study.sampler = optuna.samplers.TPESampler(seed=seed)
@@ -93,8 +93,8 @@ class Search:
         trial = self._study.ask(self._distributions)
         same = [
             number
-            for number, one in self.trials().items()
-            if number < slot.number and one.params == trial.params and one.user_attrs["seed"] == slot.seed
+            for number, other in self.trials().items()
+            if number < slot.number and other.params == trial.params and other.user_attrs["seed"] == slot.seed
         ]
         if not same:
             return trial

@@ -71,8 +71,8 @@ class TrialRunner:
                     return
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._running[0].process.wait(timeout=_LOOK_EVERY_S)
-                for one in list(self._running):
-                    record = self._look(one)
+                for running in list(self._running):
+                    record = self._look(running)
                     if record is not None:
                         on_end(record)
         finally:
@@ -123,37 +123,41 @@ class TrialRunner:
             "CUDA_VISIBLE_DEVICES": ",".join(gpus[lane * share : (lane + 1) * share])
         }
 
-    def _look(self, one: _Running) -> dict[str, Any] | None:
+    def _look(self, running: _Running) -> dict[str, Any] | None:
         """The record of the trial if it has ended."""
-        self.on_look(one.slot.number, one.process.pid)
-        status = one.process.poll()
-        behind = self._is_behind(one)
+        self.on_look(running.slot.number, running.process.pid)
+        status = running.process.poll()
+        behind = self._is_behind(running)
         if status is None and behind:
-            self._stop(one)
-            return self._ended(one.slot, one.trial, None, pruned=True)
-        if status is None and time.monotonic() > one.deadline:
-            self._stop(one)
+            self._stop(running)
+            return self._ended(running.slot, running.trial, None, pruned=True)
+        if status is None and time.monotonic() > running.deadline:
+            self._stop(running)
             return self._ended(
-                one.slot, one.trial, f"not finished within {self.plan.options.trial_timeout_s:g} s (--trial_timeout_s)"
+                running.slot,
+                running.trial,
+                f"not finished within {self.plan.options.trial_timeout_s:g} s (--trial_timeout_s)",
             )
         if status is None:
             return None
-        self._running.remove(one)
+        self._running.remove(running)
         if status != 0:
-            kill_tagged(self._tag(one.slot))  # a killed run leaves its Ray behind
+            kill_tagged(self._tag(running.slot))  # a killed run leaves its Ray behind
         # With --run.require_baselines, status 1 may be a score below the baselines. A summary says that the run worked.
-        failed = not (self.out / one.slot.name / "summary.json").exists()
-        return self._ended(one.slot, one.trial, cause_of(self.out / f"{one.slot.name}.log", status) if failed else None)
+        failed = not (self.out / running.slot.name / "summary.json").exists()
+        return self._ended(
+            running.slot, running.trial, cause_of(self.out / f"{running.slot.name}.log", status) if failed else None
+        )
 
-    def _is_behind(self, one: _Running) -> bool:
+    def _is_behind(self, running: _Running) -> bool:
         """Whether to stop the trial. Reports its new epochs to the pruner, also after its end, since other trials are compared with it."""
         if not self.plan.options.prune:
             return False
-        new = scores(self.out / one.slot.name, self.metric)[one.reported :]
+        new = scores(self.out / running.slot.name, self.metric)[running.reported :]
         for epoch, score in new:
-            one.trial.report(score, epoch)
-        one.reported += len(new)
-        return bool(new) and one.trial.should_prune()
+            running.trial.report(score, epoch)
+        running.reported += len(new)
+        return bool(new) and running.trial.should_prune()
 
     def _ended(self, slot: Slot, trial: "Trial", cause: str | None, pruned: bool = False) -> dict[str, Any]:
         run = self.out / slot.name
@@ -170,16 +174,16 @@ class TrialRunner:
         self.search.end(trial, best, cause, pruned)
         return trial_record(slot, self.search.trials()[slot.number], run, self.metric)
 
-    def _stop(self, one: _Running) -> None:
-        end_tagged(self._tag(one.slot), _STOP_TIMEOUT_S)
-        one.process.wait(_STOP_TIMEOUT_S)  # it is dead: this fetches its status
-        self._running.remove(one)
+    def _stop(self, running: _Running) -> None:
+        end_tagged(self._tag(running.slot), _STOP_TIMEOUT_S)
+        running.process.wait(_STOP_TIMEOUT_S)  # it is dead: this fetches its status
+        self._running.remove(running)
 
     def _stop_all(self) -> None:
         end_tagged(self.tag, _STOP_TIMEOUT_S)
-        for one in self._running:
-            one.process.wait(_STOP_TIMEOUT_S)
-            self.search.forget(one.trial)
+        for running in self._running:
+            running.process.wait(_STOP_TIMEOUT_S)
+            self.search.forget(running.trial)
         self._running.clear()
 
 
@@ -199,13 +203,13 @@ def prepare(config: RunConfig) -> None:
     from graphmill.jobs.subjects.subject import subject_class
 
     encoding = stored_encoding(config.model.options) if find_kind(config.kind).is_one_graph else None
-    of = (config.kind, config.data, encoding, config.target)
-    if of in _prepared:
+    key = (config.kind, config.data, encoding, config.target)
+    if key in _prepared:
         return
     subject_class(config).open(config)
     if encoding is not None:
         store_encoding(prepare_graph(config.data), encoding)
-    _prepared.add(of)
+    _prepared.add(key)
 
 
 def command_of(config: RunConfig) -> list[str]:

@@ -45,7 +45,7 @@ class Classic:
         return f"{split} {self.mean(split):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
-def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:
+def why_impossible(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:
     """Why classic models cannot be trained on the data of these trials; None: they can."""
     opened = cache(prepare_graph)
     for config in configs:
@@ -56,27 +56,28 @@ def why_none(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | N
     return None
 
 
-def train_beside(
+def train_classics(
     configs: Iterable[RunConfig], baseline: BaselineOptions, out: Path, tag: str, timeout_s: float
 ) -> list[Classic]:
     """Trains the missing classic models, each in a separate process. Raises StageError with the cause if one fails."""
-    asked: dict[str, list[Try]] = {}
+    tries_by_key: dict[str, list[Try]] = {}
     for config in configs:
         is_typed = prepare_graph(config.data).manifest.is_typed
-        place = RunStore(str(out / f"beside-{len(asked):03d}"))
+        place = RunStore(str(out / f"beside-{len(tries_by_key):03d}"))
         planned = tries(replace(config, baseline=baseline), place, is_typed=is_typed)
-        alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)
-        asked.setdefault(alike, planned)
-    missing = [one for planned in asked.values() for one in planned if not (one.folder / "summary.json").is_file()]
+        key = json.dumps([_what_is_trained(attempt.config) for attempt in planned], default=str)
+        tries_by_key.setdefault(key, planned)
+    every = [attempt for planned in tries_by_key.values() for attempt in planned]
+    missing = [attempt for attempt in every if not (attempt.folder / "summary.json").is_file()]
     started_s = time.monotonic()
-    for number, one in enumerate(missing):
+    for number, attempt in enumerate(missing):
         left = (
             f", about {(time.monotonic() - started_s) / number * (len(missing) - number):.0f} s left" if number else ""
         )
-        print(f"baseline {one.name}, {number + 1} of {len(missing)}{left}: {one.told}", flush=True)
-        _train(one, tag, timeout_s)
+        print(f"baseline {attempt.name}, {number + 1} of {len(missing)}{left}: {attempt.text}", flush=True)
+        _train(attempt, tag, timeout_s)
     return [
-        Classic(name, [best_of([one for one in planned if one.name == name])[1] for planned in asked.values()])
+        Classic(name, [best_of([one for one in planned if one.name == name])[1] for planned in tries_by_key.values()])
         for name in baseline.models
     ]
 
@@ -87,19 +88,19 @@ def _what_is_trained(config: RunConfig) -> dict[str, object]:
     return {name: value for name, value in config.tree().items() if name not in apart}
 
 
-def _train(one: Try, tag: str, timeout_s: float) -> None:
-    one.folder.parent.mkdir(parents=True, exist_ok=True)
-    recipe, log = one.folder.with_suffix(".yaml"), one.folder.with_suffix(".log")
-    where = ["--run.resume", str(one.folder)]
-    if not (one.folder / "config.json").is_file():
-        write_atomic(recipe, yaml.safe_dump(one.config.tree(), sort_keys=False))
-        where = [str(recipe), "--run.dir", str(one.folder)]
-    process = start([*command_of(one.config), *where], log, f"{tag}.classic", os.environ)
+def _train(attempt: Try, tag: str, timeout_s: float) -> None:
+    attempt.folder.parent.mkdir(parents=True, exist_ok=True)
+    recipe, log = attempt.folder.with_suffix(".yaml"), attempt.folder.with_suffix(".log")
+    arguments = ["--run.resume", str(attempt.folder)]
+    if not (attempt.folder / "config.json").is_file():
+        write_atomic(recipe, yaml.safe_dump(attempt.config.tree(), sort_keys=False))
+        arguments = [str(recipe), "--run.dir", str(attempt.folder)]
+    process = start([*command_of(attempt.config), *arguments], log, f"{tag}.classic", os.environ)
     try:
         status = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        raise StageError(f"baseline {one.name}: not finished within {timeout_s:g} s (--trial_timeout_s)") from None
+        raise StageError(f"baseline {attempt.name}: not finished within {timeout_s:g} s (--trial_timeout_s)") from None
     finally:
         end_tagged(f"{tag}.classic", _STOP_TIMEOUT_S)
-    if not (one.folder / "summary.json").is_file():
-        raise StageError(f"baseline {one.name}: {cause_of(log, status)}; log: {log}")
+    if not (attempt.folder / "summary.json").is_file():
+        raise StageError(f"baseline {attempt.name}: {cause_of(log, status)}; log: {log}")

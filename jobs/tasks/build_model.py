@@ -112,25 +112,25 @@ def module_options(own: Any) -> type:
 
 def _constructor_fields(own: type) -> list[Any]:
     fields: list[Any] = []
-    for name, one in inspect.signature(own).parameters.items():
-        if name in _OF_INPUTS or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+    for name, parameter in inspect.signature(own).parameters.items():
+        if name in _OF_INPUTS or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        has_default = one.default is not one.empty
-        hint = _hint(one.annotation, one.default if has_default else None)
+        has_default = parameter.default is not parameter.empty
+        hint = _hint(parameter.annotation, parameter.default if has_default else None)
         if hint is None and not has_default:
             raise ConfigError(
-                f"{own.__name__}: {name}: expected a parameter of int, float, bool or str, or one with a default, got {one.annotation}"
+                f"{own.__name__}: {name}: expected a parameter of int, float, bool or str, or one with a default, got {parameter.annotation}"
             )
         if hint is not None:
-            default = tuple(one.default) if isinstance(one.default, list) else one.default
+            default = tuple(parameter.default) if isinstance(parameter.default, list) else parameter.default
             fields.append((name, hint, field(default=default)) if has_default else (name, hint))
     return fields
 
 
 def _hint(annotation: Any, default: Any) -> Any:
     """The type of an option; None: a command line cannot give such a value."""
-    words = {one.__name__: one for one in _PLAIN}
-    annotation = words.get(annotation, annotation) if isinstance(annotation, str) else annotation
+    types = {plain.__name__: plain for plain in _PLAIN}
+    annotation = types.get(annotation, annotation) if isinstance(annotation, str) else annotation
     if annotation in _PLAIN:
         return annotation
     if isinstance(default, _PLAIN):
@@ -149,19 +149,19 @@ class _Arguments:
     def __init__(self, own: Any) -> None:
         self.module = own.__name__ if isinstance(own, type) else type(own).__name__
         parameters = [
-            one
-            for one in inspect.signature(own.forward).parameters.values()
-            if one.name != "self" and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            parameter
+            for parameter in inspect.signature(own.forward).parameters.values()
+            if parameter.name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
-        self.needed = [one.name for one in parameters if one.default is one.empty]
+        self.needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
         self.whole = self.needed[0] if len(self.needed) == 1 and self.needed[0] in _WHOLE else ""
-        self.has_epoch = "epoch" in [one.name for one in parameters]
-        self.names = [one.name for one in parameters if one.name in (*_TENSORS, *_TYPED)]
+        self.has_epoch = "epoch" in [parameter.name for parameter in parameters]
+        self.names = [parameter.name for parameter in parameters if parameter.name in (*_TENSORS, *_TYPED)]
         # PyG's `to_hetero` makes a GraphModule, whose x and edge_index are mappings.
         self.is_typed = "x_dict" in self.needed or isinstance(own, torch.fx.GraphModule)
         own_epoch = ("epoch",) if self.whole in ("graphs", "batch") else ()
         self.known = (self.whole, *own_epoch) if self.whole else _TYPED if "x_dict" in self.needed else _TENSORS
-        self.unfilled = [one.name for one in parameters if one.name not in (*self.known, *_TRIMMING)]
+        self.unfilled = [parameter.name for parameter in parameters if parameter.name not in (*self.known, *_TRIMMING)]
         unknown = [name for name in self.needed if name not in (*_TENSORS, *_TYPED)]
         if not self.whole and (unknown or not {"x", "x_dict"} & set(self.needed)):
             raise ConfigError(
@@ -194,14 +194,14 @@ class _Arguments:
             "edge_weight": (not inputs.edge_weight, "weights of edges; ingest some, or give it a default"),
             "edge_attr": (not has_features, "features of edges; set --data.edge_features, or give it a default"),
         }
-        lacks |= {f"{name}_dict": told for name, told in lacks.items()}
+        lacks |= {f"{name}_dict": lack for name, lack in lacks.items()}
         if missing := [f"{name}: expected {lacks[name][1]}" for name in self.needed if lacks.get(name, (0, ""))[0]]:
             raise ConfigError(f"{self.module}.forward: {'; '.join(missing)}")
         is_typed = bool(inputs.node_dims)
         if self.is_typed != is_typed and (self.is_typed or self.whole == "data"):
-            told = ("several types of nodes", "one type") if self.is_typed else ("one type of nodes", "several")
+            wanted, got = ("several types of nodes", "one type") if self.is_typed else ("one type of nodes", "several")
             raise ConfigError(
-                f"{self.module}.forward takes {', '.join(self.needed)}: expected a graph of {told[0]}, got one of {told[1]}"
+                f"{self.module}.forward takes {', '.join(self.needed)}: expected a graph of {wanted}, got one of {got}"
             )
         bare = [name for name, dim in inputs.node_dims if not dim] if self.is_typed else []
         if bare:
@@ -219,20 +219,18 @@ def _mappings(graphs: TypedGraphs) -> dict[str, Any]:
     for (source, name, target), (indptr, indices) in graphs.edges.items():
         row_E = torch.repeat_interleave(indptr.diff().long(), output_size=len(indices))
         edges[source, name, target] = torch.stack([indices.long(), row_E])
-    found = {"x": dict(graphs.x), "edge_index": edges}
-    found |= {"edge_weight": dict(graphs.weight) or None, "edge_attr": dict(graphs.edge_attr) or None}
-    return found | {f"{name}_dict": value for name, value in found.items()}
+    arguments = {"x": dict(graphs.x), "edge_index": edges}
+    arguments |= {"edge_weight": dict(graphs.weight) or None, "edge_attr": dict(graphs.edge_attr) or None}
+    return arguments | {f"{name}_dict": value for name, value in arguments.items()}
 
 
 def _versions(graphs: Any) -> dict[str, int]:
     """PyTorch's counts of changes in place, of a batch's tensors that have one."""
     tensors: dict[str, Any] = {}
     for name in ("x", "edge_coefficient", "weight", "edge_attr"):
-        found = getattr(graphs, name, None)
-        tensors |= (
-            {f"{name}[{key!r}]": each for key, each in found.items()} if isinstance(found, Mapping) else {name: found}
-        )
-    return {name: each._version for name, each in tensors.items() if each is not None and not each.is_inference()}
+        value = getattr(graphs, name, None)
+        tensors |= {f"{name}[{key!r}]": x for key, x in value.items()} if isinstance(value, Mapping) else {name: value}
+    return {name: x._version for name, x in tensors.items() if x is not None and not x.is_inference()}
 
 
 def _as_data(graphs: Any) -> Any:
@@ -252,19 +250,19 @@ def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
     if isinstance(own, nn.Module):
         module = deepcopy(own)
     else:
-        found = {
+        by_role = {
             "in": inputs.node.dim or len(inputs.node.categories),
             "out": inputs.out_dim,
             "edge": inputs.edge.dim or len(inputs.edge.categories) or None,
             "metadata": ([name for name, _ in inputs.node_dims], [tuple(each) for each in inputs.relations]),
         }
-        known = [name for name in inspect.signature(own).parameters if name in _OF_INPUTS]
-        values = {name: found[_OF_INPUTS[name]] for name in known} | vars(options)
+        filled = [name for name in inspect.signature(own).parameters if name in _OF_INPUTS]
+        values = {name: by_role[_OF_INPUTS[name]] for name in filled} | vars(options)
         try:
             module = own(**values)
         except (TypeError, ValueError) as error:
-            told = ", ".join(f"{name}={value!r}" for name, value in values.items())
-            raise ConfigError(f"{takes.module}({told}): {' '.join(str(error).split())}") from None
+            arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
+            raise ConfigError(f"{takes.module}({arguments}): {' '.join(str(error).split())}") from None
     if any(map(nn.parameter.is_lazy, (*module.parameters(), *module.buffers()))):
         with torch.no_grad():
             module(**takes.of(_smallest(inputs)))
@@ -321,10 +319,10 @@ class PlainModule(nn.Module):
         if isinstance(out, Tensor) and out.ndim == 1 and self._out_dim == 1:
             out = out[:, None]
         if not isinstance(out, Tensor) or out.shape != (rows, self._out_dim):
-            found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            of = "graph" if self._of_graphs else "node"
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            unit = "graph" if self._of_graphs else "node"
             raise ConfigError(
-                f"{self._takes.module}.forward: expected a tensor [{rows}, {self._out_dim}], a row for each {of} with the outputs of the task, got {found}"
+                f"{self._takes.module}.forward: expected a tensor [{rows}, {self._out_dim}], a row for each {unit} with the outputs of the task, got {got}"
             )
         is_root = self._takes.whole == "graphs" or self._of_graphs or graphs.root_index is None
         return out if is_root else out[graphs.root_index]

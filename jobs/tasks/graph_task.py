@@ -9,7 +9,7 @@ from graphmill.cluster.options import BinaryOptions, ClassesOptions, NodesOption
 from graphmill.cluster.tasks import BinaryClassification, Classification, PairClassification, Task, own_parts
 from graphmill.core.errors import ConfigError
 from graphmill.jobs.config.registry import Component, Inputs
-from graphmill.jobs.tasks.node_task import MOST_SHOWN, balanced, number_task, positive_balance, told_lacks
+from graphmill.jobs.tasks.node_task import MOST_SHOWN, balanced, number_task, positive_balance, split_faults
 from graphmill.models.options.features import Features
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
@@ -96,29 +96,29 @@ def split_targets(store: StoredGraphs, split: str, columns: tuple[int, ...]) -> 
 
 def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ...]) -> Task:
     """The task, with the statistics of the training split that it needs."""
-    fit, labelled = component.options, store.manifest.labelled
-    wanted = {NodesOptions: "nodes", PairsOptions: "pairs"}.get(type(fit))
+    options, labelled = component.options, store.manifest.labelled
+    wanted = {NodesOptions: "nodes", PairsOptions: "pairs"}.get(type(options))
     if wanted != labelled and (wanted or not component.is_foreign):
         raise ConfigError(
             f"{store.url}: expected --task {labelled or 'regression, binary or classes'} for a set of which "
             f"{f'{labelled} are labelled' if labelled else 'graphs have targets'}, got {component.name}"
         )
-    if isinstance(fit, NodesOptions):
-        return _nodes_task(store, fit)
-    if isinstance(fit, PairsOptions):
-        return PairClassification(fit.metric)
+    if isinstance(options, NodesOptions):
+        return _nodes_task(store, options)
+    if isinstance(options, PairsOptions):
+        return PairClassification(options.metric)
     if labelled:
-        return fit.build(set_inputs(store.manifest, store.manifest.num_classes or 1))
+        return options.build(set_inputs(store.manifest, store.manifest.num_classes or 1))
     training = store.manifest.measured.parts[store.split_names.index("train") + 1]
     names = [store.target_names[column] for column in columns]
-    of_numbers = fit if isinstance(fit, NumberOptions) else NumberOptions()
-    numbers = number_task(store.url, [training.targets[column] for column in columns], names, of_numbers)
-    if isinstance(fit, BinaryOptions | ClassesOptions):
+    number_options = options if isinstance(options, NumberOptions) else NumberOptions()
+    numbers = number_task(store.url, [training.targets[column] for column in columns], names, number_options)
+    if isinstance(options, BinaryOptions | ClassesOptions):
         target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
-        if isinstance(fit, BinaryOptions):
-            return _binary_task(store.url, target, names, fit)
-        return _class_task(store.url, target, names, fit, store.class_names)
-    return numbers if fit is of_numbers else fit.build(set_inputs(store.manifest, len(columns)))
+        if isinstance(options, BinaryOptions):
+            return _binary_task(store.url, target, names, options)
+        return _class_task(store.url, target, names, options, store.class_names)
+    return numbers if options is number_options else options.build(set_inputs(store.manifest, len(columns)))
 
 
 def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOptions) -> Task:
@@ -186,5 +186,5 @@ def set_lacks(store: StoredGraphs, columns: Sequence[int] | None = None) -> list
         ):
             width, target = int(every.max()) + 1, f"{store.target_names[column]}: " if len(columns) > 1 else ""
             rows = {name: (np.bincount(own.astype(int), minlength=width), len(own)) for name, own in known.items()}
-            lacks += [target + each for each in told_lacks(rows, labelled or "graphs", store.class_names)]
+            lacks += [target + each for each in split_faults(rows, labelled or "graphs", store.class_names)]
     return lacks if len(lacks) <= MOST_SHOWN else [*lacks[:MOST_SHOWN], f"{len(lacks) - MOST_SHOWN} more of this kind"]

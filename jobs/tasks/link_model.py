@@ -90,7 +90,7 @@ class LinkModel(nn.Module):
         assert batch.link_source is not None
         assert batch.known is not None
         ids, end_RD = batch.root_id, state_rD[: len(batch.root_index)]
-        found = []
+        blocks = []
         block = max(1, _BLOCK // (self._width * len(state_rD)))
         for rows in torch.arange(len(batch.link_source), device=state_rD.device).split(block):
             relation = None if batch.link_relation is None else batch.link_relation[rows]
@@ -98,20 +98,20 @@ class LinkModel(nn.Module):
             best = scores.masked_fill(~_allowed(scores, batch.known, rows), -torch.inf).topk(batch.top_k, dim=1)
             is_link = best.values > -torch.inf  # False: the node has fewer than top_k allowed ends
             chosen = torch.where(is_link, ids[best.indices], -1)
-            found.append(torch.cat([chosen.double(), torch.where(is_link, best.values, 0.0).double()], dim=1))
-        return torch.cat(found)
+            blocks.append(torch.cat([chosen.double(), torch.where(is_link, best.values, 0.0).double()], dim=1))
+        return torch.cat(blocks)
 
     def _param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
         """The encoder's groups, then all other parameters: matrices with weight decay, vectors without."""
-        own: Any = self.encoder
-        of_encoder = set(map(id, own.parameters()))
-        others = [parameter for parameter in self.parameters() if id(parameter) not in of_encoder]
+        encoder: Any = self.encoder
+        encoder_ids = set(map(id, encoder.parameters()))
+        others = [parameter for parameter in self.parameters() if id(parameter) not in encoder_ids]
         matrices = [parameter for parameter in others if parameter.ndim >= 2]
         vectors = [parameter for parameter in others if parameter.ndim < 2]
         groups = [(matrices, weight_decay), (vectors, 0.0)]
         return [
-            *own.param_groups(learning_rate, weight_decay),
-            *({"params": some, "weight_decay": decay} for some, decay in groups if some),
+            *encoder.param_groups(learning_rate, weight_decay),
+            *({"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters),
         ]
 
 

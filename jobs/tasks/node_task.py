@@ -26,7 +26,7 @@ from graphmill.storage.graph import StoredGraph
 MOST_SHOWN = 5  # classes, or faults of splits, in a message
 
 
-def beside_features(config: RunConfig) -> int:
+def num_extra_columns(config: RunConfig) -> int:
     """Columns of a batch's nodes in addition to their stored features: embeddings and ages."""
     return config.embeddings.width + getattr(config.sampler.options, "recency_dim", 0)
 
@@ -58,7 +58,7 @@ def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
     embedded = embedded_columns("", data.feature_columns)
     width = config.data.category_width if embedded else 0
     return Inputs(
-        node=Features(dim=data.feature_dim + beside_features(config) + width),
+        node=Features(dim=data.feature_dim + num_extra_columns(config) + width),
         edge=Features(dim=sum(edge_dims(data, config))),
         out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # links: of states
         task="node",
@@ -165,8 +165,8 @@ _HAVE = {"class": "a class each", "answers": "several labels each", "value": "a 
 
 def fits_labels(manifest: Manifest, task: Component) -> bool:
     """Whether the graph's labels fit the task. A user's own task takes any labels."""
-    told = TASKS.get(manifest.label_kind or "")
-    return told is not None if task.is_foreign else told == task.name
+    fitting_task = TASKS.get(manifest.label_kind or "")
+    return fitting_task is not None if task.is_foreign else fitting_task == task.name
 
 
 def lacks_features(manifest: Manifest, width: int) -> bool:
@@ -191,10 +191,10 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
     manifest = graph.manifest
     if not fits_labels(manifest, task):
         wanted = _HAVE[next((kind for kind, name in TASKS.items() if name == task.name), "class")]
-        told = manifest.label_kind or ""
-        do = f"set --task {TASKS[told]}" if told else "ingest it with such labels"
+        label_kind = manifest.label_kind or ""
+        advice = f"set --task {TASKS[label_kind]}" if label_kind else "ingest it with such labels"
         raise ConfigError(
-            f"{graph.url}: expected nodes with {wanted}, the graph's have {_HAVE.get(told, 'no labels')}; {do}"
+            f"{graph.url}: expected nodes with {wanted}, the graph's have {_HAVE.get(label_kind, 'no labels')}; {advice}"
         )
     check_features(graph, width)
     if split_set >= manifest.num_split_sets:
@@ -243,10 +243,10 @@ def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
     if split is None or split.class_counts is None:
         return []
     rows = {name: (split.class_counts[code], split.num_labelled[code]) for name, code in SPLITS.items()}
-    return told_lacks(rows, "nodes", manifest.class_names)
+    return split_faults(rows, "nodes", manifest.class_names)
 
 
-def told_lacks(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str]) -> list[str]:
+def split_faults(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str]) -> list[str]:
     """Faults of splits, each in a few words with its counts. `rows`: split -> (labels by class, labels in all). `names`: of the classes; empty: their numbers."""
     lacks, (trained, num_trained) = [], rows["train"]
     for name, (counts, total) in rows.items():
