@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from graphmill.jobs import train_nodes
+from graphmill.jobs import train_links, train_nodes
 from graphmill.jobs.cli.exit_codes import run as run_main
 from graphmill.jobs.reporting.plot import Plot
 from graphmill.jobs.run import python_words
@@ -48,6 +48,20 @@ def run_job(
     code = end.value.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(["job.py", *arguments], code, out.getvalue(), err.getvalue())
+
+
+def run_on_one_thread(main: Callable[[], int | None], words: Sequence[str], folder: Path) -> str:
+    """What a job that ends well prints, on one thread, in this folder."""
+    with one_thread():
+        done = run_job(main, words, folder)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def train_in(folder: Path, *words: str, main: Callable[[], int | None] = train_links.main) -> str:
+    """`run_on_one_thread` of a training command, by default on links."""
+    return run_on_one_thread(main, words, folder)
 
 
 def trained(url: str, run: Path, *words: object, job: Any = train_nodes) -> tuple[dict[str, Any], list[float], str]:

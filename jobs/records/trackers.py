@@ -128,14 +128,16 @@ class Tracker(ABC):
             self._last = int(record["epoch"])
             self._waiting.append(record)
             self._news = True
-            self._changed.notify()
-        if not self._thread.is_alive():
-            self._thread.start()
+        self._wake()
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
         """Closes the entry as "finished", "failed" or "killed" once the queued records are sent."""
         with self._changed:
             self._closing = outcome, scores
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._changed:
             self._changed.notify()
         if not self._thread.is_alive():
             self._thread.start()

@@ -13,7 +13,7 @@ from graphmill.jobs.reporting.page import print_markdown
 from graphmill.jobs.reporting.tune_report import Sweep, write_report
 from graphmill.jobs.sweeps.design import SweepDesign, lower_is_better, say
 from graphmill.jobs.sweeps.trials import scores
-from graphmill.jobs.sweeps.tuned_baselines import Classic
+from graphmill.jobs.sweeps.tuned_baselines import Classic, spread
 
 _REPEATS = ("fit.seed", "data.split_set")
 _RATES = {
@@ -38,7 +38,7 @@ def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
             continue
         scores_of = [one["score"] for one in scored]
         tests = [one["scores"].get("test", one["scores"].get("test_estimate")) for one in scored]
-        cells = [name, _spread(scores_of), _spread([score for score in tests if score is not None])]
+        cells = [name, spread(scores_of), spread([score for score in tests if score is not None])]
         cells += [_mean([one[key] for one in scored if key in one], form) for key, form in _RATES.values()]
         cells += [_mean([one["train_s"] / max(one["epochs"], 1) for one in scored], ",.2f")]
         cells += [_mean([one["peak_bytes"] / 1e9 for one in scored if one.get("peak_bytes")], ",.2f")]
@@ -47,12 +47,6 @@ def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
     table = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
     filled = [i for i in range(len(columns)) if any(row[i] != "–" for row in table)]
     print_markdown([columns[i] for i in filled], [[row[i] for i in filled] for row in table])
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
 def _mean(values: Sequence[float], form: str) -> str:

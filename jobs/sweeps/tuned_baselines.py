@@ -34,15 +34,19 @@ class Classic:
     """For each graph, split and seed: scores by split of the configuration with the best validation."""
 
     def __str__(self) -> str:
-        means = [self._told(split) for split in ("valid", "test") if all(split in one for one in self.scores)]
-        return f"{', '.join(means)} ({len(self.scores)} runs)" if len(self.scores) > 1 else ", ".join(means)
+        splits = [split for split in ("valid", "test") if all(split in one for one in self.scores)]
+        means = ", ".join(f"{split} {spread([one[split] for one in self.scores])}" for split in splits)
+        return f"{means} ({len(self.scores)} runs)" if len(self.scores) > 1 else means
 
     def mean(self, split: str) -> float:
         return statistics.fmean(one[split] for one in self.scores)
 
-    def _told(self, split: str) -> str:
-        values = [one[split] for one in self.scores]
-        return f"{split} {self.mean(split):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation as text; a dash without values."""
+    if not values:
+        return "–"
+    return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
 def why_impossible(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:

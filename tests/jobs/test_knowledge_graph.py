@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 from graphmill.jobs import ingest, predict, train_links, train_nodes
 from tests.disturbed_job import Outcome
-from tests.job_in_process import one_thread, output_of, run_job
+from tests.job_in_process import output_of, run_job
+from tests.job_in_process import train_in as train
 from tests.knowledge_graphs import NUM_GROUPS, RULES, triples, write_layout
 from tests.predictions import predictions_of
 
@@ -39,13 +40,6 @@ def workplace(tmp_path_factory) -> Path:
     write_layout(folder / "small", triples())
     output_of(ingest.main, "triples:small", "graph", "--partitions", "2", cwd=folder)
     return folder
-
-
-def train(folder: Path, *words: str) -> str:
-    with one_thread():
-        done = run_job(train_links.main, words, folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from graphmill.jobs import products_geco, train_graphs, train_nodes
 from graphmill.jobs.resolve.resolve import asked_workers
 from tests.disturbed_job import Job, Outcome, epochs, events, starts
-from tests.job_in_process import one_thread, run_job
+from tests.job_in_process import run_on_one_thread as train
 from tests.runs import config_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,15 +31,6 @@ GRAPHS = [
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("job")
-
-
-def train(main: Callable[[], int], words: list[str], folder: Path) -> str:
-    """What the run says. Each resume or start, in this process."""
-    with one_thread():
-        done = run_job(main, words, folder)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
 
 
 def same(one: Path, other: Path) -> None:

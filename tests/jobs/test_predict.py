@@ -364,20 +364,20 @@ def test_folders_are_made_where_the_storage_has_them():
     assert folder._open()[0].isdir("/deep/in/it/_pieces")
 
 
-def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path):
+@pytest.mark.parametrize("split", [[[i % 4] for i in range(60)], None], ids=["split", "not split"])
+def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path, split):
     url = str(tmp_path / "unlabelled")
     feature = np.random.default_rng(0).normal(size=(60, graph.manifest.feature_dim)).tolist()
-    bare = ListedGraph(
-        60, [(i, (7 * i + 1) % 60) for i in range(60)], feature=feature, split=[[i % 4] for i in range(60)]
-    )
+    bare = ListedGraph(60, [(i, (7 * i + 1) % 60) for i in range(60)], feature=feature, split=split)
     ingest(bare, url, IngestOptions(num_partitions=2))
     run = read_run(str(saved_run(tmp_path / "run", graph)), finished=True)
     found = open_prediction(run, PredictConfig("run", "out", graph=url, other_graph=True, parallel="graph"))
     shard = found.shared(found.look().data).open()
-    sampler = shard.sampler(found.samplers["test"], 1)
+    sampler = shard.sampler(found.samplers["test" if split else "none"], 1)
     batch = sampler.sample(0, 0)
     assert sorted(shard.ids(batch).tolist()) == list(range(60))  # one pass is for all splits
-    assert shard.split_codes(batch).tolist() == [i % 4 for i in shard.ids(batch).tolist()]
+    codes = shard.split_codes(batch)
+    assert codes is None if split is None else codes.tolist() == [i % 4 for i in shard.ids(batch).tolist()]
     assert found.build_model()(batch).shape == (len(batch.root_index), graph.manifest.num_classes)
     assert found.shard_bytes(1) > 0
 

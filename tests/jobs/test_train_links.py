@@ -21,7 +21,8 @@ from graphmill.storage.importers.tables.edge_list import EdgeListGraph, EdgeList
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
 from tests.disturbed_job import Outcome
-from tests.job_in_process import one_thread, output_of, run_job
+from tests.job_in_process import output_of, run_job
+from tests.job_in_process import train_in as train
 from tests.predictions import predictions_of
 from tests.runs import config_of, curve
 
@@ -54,14 +55,6 @@ def workplace(tmp_path_factory) -> Path:
     options = IngestOptions(num_partitions=3, links=LinkSplitOptions(valid=0.1, test=0.1))
     ingest(block_graph(), str(folder / "graph"), options)
     return folder
-
-
-def train(folder: Path, *words: str, main=train_links.main) -> str:
-    with one_thread():
-        done = run_job(main, words, folder)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
 
 
 def summary(folder: Path, run: str) -> dict:

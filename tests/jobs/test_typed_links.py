@@ -8,7 +8,7 @@ import pytest
 
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.core.errors import ConfigError
-from graphmill.jobs import predict, train_links
+from graphmill.jobs import predict
 from graphmill.jobs.baselines.tuned_baselines import tries
 from graphmill.jobs.subjects.nodes import Nodes
 from graphmill.models.relational.network import OverTypes
@@ -17,7 +17,8 @@ from graphmill.storage.graph import TypedGraph, open_graph
 from graphmill.storage.importers.memory.array_graph import array_edges, array_nodes
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
-from tests.job_in_process import one_thread, output_of, run_job
+from tests.job_in_process import output_of
+from tests.job_in_process import train_in as train
 from tests.predictions import predictions_of
 from tests.runs import curve, node_run
 
@@ -82,13 +83,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     ingest(TypedSource("all", nodes, edges), str(folder / "all"), IngestOptions(undirected=True))
     return folder
-
-
-def train(folder: Path, *words: str) -> str:
-    with one_thread():
-        done = run_job(train_links.main, words, folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

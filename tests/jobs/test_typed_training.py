@@ -1,6 +1,7 @@
 """train_nodes on a typed graph: R-SAGE and models behind relational layers, resumed, replayed and planned; what it cannot have is refused."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from graphmill.jobs import ingest, predict, replay, train_links, train_nodes
 from graphmill.jobs.resolve.resolve import ResolvedRun, read_resolved
 from graphmill.models.relational.network import RSAGE, OverTypes
 from graphmill.storage.graph import open_graph
-from tests.job_in_process import one_thread, output_of, run_job
+from tests.job_in_process import one_thread, output_of, run_job, run_on_one_thread
 from tests.predictions import predictions_of
 from tests.runs import curve, node_run
 
@@ -39,11 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(words: list[str], folder: Path) -> str:
-    with one_thread():
-        done = run_job(train_nodes.main, words, folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+train = partial(run_on_one_thread, train_nodes.main)
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +221,10 @@ def test_the_whole_graph_is_the_one_batch(model: str, folder: Path) -> None:
     """Of graph-parallel training; planned, resumed and predicted, as a plain graph's."""
     words = ["--data", "two", "--model", model, "--model.width", "16", "--run.parallel", "graph", *PROCESS]
     words += [*("--fit.checkpoint_every", "1", "--run.defaults", "recipe"), *BEHIND_LAYERS * (model == "geco")]
-    assert "the whole graph, about 776 nodes on each of 1 worker" in train([*words, "--plan"], folder)
+    plan = train([*words, "--plan"], folder)
+    assert "the whole graph, about 776 nodes on each of 1 worker" in plan
+    full = "chosen  --evaluation full: --run.parallel graph scores the whole graph by one pass, in place of sampled"
+    assert (full in plan) == (model == "rsage")
     train([*words, "--fit.epochs", "2", "--run.dir", f"whole-{model}"], folder)
     train([*words, "--fit.epochs", "1", "--run.dir", f"part-{model}"], folder)
     train(["--run.resume", f"part-{model}", "--fit.epochs", "2"], folder)
