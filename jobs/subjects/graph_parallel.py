@@ -140,9 +140,10 @@ class KeptShard:
     """One batch per worker and epoch: the shard in memory, with the roots of the sampler's splits."""
 
     def __init__(self, sampler: Sampler, shard: PlannedShard | PlannedTypedShard) -> None:
-        self._sampler, split = sampler, root_table(shard).split
-        codes = torch.tensor(sampler.options.root_splits, dtype=split.dtype, device=split.device)
-        self._shard = replace(shard, root_index=torch.nonzero(torch.isin(split, codes)).squeeze(1))
+        self._sampler, self._shard, split = sampler, shard, root_table(shard).split
+        if split is not None:  # without splits all nodes are roots, as in `shard`
+            codes = torch.tensor(sampler.options.root_splits, dtype=split.dtype, device=split.device)
+            self._shard = replace(shard, root_index=torch.nonzero(torch.isin(split, codes)).squeeze(1))
 
     @property
     def options(self) -> Any:
