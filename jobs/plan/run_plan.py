@@ -124,11 +124,9 @@ class Plan:
 
     def add_all_steps(self, text: str, steps_per_epoch: int, fit: TrainOptions) -> None:
         """Adds the steps of all epochs, `each` in an epoch, and warnings if they are few."""
-        early = (
-            ""
-            if fit.patience is None
-            else f" at most: {fit.patience} validations in a row without a better one end them"
-        )
+        early = ""
+        if fit.patience is not None:
+            early = f" at most: {fit.patience} validations in a row without a better one end them"
         self.add("steps", f"{text} in {counted(fit.epochs, 'epoch')}{early}")
         for warning in step_warnings(steps_per_epoch * fit.epochs, fit.num_warmup_steps(steps_per_epoch)):
             self.add("warning", warning)
@@ -154,16 +152,12 @@ class Plan:
             messages = f", {size(self._message_bytes)} of it for messages of a step" if self._message_bytes else ""
             others += f", {counted(owners, 'owner')} of embeddings ({size(self.table_bytes)} each beside the process{messages})"
         per_host, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
-        verdict = (
-            ""
-            if total <= _USABLE * free
-            else "; MORE than is free: use fewer workers, smaller batches or more machines"
-        )
-        all_in_all = (
-            ""
-            if self.alone
-            else f"{counted(workers, 'worker')}{sharing}{others} and the object store{per_host} about {size(total)}, "
-        )
+        verdict = all_in_all = ""
+        if total > _USABLE * free:
+            verdict = "; MORE than is free: use fewer workers, smaller batches or more machines"
+        if not self.alone:
+            processes = f"{counted(workers, 'worker')}{sharing}{others}"
+            all_in_all = f"{processes} and the object store{per_host} about {size(total)}, "
         self.add(
             "memory",
             f"about {size(worker)} a worker (estimate: {described}, and a fifth); {all_in_all}{size(free)} free {where}{verdict}",
@@ -225,17 +219,14 @@ class Plan:
         return max(1, min(slots, gpus) if options.device == "gpu" else slots)
 
     def _cores_text(self) -> str:
-        return (
-            f"this machine's {num_cores()} cores"
-            if self.cluster is None
-            else f"{self.cores} cores on each of {self.hosts} hosts"
-        )
+        if self.cluster is None:
+            return f"this machine's {num_cores()} cores"
+        return f"{self.cores} cores on each of {self.hosts} hosts"
 
     def add_run(self, run_dir: RunStore, config: RunConfig) -> None:
         """Adds Ray, the run directory, the epoch that the run continues from, and its checkpoints."""
-        local = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
+        started = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
-        started = local
         if self.cluster is not None:
             started = f"the cluster at {address or 'RAY_ADDRESS'}: {self.cluster} on {self.hosts} hosts"
         self.add("ray", "not started: this process is the one worker" if self.alone else started)

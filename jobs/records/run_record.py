@@ -280,9 +280,8 @@ class Run:
                 started = False
             elif event["kind"] == "start":
                 if started:
-                    restarts.append(
-                        Restart(str(event.get("time", "")), _whole(event.get("epoch")), _whole(event.get("repeated")))
-                    )
+                    epoch, repeated = _whole(event.get("epoch")), _whole(event.get("repeated"))
+                    restarts.append(Restart(str(event.get("time", "")), epoch, repeated))
                 started = True
         return tuple(restarts)
 
@@ -312,12 +311,8 @@ class Run:
             for rank, host in enumerate(hosts if isinstance(hosts, list) else ()):
                 of_rank = sums.setdefault((rank, str(host)), {})
                 for name, column in event.items():
-                    if (
-                        name.endswith("_s")
-                        and isinstance(column, list)
-                        and rank < len(column)
-                        and is_number(column[rank])
-                    ):
+                    is_time = name.endswith("_s") and isinstance(column, list)
+                    if is_time and rank < len(column) and is_number(column[rank]):
                         of_rank[name] = of_rank.get(name, 0.0) + column[rank]
         return tuple(RankSeconds(rank, host, sums[rank, host]) for rank, host in sorted(sums))
 

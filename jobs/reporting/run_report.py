@@ -24,7 +24,7 @@ _LONGEST_NAME = 24
 _MOST_CURVES = 30  # scores with a plot; the table of epochs has all scores
 _MOST_ROWS = 200  # rows of a table of partitions or ranks
 _MOST_EPOCHS = 1000  # rows of the table of epochs
-_MOST_CLASSES = 5  # classes with a column of their own; of more classes a table lists the largest confusions
+_MOST_CLASSES = 5  # with more classes, a table of the largest confusions replaces a column for each class
 _MOST_CONFUSIONS = 15
 _NOT_COMPARED = ("run.dir", "run.resume")  # differ in any two runs
 _TEXTS = ("reasons", "chosen")  # entries of "resolved" that the page shows as a table
@@ -60,6 +60,7 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
     warnings += lacks
     by_name = {_score_label(run, "this run"): run.scores, **_baselines(run)}
     splits = [s for s in ("train", "valid", "test") if any(is_number(scores.get(s)) for scores in by_name.values())]
+    score_rows = [[name, *(value_text(scores.get(s)) for s in splits)] for name, scores in by_name.items()]
     config = _settings(run)
     loose = {name: value for name, value in config.items() if not isinstance(value, Mapping)}
     sections = {name: value for name, value in config.items() if isinstance(value, Mapping)}
@@ -72,9 +73,7 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
         lower=_is_lower(run),
         figures=_figures(run),
         score_columns=["", *splits],
-        score_rows=[[n, *(value_text(scores.get(s)) for s in splits)] for n, scores in by_name.items()]
-        if splits
-        else [],
+        score_rows=score_rows if splits else [],
         **_by_class(run),
         chosen=_chosen(run),
         warnings=warnings,

@@ -219,24 +219,15 @@ def design_sweep(options: SweepOptions, words: Sequence[str]) -> SweepDesign:
     grid = [_axis(text) for text in options.grid]
     if arms:
         grid.insert(0, (ARM, tuple(arms)))
-    for path, values in (
-        ("workers.num_workers", options.workers),
-        ("data.nodes", options.nodes),
-        (SCALING, options.scaling),
-    ):
-        if values:
-            grid.append((path, tuple(dict.fromkeys(map(str, values)))))
+    short = {"workers.num_workers": options.workers, "data.nodes": options.nodes, SCALING: options.scaling}
+    grid += [(path, tuple(dict.fromkeys(map(str, values)))) for path, values in short.items() if values]
     plan = SweepDesign(options, recipe, tuple(words), dict(grid), (), arms)
     if not grid and not options.draw and not options.seeds:
         raise ConfigError("nothing is tried: give --grid option=a,b, --draw option=low..high --trials n, or --seeds")
     first = {path: values[0] for path, values in grid}
     plan = replace(plan, ranges=tuple(_range(text, plan, first) for text in options.draw))
-    paths = (
-        [path for path, _ in grid]
-        + sorted({path for arm in arms.values() for path in arm})
-        + [one.path for one in plan.ranges]
-        + ["fit.seed"] * bool(options.seeds)
-    )
+    paths = [path for path, _ in grid] + sorted({path for arm in arms.values() for path in arm})
+    paths += [one.path for one in plan.ranges] + ["fit.seed"] * bool(options.seeds)
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"--{path} is tried twice; give one --grid, --draw or shorthand for it")

@@ -48,15 +48,11 @@ class Search:
     def __init__(self, out: Path, plan: SweepDesign, lower: bool, attributes: Mapping[str, Any]) -> None:
         self._plan = plan
         options = plan.options
-        pruner = (
-            optuna.pruners.MedianPruner(n_warmup_steps=options.prune_after)
-            if options.prune
-            else optuna.pruners.NopPruner()
-        )
+        median = optuna.pruners.MedianPruner(n_warmup_steps=options.prune_after)
         self._study = optuna.create_study(
             study_name=_STUDY,
             storage=_url(out),
-            pruner=pruner,
+            pruner=median if options.prune else optuna.pruners.NopPruner(),
             direction="minimize" if lower else "maximize",
             load_if_exists=True,
         )

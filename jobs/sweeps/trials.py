@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 0.25
 _STOP_TIMEOUT_S = 40.0  # for a run to save a checkpoint and stop its Ray
+_SUMMARY_RATES = ("nodes_per_s", "edges_per_s", "roots_per_s", "wait_share")
 
 OnEnd = Callable[[dict[str, Any]], None]  # called with the record of each trial that ends
 _prepared: set[tuple[Any, ...]] = set()  # data that this process has prepared
@@ -163,13 +164,9 @@ class TrialRunner:
         run = self.out / slot.name
         scored = scores(run, self.metric)
         if cause is None and not scored:
-            names = {
-                name
-                for line in RunDirectory(run).metrics()
-                for name in line
-                if name.startswith(("valid_", "train_loss"))
-            }
-            cause = f"metric: expected one of {', '.join(sorted(names))}, got {self.metric}; set --metric"
+            names = {name for line in RunDirectory(run).metrics() for name in line}
+            known = sorted(name for name in names if name.startswith(("valid_", "train_loss")))
+            cause = f"metric: expected one of {', '.join(known)}, got {self.metric}; set --metric"
         best = (min if lower_is_better(self.metric) else max)((score for _, score in scored), default=None)
         self.search.end(trial, best, cause, pruned)
         return trial_record(slot, self.search.trials()[slot.number], run, self.metric)
@@ -246,10 +243,6 @@ def trial_record(slot: Slot, trial: "FrozenTrial", run: Path, metric: str) -> di
         "num_parameters": summary.get("num_parameters"),
         "peak_bytes": summary.get("peak_bytes"),
         "train_s": sum(line.get("train_s", 0.0) for line in epochs),
-        **{
-            name: summary[name]
-            for name in ("nodes_per_s", "edges_per_s", "roots_per_s", "wait_share")
-            if name in summary
-        },
+        **{name: summary[name] for name in _SUMMARY_RATES if name in summary},
         "date": time.strftime("%Y-%m-%d %H:%M"),
     }

@@ -59,10 +59,8 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, mic
         if isinstance(task, PairClassification):
             enough, needed = bool((target == 1).any()), "a pair that belongs together"
         elif isinstance(task, BinaryClassification) or task.metric == "rocauc":
-            enough, needed = (
-                bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()),
-                "a question with both answers",
-            )
+            has_both = (target == 1).any(axis=0) & (target == 0).any(axis=0)
+            enough, needed = bool(has_both.any()), "a question with both answers"
         if isinstance(task, Classification) and enough and np.nanmax(target) >= task.num_classes:
             raise ConfigError(
                 f"{store.url}: split {split}: expected the training split's classes 0 to {task.num_classes - 1}, got {np.nanmax(target):g}; "
@@ -178,12 +176,8 @@ def set_lacks(store: StoredGraphs, columns: Sequence[int] | None = None) -> list
         values = {name: split_targets(store, name, (column,))[:, 0] for name in store.split_names}
         known = {name: own[~np.isnan(own)] for name, own in values.items()}
         every = np.concatenate([np.empty(0), *known.values()])
-        if (
-            len(every)
-            and not (every % 1).any()
-            and 0 <= every.min() <= every.max() < _MOST_CLASSES
-            and "train" in known
-        ):
+        is_class = len(every) and not (every % 1).any() and 0 <= every.min() <= every.max() < _MOST_CLASSES
+        if is_class and "train" in known:
             width, target = int(every.max()) + 1, f"{store.target_names[column]}: " if len(columns) > 1 else ""
             rows = {name: (np.bincount(own.astype(int), minlength=width), len(own)) for name, own in known.items()}
             lacks += [target + each for each in split_faults(rows, labelled or "graphs", store.class_names)]
