@@ -1,4 +1,4 @@
-"""The cost model against real batches: its bytes are those of their messages, and it knows what more workers and caches change."""
+"""The cost model compared with real batches: it gives the bytes of their messages, and the effects of more workers and of caches."""
 
 from pathlib import Path
 
@@ -233,7 +233,7 @@ KNOWN = Rates(0.02, 20e-6, 3e-3, 2e-6, 1e-3, 1e-9, 2e-3, 1e-9)
 
 
 def made_up_point(batch_size: int, requests: bool) -> dict:
-    """A point whose times are exactly those of known rates."""
+    """A point whose times follow exactly from known rates."""
     settings = {
         "sampler": "neighbor", "scaling": "weak", "workers": 1, "partitions": 2, "chunks": 4,
         "local_reads": not requests, "fanouts": (5, 3), "batch_size": batch_size,

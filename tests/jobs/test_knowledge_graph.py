@@ -1,4 +1,4 @@
-"""Links of a knowledge graph as a job: it learns relations, its scores are those of a plain loop, and the best links are of one relation."""
+"""Jobs on links of a knowledge graph: they learn relations, their scores equal a plain loop's, and the best links belong to one relation."""
 
 import json
 from pathlib import Path

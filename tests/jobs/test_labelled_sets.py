@@ -1,4 +1,4 @@
-"""Classes of nodes, and pairs of nodes, over many graphs: trained, planned, scored beside baselines, predicted and replayed."""
+"""Classes of nodes, and pairs of nodes, over many graphs: trained, planned, scored with baselines, predicted and replayed."""
 
 import functools
 import json
@@ -146,7 +146,7 @@ def test_baselines(stored):
 
 
 def test_node_targets_do_not_depend_on_the_graphs_beside(stored):
-    """A node's logits are those of its graph alone."""
+    """A node's logits depend on its own graph only."""
     from graphmill.cluster.data.graph_set_data import GraphData
     from graphmill.jobs.tasks.build_model import build_model
     from graphmill.jobs.tasks.graph_task import set_inputs

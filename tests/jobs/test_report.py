@@ -562,7 +562,7 @@ def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys, monkeypatch
         exit_with(report.main)
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"{out}\n"
-    assert "Beside other" in text_of(out.read_text())
+    assert "Compared with other" in text_of(out.read_text())
     monkeypatch.setattr("sys.argv", ["report.py", str(path), "--out", str(tmp_path / "none" / "page.html")])
     with pytest.raises(SystemExit) as ended:
         exit_with(report.main)

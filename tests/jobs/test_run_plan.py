@@ -1,4 +1,4 @@
-"""`--plan`: its counts are those of the run, nothing is started or written, and what the run would refuse is reported."""
+"""`--plan`: its counts equal the run's, nothing is started or written, and it reports the errors that the run would end with."""
 
 import importlib
 import json

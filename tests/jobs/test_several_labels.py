@@ -1,4 +1,4 @@
-"""Nodes with several labels each: trained beside baselines, planned, reported, replayed and predicted."""
+"""Nodes with several labels each: trained with baselines, planned, reported, replayed and predicted."""
 
 import json
 

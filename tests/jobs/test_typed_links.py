@@ -1,4 +1,4 @@
-"""Links of a typed graph's relation as a job: it learns, resumes to the last digit, and predicts ends of the target type; classic models beside a run on nodes."""
+"""Jobs on the links of a typed graph's relation: they learn, resume to the last digit, and predict ends of the target type; classic baselines of typed runs."""
 
 import json
 from pathlib import Path

@@ -167,7 +167,7 @@ def test_an_epoch_over_subgraphs_of_roots(folder: Path) -> None:
     ],
 )
 def test_models_of_one_subgraph_per_root(model: str, sampler: str, folder: Path) -> None:
-    """The same on one and two partitions, and resumed; predictions are those of the scores."""
+    """Equal on one and two partitions and after a resume; predictions give the run's scores."""
     words = [
         *("--model", model, "--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2", *BEHIND_LAYERS),
         *("--sampler", sampler, *SUBGRAPHS[sampler], "--sampler.batch_size", "64", "--evaluation", "sampled", *PROCESS),

@@ -1,4 +1,4 @@
-"""Classic models beside a run: what their frozen recipes try, and that their scores stand beside the run's."""
+"""Classic models as baselines of a run: the configurations of their frozen recipes, and their scores in the run's summary."""
 
 import json
 from dataclasses import replace
@@ -126,7 +126,7 @@ def test_an_automatic_run_and_its_baseline_end_beside_each_other(tmp_path):
     assert more.returncode == 0, more.stderr
     again = json.loads((tmp_path / "run" / "config.json").read_text())
     assert again["model"] == saved["model"]
-    # Also the record of it, beside what a resume chooses.
+    # Also the record of the choices, in addition to those of a resume.
     more = run_job(train_nodes.main, ["--run.resume", "run", "--fit.steps", str(4 * summary["epochs"])], tmp_path)
     assert more.returncode == 0, more.stderr
     record = json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["chosen"]

@@ -224,7 +224,7 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
 
 
 def wandb_records(data: bytes):
-    """Those of a .wandb file: LevelDB's log format after a header of 7 bytes, as long as each fits its block."""
+    """Records of a .wandb file: LevelDB's log format after a header of 7 bytes, if each record fits its block."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     at = 7
@@ -269,7 +269,7 @@ def test_a_run_in_wandbs_offline_files(tmp_path, monkeypatch):
 
 
 def test_wandb_without_a_key_is_one_line(tmp_path):
-    """In a process of its own: W&B reads its mode once."""
+    """In a separate process, since W&B reads its mode once."""
     pytest.importorskip("wandb")
     program = (
         "from graphmill.cluster.runs.run_directory import RunDirectory\nfrom graphmill.jobs.cli.exit_codes import run\nfrom graphmill.jobs.records.trackers import tracked\n"

@@ -1,4 +1,4 @@
-"""Final scores beside the baselines: what prints a warning, and what ends a job with status 1."""
+"""Final scores compared with baselines: which scores print a warning, and which end a job with status 1."""
 
 import pytest
 
