@@ -281,8 +281,8 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     if config.run.parallel == "graph":
         usual = NodeEvaluationOptions()
         if is_one_graph and config.evaluation != usual:
-            told = f"--run.parallel graph scores the whole graph by one pass, in place of {config.evaluation.how}"
-            chosen.append(f"--evaluation {usual.how}: {told}")
+            reason = f"--run.parallel graph scores the whole graph by one pass, in place of {config.evaluation.how}"
+            chosen.append(f"--evaluation {usual.how}: {reason}")
         config = replace(config, evaluation=usual)
     is_typed = bool(facts.inputs.node_dims)
     reads_weights = is_one_graph and choose_weights(config, facts.weights, is_typed=is_typed)
