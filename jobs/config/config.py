@@ -3,7 +3,7 @@
     RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
 
 Each part is the configuration of its component, with the component's defaults. recipes/defaults holds a recipe for each model, which is what a bare
-command runs. Over it lie, in this order, a named recipe, a resumed run's values, and the flags. An option stays open if none of these names it
+command runs. Over it lie, in this order, a resumed run's values, a named recipe, and the flags. An option stays open if none of these names it
 and jobs/config/defaults.py has a rule for it; `graphmill.jobs.resolve.resolve` then chooses it for the graph.
 """
 
@@ -222,7 +222,7 @@ class RunOptions:
     """Values of options that nobody sets. automatic: chosen for the graph, each with its reason; recipe: the values of the model's default recipe. A recipe over
     one of ours says recipe."""
     parallel: Literal["data", "graph"] = "data"
-    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (geco, sage, gcn, gat)."""
+    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (geco, sage, gcn, gat, rsage)."""
     require_baselines: bool = False
     """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
     track: tuple[Literal["mlflow", "wandb"], ...] = ()

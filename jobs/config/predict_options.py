@@ -35,7 +35,7 @@ class PredictConfig:
     relation: str | None = None
     """Run on links in a knowledge graph: the relation by which destinations are searched ("inverse of …": by which the sources are searched)."""
     parallel: Literal["auto", "data", "graph"] = "auto"
-    """graph: the whole graph is one batch, its nodes spread over the workers (of geco, sage, gcn, gat; on CPUs); data: every worker has its own batches;
+    """graph: the whole graph is one batch, its nodes spread over the workers (of geco, sage, gcn, gat, rsage; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
     workers: Count | None = None
     """Number of workers, each with a CPU or a GPU; none: for a run scored on the full graph the run's number, at most this machine's cores; else one for each

@@ -289,7 +289,7 @@ _SWITCHES = {
 def layered(
     kind: str, own: Sequence[Tree], recipes: Sequence[str], said: Tree, *, allow_import: bool = False
 ) -> RunConfig:
-    """The configuration of these words: over the recipe that they name, over `own`, over the run that they resume.
+    """The configuration of these words. The words override the recipe that they name, the recipe overrides `own`, `own` overrides the resumed run.
 
     A resumed run's values replace the command's own recipe, `own`; under --run.resume auto, where the same words begin and continue the run, they lie below
     it. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
