@@ -108,10 +108,10 @@ class OwnParts:
         try:
             value = torch.as_tensor(returned)
         except (TypeError, ValueError, RuntimeError):
-            raise ConfigError(f"{path}: expected a number, got {quoted(returned)}; return one") from None
+            raise ConfigError(f"{metric_name(path)}: expected a number, got {quoted(returned)}; return one") from None
         if value.numel() != 1 and not (path == self.own_loss and value.shape == target.shape[:1]):
             raise ConfigError(
-                f"{path}: expected a number, or of a loss one for each target, got shape {list(value.shape)}"
+                f"{metric_name(path)}: expected a number, or of a loss one for each target, got shape {list(value.shape)}"
             )
         return value
 

@@ -1,12 +1,12 @@
 """Compiles the loops, and keeps the machine code on disk so that a new process loads it instead of compiling for seconds.
 
-An entry is a file named by everything that decides its content: the function's bytecode and constants, the same of every loop that it calls,
-argument types, processor, and the versions of Python, numba and NumPy. So a checkout, a wheel, an uploaded folder and a Slurm job share
-entries, and a change of a comment compiles nothing. numba's own cache is found by path, ignores changes in callees, and has an index that
-processes overwrite for each other (docs/decisions/0018-the-cache-of-compiled-loops.md).
+An entry is a file named by everything that decides its content, and by no path: all sources of the packages with loops, the function's own
+file and bytecode, argument types, processor, and the versions of Python, numba and NumPy. So equal checkouts, wheels, uploaded folders and
+Slurm jobs share entries. numba's own cache is found by path, ignores changes in callees, and has an index that processes overwrite for each
+other (docs/decisions/0018-the-cache-of-compiled-loops.md).
 
 Entries are pickles of machine code, the only files that Graphmill unpickles. So a folder of entries is used only if nobody but its owner
-can write there.
+can write there, and an entry only if its bytes have the checksum at its head.
 
 Two entries must not define two functions under one name: the linker takes the first for both. numba names a function by its
 place in the source and by a number that each process counts up, and its own `sort` and `argsort` lie at one place. So each process
@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 import numba
@@ -37,7 +36,6 @@ from numba.core import serialize
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import _Cache as NumbaCache
 from numba.core.compiler import CompileResult
-from numba.core.dispatcher import Dispatcher
 
 from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.core.files.file_lock import locked
@@ -48,7 +46,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
 _VERSIONS = (sys.implementation.cache_tag, numba.__version__, np.__version__)
-_LIBRARIES = {"builtins", "math", "numba", "numpy"}  # their versions are part of every key
+_PACKAGES = ("core", "samplers", "storage")  # their compiled loops call each other
 # Below --servers.start_timeout_s; a server's loops take 14 s of a usual core.
 _TURN_S = 100.0
 # One version's loops take about 20 MB. Above the bound, the entries that were loaded longest ago are removed.
@@ -80,13 +78,13 @@ def one_compiles_for_all() -> Iterator[None]:
 
 
 def compiled(function: Function) -> Function:
-    """`function` as machine code that releases the GIL, compiled once per combination of content, argument types and processor.
+    """`function` as machine code that releases the GIL, compiled once per combination of sources, argument types and processor.
 
-    If no folder is safe, each process compiles it, with one warning.
+    Each process compiles a function that no file defines, as in a notebook; and all functions, with one warning, if no folder is safe.
     """
     dispatcher: Any = numba.njit(nogil=True)(function)
     folder = cache_folder(_NUMBA_CONFIG.CACHE_DIR)
-    if folder is not None:
+    if folder is not None and os.path.isfile(function.__code__.co_filename):
         dispatcher._cache = _Cache(function, folder)
     return dispatcher
 
@@ -120,6 +118,8 @@ def _why_unsafe(folder: Path) -> str | None:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return f"{folder} is a link or a file"
         check_private(folder)
+        if not os.access(folder, os.W_OK):
+            return f"{folder} cannot be written"
     except ConfigError as error:
         return str(error)
     except OSError as error:
@@ -161,21 +161,31 @@ class _Cache(NumbaCache):
             return
         key = self._key(sig, data.codegen)
         with suppress(OSError):  # a full or read-only disk: the compiled loop runs all the same
-            _write(self._path(key), serialize.dumps((key, data._reduce())))
+            stored = serialize.dumps((key, data._reduce()))
+            _write(self._path(key), hashlib.sha256(stored).digest() + stored)
             _remove_oldest(self._folder)
 
     def _load(self, key: tuple[Any, ...], target_context: Any) -> Any:
         path = self._path(key)
         try:
-            stored_key, data = pickle.loads(path.read_bytes())  # noqa: S301, the folder is private
+            stored = path.read_bytes()
+            if hashlib.sha256(stored[32:]).digest() != stored[:32]:
+                return None
+            stored_key, data = pickle.loads(stored[32:])  # noqa: S301, the folder is private
             if time.time() - path.stat().st_mtime > _TOUCH_S:
                 os.utime(path)
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # absent, not readable, or cut short: compile
+        except (
+            OSError,
+            AttributeError,
+            ImportError,
+        ):  # absent, not readable, or a class of its arguments has moved: compile
             return None
         return CompileResult._rebuild(target_context, *data) if stored_key == key else None
 
     def _key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (_VERSIONS, self._name, content(self._function).hex(), sig, codegen.magic_tuple())
+        code, cells = self._function.__code__, self._function.__closure__ or ()
+        own = hashlib.sha256(code.co_code + serialize.dumps(tuple(cell.cell_contents for cell in cells))).hexdigest()
+        return (_VERSIONS, self._name, _sources(code.co_filename), own, sig, codegen.magic_tuple())
 
     @property
     def _name(self) -> str:
@@ -216,67 +226,17 @@ def _remove_oldest(folder: Path) -> None:
             return
 
 
-_CONTENTS: dict[Callable[..., Any], bytes] = {}
-
-
-def content(function: Callable[..., Any]) -> bytes:
-    """A digest of all that decides the machine code of a loop besides its argument types: bytecode, constants and defaults, global values
-    that it names, and the same of the loops that it calls. Comments, docstrings, line numbers and file names are not part of it."""
-    if function not in _CONTENTS:
-        _CONTENTS[function] = _digest(_parts(function, ()))
-    return _CONTENTS[function]
-
-
-def _digest(parts: Any) -> bytes:
-    return hashlib.sha256(repr(parts).encode()).digest()
-
-
-def _parts(function: Callable[..., Any], callers: tuple[Callable[..., Any], ...]) -> tuple[Any, ...]:
-    if function in callers:  # a recursion
-        return ("recursion", callers.index(function))
-    code, callers = function.__code__, (*callers, function)
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return (
-        _code_parts(code, function.__doc__),
-        [_value(each, callers) for each in (*cells, function.__defaults__)],
-        [(name, _value(function.__globals__[name], callers)) for name in _names(code) if name in function.__globals__],
-    )
-
-
-def _code_parts(code: CodeType, docstring: str | None = None) -> tuple[Any, ...]:
-    constants = [_code_parts(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    if code.co_consts[:1] == (docstring,):  # None stands there if a function has no docstring
-        constants[0] = "docstring"
-    return (code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_exceptiontable)
-
-
-def _names(code: CodeType) -> list[str]:
-    names = set(code.co_names)
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            names.update(_names(each))
-    return sorted(names)
-
-
-def _value(value: Any, callers: tuple[Callable[..., Any], ...]) -> Any:
-    """A representation of a global value that is equal in all processes whenever numba compiles it to the same code."""
-    match value:
-        case Dispatcher():
-            return _digest(_parts(value.py_func, callers))
-        case tuple():
-            return (type(value).__qualname__, [_value(each, callers) for each in value])
-        case np.ndarray():
-            return (value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest())
-        case bool() | int() | float() | complex() | str() | bytes() | None | np.generic() | np.dtype():
-            return (type(value).__qualname__, repr(value))
-    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    name = getattr(value, "__qualname__", "")
-    if module is None or module.split(".")[0] in _LIBRARIES:
-        return (module, name or repr(value))
-    return (module, name, _source(module))  # a class, an intrinsic, a module: by its file
+@cache
+def _sources(file: str) -> str:
+    """A digest of a loop's file and of all sources of the packages with compiled loops, at any path."""
+    return hashlib.sha256(_packages_digest() + Path(file).read_bytes()).hexdigest()
 
 
 @cache
-def _source(module: str) -> str:
-    path = getattr(sys.modules[module], "__file__", None)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
+def _packages_digest() -> bytes:
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    for package in _PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.digest()

@@ -88,7 +88,7 @@ def _python_call(call: Callable[..., Any]) -> Callable[..., Any]:
         except GraphmillError as error:
             from graphmill.jobs.run.python_words import speak_python
 
-            speak_python(error, call.__name__, said)
+            speak_python(error, call.__name__, values, said)
             raise
 
     return called

@@ -106,11 +106,7 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("weights", "" if measured.least_weight is None else f"of edges, the least {measured.least_weight:g}"),
         ("relations", _relations(manifest)),
         ("values", _values(measured.feature)),
-        (
-            "partitions",
-            f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')}"
-            + (f", of {manifest.num_groups:,} locality groups)" if manifest.num_groups else ")"),
-        ),
+        ("partitions", _partitions(manifest, manifest.num_groups)),
         ("balance", f"nodes {_balance(balance.nodes_per_partition)}; edges {_balance(balance.edges_per_partition)}"),
         ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, manifest.num_edges)}"),
         *_split_lines(measured),
@@ -120,6 +116,11 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         *_stored(manifest),
     ]
     return [(name, value) for name, value in lines if value]
+
+
+def _partitions(manifest: "Manifest", num_groups: int) -> str:
+    groups = f", of {num_groups:,} locality groups" if num_groups else ""
+    return f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')}{groups})"
 
 
 def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
@@ -132,7 +133,7 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
         ("snapshots", list_snapshots(graph)),
         ("nodes", f"{manifest.num_nodes:,} of {counted(len(manifest.node_types), 'type')}"),
         ("edges", f"{manifest.num_edges:,} of {counted(len(manifest.edge_types), 'relation')}"),
-        ("partitions", f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')})"),
+        ("partitions", _partitions(manifest, max(row.num_groups for row in manifest.node_types.values()))),
     ]
     for name, row in manifest.node_types.items():
         measured = row.measured

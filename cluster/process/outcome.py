@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from graphmill.core.errors import DamageError, GraphmillError
+from graphmill.core.errors import ConfigError, DamageError, GraphmillError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,12 @@ class Failed:
     @classmethod
     def of(cls, error: GraphmillError, owner: str) -> "Failed":
         """From an error that a worker raised on purpose. Its own stage and owner, if set, are kept."""
-        return cls(error.stage or "training", error.owner or owner, error, is_final=isinstance(error, DamageError))
+        return cls(
+            error.stage or "training",
+            error.owner or owner,
+            error,
+            is_final=isinstance(error, DamageError | ConfigError),
+        )
 
     def error(self, given_up: str | None = None) -> GraphmillError:
         """The error for the user: one line with stage, owner, cause and, if attempts were counted, why none is left."""

@@ -602,7 +602,9 @@ def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
             ours = sorted(str(name.relative_to(RECIPES)) for name in RECIPES.rglob("*.yaml"))
             like = [name for name in ours if Path(base).stem in name] or get_close_matches(base, ours)
             near = f", such as {' or '.join(like[:3])}" if like else ""
-            raise ConfigError(f"{base}: expected a recipe file, found none; recipes/ has ours{near}") from None
+            raise ConfigError(
+                f"{base}: expected a recipe file, found none; recipes/ has ours{near}; data is named with --data"
+            ) from None
         if not isinstance(tree, dict):
             raise ConfigError(f"{base}: expected names and values, got {type(tree).__name__}")
         check_code(tree, base, allow_import=allow_import)

@@ -19,15 +19,24 @@ _FLAGS = re.compile(
     r"(?:graphmill [a-z]|pip |python )[^;,)`]*|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)((?: (?!-)[\w.+-]*\w)*)"
 )
 _FREE = (str, Path, Any, Never)
+_BEGIN, _END = "\ue000", "\ue001"  # around Python's words for a flag
 _INGEST_NAMES = {"partitions": "num_partitions", "threads": "num_threads", "memory_mib": "memory_budget_bytes"}
 _Dialect = tuple[Mapping[str, Any], Callable[[str, Any], str | None]]
 """(types of flags, Python's words for a flag and its value, None: Python has no such option)."""
 
 
-def speak_python(error: GraphmillError, call: str, said: Mapping[str, Any]) -> None:
-    """Rewrites the error of `gm.CALL(…, **said)`."""
-    if error.args:
-        error.args = (spoken_here(str(error.args[0]), call, said), *error.args[1:])
+def speak_python(error: GraphmillError, call: str, values: Sequence[Any], said: Mapping[str, Any]) -> None:
+    """Rewrites the error of `gm.CALL(*values, **said)`."""
+    if not error.args:
+        return
+    message = spoken_here(str(error.args[0]), call, said)
+    if call == "train" and values and not isinstance(values[0], str):  # the call itself stored the data
+        message = re.sub(
+            r"ingest it again with (.+?), options=gm\.IngestOptions\(overwrite=True\)",
+            r"call gm.train with \1",
+            message,
+        )
+    error.args = (message, *error.args[1:])
 
 
 def spoken_here(message: str, call: str = "train", said: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -50,13 +59,14 @@ def spoken_here(message: str, call: str = "train", said: Mapping[str, Any] = Map
             if flag in hints:
                 value, num_used = _value(words, hints[flag])
                 if (text := python(flag, value)) is not None:
-                    return " ".join([text, *words[num_used:]])
+                    return " ".join([f"{_BEGIN}{text}{_END}", *words[num_used:]])
         if flag.partition(".")[0] in training_flags():  # of a user's own component, or misspelt
             value, num_used = _value(words, int | float)
-            return " ".join([python_option(flag, value), *words[num_used:]])
+            return " ".join([f"{_BEGIN}{python_option(flag, value)}{_END}", *words[num_used:]])
         return match[0]
 
-    return _FLAGS.sub(spoken, message)
+    # Flags in sequence are arguments, which commas separate.
+    return _FLAGS.sub(spoken, message).replace(f"{_END} {_BEGIN}", ", ").replace(_BEGIN, "").replace(_END, "")
 
 
 def _dialects(call: str, misplaced: Mapping[str, Any]) -> Iterator[_Dialect]:

@@ -98,7 +98,9 @@ def assign_types(
 def _check_groups(name: str, num_groups: int | None, num_partitions: int, num_nodes: int) -> None:
     """Raises ConfigError for a number of groups that is impossible; `num_nodes`: of the largest type."""
     if num_groups and name in SHARES:
-        raise ConfigError(f"groups: expected a partitioner that finds some, ldg or metis, got {name}; leave them out")
+        raise ConfigError(
+            f"groups: expected a partitioner that finds some, ldg or metis, got {name}; set --partitioner ldg, or leave them out"
+        )
     if num_groups and not num_partitions <= num_groups <= min(num_nodes, MOST_GROUPS):
         raise ConfigError(
             f"groups: expected at least one for each of {num_partitions} partitions, at most {MOST_GROUPS} and one for each of {num_nodes} nodes, got "

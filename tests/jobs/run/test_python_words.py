@@ -112,6 +112,33 @@ def test_the_function_itself_and_a_command_speak_of_flags(monkeypatch):
         gm.train(fit={"epochs": "x"})
 
 
+def test_data_in_memory_without_a_split_is_told_which_argument_draws_one():
+    without = data()
+    del without.train_mask, without.val_mask, without.test_mask
+    with pytest.raises(
+        ConfigError,
+        match=r"the graph has none; call gm\.train with split=gm\.SplitOptions\(shares=\(0\.8, 0\.1, 0\.1\)\)$",
+    ):
+        gm.train(without, **SMALL)
+
+
+def test_words_in_sequence_are_separated_by_commas():
+    text = spoken_here("set --fit.epochs 3 --fit.learning_rate 0.1, or --fit.patience 4 or --workers 2")
+    assert text == 'set fit={"epochs": 3}, fit={"learning_rate": 0.1}, or fit={"patience": 4} or workers=2'
+
+
+def test_a_module_of_another_width_is_refused_at_once(capsys):
+    with pytest.raises(ConfigError, match="with the outputs of the task, got") as refused:
+        gm.train(data(), model=Wide(), workers=1, fit={"epochs": 1})
+    assert "given up" not in str(refused.value)
+    assert "start again" not in capsys.readouterr().err
+
+
+class Wide(torch.nn.Module):
+    def forward(self, x, edge_index):
+        return torch.zeros(len(x), 77) + x.sum()
+
+
 class Misspelt:
     def on_epoch_ends(self, epoch, record):
         return None
