@@ -14,9 +14,9 @@ from graphmill.jobs.cli.typed_commands import is_command, python_option, python_
 from graphmill.jobs.config.config import training_flags
 from graphmill.jobs.config.reader import Words, convert, leaves
 
-# A command in a message, which stays; or a flag with the words after it.
+# A quoted text or a command in a message, which stay; or a flag with the words after it.
 _FLAGS = re.compile(
-    r"(?:graphmill [a-z]|pip |python )[^;,)`]*|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)((?: (?!-)[\w.+-]*\w)*)"
+    r"(?<!\w)'[^']*'(?!\w)|(?:graphmill [a-z]|pip |python )[^;,)`]*|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)((?: (?!-)[\w.+-]*\w)*)"
 )
 _FREE = (str, Path, Any, Never)
 _BEGIN, _END = "\ue000", "\ue001"  # around Python's words for a flag
@@ -85,6 +85,8 @@ def _dialects(call: str, misplaced: Mapping[str, Any]) -> Iterator[_Dialect]:
         group, _, leaf = flag.rpartition(".")
         if flag == "reverse_edges":
             leaf, value = "undirected", {"add": True, "keep": False}.get(value, ...)
+        if flag == "memory_mib" and isinstance(value, int):
+            value *= 2**20
         leaf = _INGEST_NAMES.get(leaf, leaf)
         word = f"{leaf}={python_text(value)}"
         if group == "edge_list" or (not group and call == "ingest_graphs"):

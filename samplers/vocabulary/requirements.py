@@ -62,13 +62,13 @@ def directed_lists(
 ) -> dict[Relation, WalkDirection]:
     """The lists that hold the edges of `relations` in a direction: relation -> direction of its lists, in the graph's order.
 
-    The out-edges of a relation within one type are its own lists, if the graph stores them or if it is symmetric. Otherwise they are the in-edges
-    of its reverse: the relation with the name that ingestion gives and as many edges. Raises ConfigError if a relation has neither.
+    The out-edges of a relation are the in-edges of its reverse: the relation with the name that ingestion gives and as many edges. Without a reverse
+    they are the relation's own lists, if it is symmetric or stores out-edges. So no edge is listed twice. Raises ConfigError if a relation has neither.
     """
     lists = dict[Relation, WalkDirection]()
     for each in relations:
         pair = [each, each.reverse] if _has_reverse(graph, each) else [each]
-        if direction == "in" or all(_has_out_lists(graph, relation) for relation in pair):
+        if direction == "in" or (len(pair) == 1 and _has_out_lists(graph, each)):
             lists[each] = direction
         elif len(pair) == 1:
             raise no_out_edges(direction, None if each == EDGE else each)

@@ -29,7 +29,7 @@ class TrainingFailed(Exception):
 def said(**failures: Any) -> GraphmillError:
     error: Any = TrainingFailed(**failures)
     failed = _failure(error, LOG)
-    assert not failed.is_final
+    assert failed.is_final is isinstance(failed.cause, ConfigError)
     return failed.error()
 
 

@@ -130,7 +130,7 @@ def test_classes_with_names(finished):
     np.testing.assert_array_equal(scores["confusion"], expected)
     assert "valid_by_class" not in read_run(run).epoch_names
     page = (run / "report.html").read_text()
-    assert all(f">{name}</th>" in page for name in (*names, "said größer", "recall"))
+    assert all(f">{name}</th>" in page for name in (*names, "predicted größer", "recall"))
 
 
 def test_other_labels_than_the_runs_are_refused(finished, tmp_path):

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -361,7 +362,7 @@ def test_a_setting_that_is_not_known_yet_may_be_any(tmp_path):
 def test_folders_are_made_where_the_storage_has_them():
     folder = PredictionFolder("memory://deep/in/it")
     folder.write_json("_pieces/one.json", {})
-    assert folder._open()[0].isdir("/deep/in/it/_pieces")
+    assert fsspec.filesystem("memory").isdir("/deep/in/it/_pieces")
 
 
 @pytest.mark.parametrize("split", [[[i % 4] for i in range(60)], None], ids=["split", "not split"])

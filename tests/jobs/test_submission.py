@@ -88,7 +88,7 @@ def test_a_part_alone_and_what_is_missing(pcqm, monkeypatch):
     assert [path.name for path in (folder / "dev_files").iterdir()] == ["y_pred_pcqm4m-v2_test-dev.npz"]
     assert "test-challenge" not in said
     with pytest.raises(
-        ConfigError, match=r"expected predictions of test-dev or test-challenge, found none; set --split"
+        ConfigError, match=r"expected predictions of test-dev or test-challenge, found none; set split=…"
     ):
         gm.predict("run", "valid", split="valid", submission="valid_files", ogb_root="ogb")
     with pytest.raises(DataError, match=r"split_dict\.pt missing at data/ogb/pcqm4m-v2; unpack https"):
@@ -96,7 +96,7 @@ def test_a_part_alone_and_what_is_missing(pcqm, monkeypatch):
     (folder / "mine").mkdir()
     (folder / "mine/thesis.tex").touch()
     with pytest.raises(
-        ConfigError, match=r"expected OGB's files or nothing there, .*thesis\.tex.*; choose another --sub"
+        ConfigError, match=r"expected OGB's files or nothing there, .*thesis\.tex.*; choose another submission=…"
     ):
         gm.predict("run", "dev", split="test-dev", submission="mine", ogb_root="ogb")
     assert not (folder / "valid_files").exists()

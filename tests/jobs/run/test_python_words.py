@@ -56,6 +56,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("set --split.by random", 'set split=gm.SplitOptions(by="random")'),
         ("graphmill encode a rwse --dim 20; set --dim", "graphmill encode a rwse --dim 20; set --dim"),
         ("author--cites--paper", "author--cites--paper"),
+        ("label '--task links' of the run's", "label '--task links' of the run's"),
+        ("lower --memory-mib 2", "lower options=gm.IngestOptions(memory_budget_bytes=2097152)"),
     ],
 )
 def test_flags_are_said_as_python_says_them(message, spoken, monkeypatch):

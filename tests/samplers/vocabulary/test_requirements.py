@@ -1,6 +1,7 @@
 """A graph without what the options need is refused when the sampler is built, before any request."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from graphmill.samplers.vocabulary.options import (
     RandomPartitionOptions,
     SaintOptions,
 )
-from graphmill.samplers.vocabulary.requirements import EdgeUse
-from graphmill.storage.format.source import SPLIT_VALID
+from graphmill.samplers.vocabulary.requirements import EdgeUse, directed_lists
+from graphmill.storage.format.source import SPLIT_VALID, Relation
 from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
@@ -152,3 +153,15 @@ def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, gra
             unchecked.sample(0, 0)
     else:
         assert np.isfinite(sampler.sample(0, 0).num_edges)
+
+
+def test_no_edge_is_listed_twice_if_a_relation_and_its_reverse_store_out_edges():
+    """Both relations lie within one type, and each could list both of its own directions."""
+    stored = SimpleNamespace(manifest=SimpleNamespace(num_edges=3, symmetric=False, has_out_edges=True))
+    cites = Relation("paper", "cites", "paper")
+    pair = SimpleNamespace(edges={cites: stored, cites.reverse: stored}, nodes={})
+    for direction in ("out", "both"):
+        assert directed_lists(pair, [cites, cites.reverse], direction) == {cites: "in", cites.reverse: "in"}
+    assert directed_lists(pair, [cites], "out") == {cites.reverse: "in"}
+    alone = SimpleNamespace(edges={cites: stored}, nodes={})
+    assert directed_lists(alone, [cites], "both") == {cites: "both"}
