@@ -1,1 +1,1 @@
-"""Baselines of a run: features only, tuned message passing, link heuristics. Imports: jobs.config and its floor."""
+"""Baselines of a run: a model that sees only features, tuned message-passing models, link heuristics. Imports: jobs.config and below."""

@@ -1,4 +1,4 @@
-"""Baselines for many graphs: one constant, and a linear model of each graph's counts that sees no structure."""
+"""Baselines for many graphs: a constant, and a linear model of each graph's counts that ignores the structure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ Seen = Callable[[Tensor], Tensor] | None
 _BLOCK_ROWS = 65_536
 _MAX_TRAIN_ROWS = 200_000
 _MAX_CATEGORIES = 256
-_PENALTY = 1e-4  # of the linear model's squared weights, for standardised columns
+_PENALTY = 1e-4  # penalty on the linear model's squared weights, for standardised columns
 
 
 def compute_graph_baselines(
@@ -24,9 +24,9 @@ def compute_graph_baselines(
 ) -> Baselines:
     """Scores by baseline and by split.
 
-    Targets of graphs: "constant" is the training mean; "composition" is linear in the counts of nodes, of edges and of nodes of each first category
-    (atoms of each element). Labelled nodes: "shares" are the training split's shares of the classes; "features_only" is linear in the node's features.
-    Labelled pairs: "equal" gives all the same score. `seen` maps rows of numeric features to those that the model reads.
+    Targets of graphs: "constant" is the training mean. "composition" is linear in the number of nodes, the number of edges, and the number of nodes of
+    each first category (the atoms of each element). Labelled nodes: "shares" are the shares of the classes in the training split; "features_only" is linear
+    in the node's features. Labelled pairs: "equal" gives all pairs the same score. `seen` maps rows of numeric features to the rows that the model reads.
     """
     if store.manifest.labelled == "pairs":
         return {"equal": {split: _equal_scores(store, task, split) for split in splits}}
@@ -56,7 +56,7 @@ def compute_graph_baselines(
 def _rows(
     store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task, seen: Seen
 ) -> tuple[Tensor, Tensor]:
-    """(counts [g, F] or features of labelled nodes [n, F], both float64; targets as the task takes them)."""
+    """(inputs, targets). The inputs are float64 [n, F]: the counts of graphs or the features of labelled nodes. Targets have the form that the task takes."""
     packed = store.fetch(graphs)
     if seen is not None and store.manifest.node.holds_numbers:
         packed = replace(packed, node_feature=seen(torch.tensor(packed.node_feature)).numpy())
@@ -83,7 +83,7 @@ def _rows(
 
 
 def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
-    """The metric if all pairs of a graph have the same score."""
+    """The metric's value if all pairs of a graph have the same score."""
     total = task.scores(torch.device("cpu"))
     graphs = store.split(split)
     for start in range(0, len(graphs), _BLOCK_ROWS):
@@ -99,7 +99,7 @@ def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
 
 
 def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
-    """Least squares for numbers; the task's own loss by L-BFGS for other targets."""
+    """Fits a linear model: by least squares for numeric targets, by L-BFGS on the task's own loss for other targets."""
     linear = zero_linear(x.shape[1], task.out_dim, torch.float64)
     if isinstance(task, Regression):
         _least_squares(linear, x, (y - torch.tensor(task.mean)) / torch.tensor(task.scale))
@@ -111,7 +111,7 @@ def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
 
 @torch.no_grad()
 def _least_squares(linear: nn.Linear, x: Tensor, y: Tensor) -> None:
-    """Ridge regression for each target, over the graphs that have the target."""
+    """Ridge regression for each target. Only graphs that have the target count."""
     for column in range(y.shape[1]):
         known = ~y[:, column].isnan()
         rows = torch.cat([x[known], torch.ones(int(known.sum()), 1, dtype=x.dtype)], dim=1)

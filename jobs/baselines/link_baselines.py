@@ -1,5 +1,5 @@
-"""Baselines for links: the number of neighbors that two nodes have in common (Liben-Nowell and Kleinberg, CIKM 2003). Between two types no node is a
-neighbor of both ends, so the baseline counts paths of three edges (Kovács et al., Nature Communications 10, 2019)."""
+"""Baselines for links: the number of neighbors that two nodes share (Liben-Nowell and Kleinberg, CIKM 2003). If links join two types of nodes, no
+node can be a neighbor of both ends; the baseline then counts paths of three edges (Kovács et al., Nature Communications 10, 2019)."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,15 +21,15 @@ _BLOCK = 1 << 22  # scores at a time
 
 
 def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, task: Task) -> Baselines:
-    """Scores of "common_neighbors" or "paths_of_three" on "valid" and "test", against the same rivals as the run's. Edges count in both directions."""
+    """Scores of "common_neighbors" or "paths_of_three" on "valid" and "test", against the same rivals as in the run. Edges count in both directions."""
     tables = link_tables(router, options.relation)
     counted = _Counted.of(tables)
-    # All links in one batch name nodes by their numbers.
+    # In one batch of all links, positions in the batch equal node ids.
     whole = replace(
         options, around=RandomPartitionOptions(num_chunks=1), batch_size=None, splits=(SPLITS["valid"], SPLITS["test"])
     )
     links = picked_links(router, whole)
-    if not tables.is_one_type:  # sources are numbered after the nodes where links may end
+    if not tables.is_one_type:  # ids of sources follow the ids of the nodes where links may end
         links["link_source"] = links["link_source"] - tables.num_nodes
     count = tables.num_nodes if links["known"] is not None else 1 + links["negative"].shape[1]
     rows = np.arange(len(links["link_source"]))
@@ -46,9 +46,9 @@ def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, t
 
 @dataclass(frozen=True)
 class _Counted:
-    """Sparse matrices whose product `through(source) · ends[destination]` is the count of a pair."""
+    """Sparse matrices. The product `through(source) · ends[destination]` is the count of a pair."""
 
-    joined: scipy.sparse.csr_array  # float64 [num_sources, num_nodes]: 1 for an edge; one type: both directions
+    joined: scipy.sparse.csr_array  # float64 [num_sources, num_nodes], 1 for an edge; one type: in both directions
     ends: scipy.sparse.csr_array  # transpose of `joined`
     is_one_type: bool
 
@@ -59,23 +59,23 @@ class _Counted:
             source, destination = np.concatenate([source, destination]), np.concatenate([destination, source])
         shape = (tables.num_sources, tables.num_nodes)
         joined = scipy.sparse.coo_array((np.ones(len(source)), (source, destination)), shape=shape).tocsr()
-        joined.data[:] = 1.0  # a pair may have an edge in each direction
+        joined.data[:] = 1.0  # two edges may join the same pair, one in each direction
         return cls(joined, joined if tables.is_one_type else joined.T.tocsr(), tables.is_one_type)
 
     def through(self, source: np.ndarray) -> scipy.sparse.csr_array:
-        """Row for each source: its neighbors, or, between two types, the number of neighbors that it shares with each source."""
+        """A row for each source. One type of nodes: the source's neighbors. Two types: the number of neighbors shared with each source."""
         near = self.joined[source]
         return near if self.is_one_type else near @ self.ends
 
     def of_pairs(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
-        """float64 [n]: the count of each pair."""
+        """float64 [n]: the number of shared neighbors, or of paths, of each pair."""
         blocks = _blocks(source, destination)
         counts = [np.asarray(self.through(a).multiply(self.ends[b]).sum(axis=1)).reshape(-1) for a, b in blocks]
         return np.concatenate(counts) if counts else np.empty(0)
 
 
 def _ranked(counted: _Counted, links: dict[str, Any], rows: np.ndarray) -> np.ndarray:
-    """float64 [b, 4] for the links `rows`, as `LinkModel` returns it."""
+    """float64 [b, 4] for the links with the indices `rows`, in the columns of `LinkModel`."""
     source, destination, negative = (links[name][rows] for name in ("link_source", "link_destination", "negative"))
     own = counted.of_pairs(source, destination)[:, None]
     if links["known"] is None:

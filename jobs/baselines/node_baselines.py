@@ -1,4 +1,4 @@
-"""Baselines for nodes: the majority class (for each label the majority answer, for numbers the mean), and a model that sees features but no edges."""
+"""Baselines for nodes: the majority class (the majority answer of each label, the mean of numbers), and a model that sees features but no edges."""
 
 import copy
 import math
@@ -21,37 +21,38 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
 
 _BLOCK_ROWS = 65_536
-_MAX_TRAIN_ROWS = 200_000  # more rows do not improve the perceptron
+_MAX_TRAIN_ROWS = 200_000  # most training rows: more rows do not improve the perceptron
 _MAX_STEPS = 600
 _BATCH_ROWS = 4_096
-_PENALTIES = (1e-4, 1e-3, 1e-2)  # of the logistic regression's squared weights
-_PATIENCE = 6  # checks without a better validation score
+_PENALTIES = (1e-4, 1e-3, 1e-2)  # penalties on the logistic regression's squared weights
+_PATIENCE = 6  # training stops after this number of checks without a better validation score
 
 
 Seen = Callable[[torch.Tensor], torch.Tensor] | None
-Baselines = dict[str, dict[str, float] | None]  # baseline -> scores, named as by `split_scores`
+Baselines = dict[str, dict[str, float] | None]  # baseline -> scores, with the names of `split_scores`
 Plain = Classification | BinaryClassification | Regression
 
 
 def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
-    """A function that returns the fitted baselines. `alone`: fits them now; otherwise a thread fits them while the workers start."""
-    if alone:  # this process trains too, and a thread would take its cores
+    """Returns a function that returns the fitted baselines. `alone`: fits them now; otherwise a thread fits them while the workers start."""
+    if alone:  # this process also trains, and a thread would compete for its cores
         fitted = fit()
         return lambda: fitted
     return begin(fit, "baselines").result
 
 
 def compute_baselines(router: Router, split_set: int, task: Task, seed: int, seen: Seen) -> Baselines:
-    """Scores on "valid" and "test" of "majority" (for numbers "constant", their mean) and of "features_only" (None for a graph without features).
+    """Scores on "valid" and "test" of "majority" and "features_only". For numbers, "constant" (the mean) replaces "majority".
+    "features_only" is None for a graph without features.
 
-    Both are fitted on the training nodes. "features_only" is the best by validation score of logistic or ridge regressions and a two-layer perceptron.
-    They read `seen(rows)` with each column at mean 0 and deviation 1; `seen` None: raw rows.
+    All baselines are fitted on the training nodes. "features_only" is the model with the best validation score among logistic or ridge regressions and a
+    two-layer perceptron. The models read `seen(rows)`, standardised to mean 0 and deviation 1 in each column. `seen` None: the rows as stored.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     target = _target(router.fetch(nodes["train"], feature=False).label)
     plain = _plain(router.manifest, task)
     if router.manifest.label_kind in ("value", "values") and not isinstance(plain, Regression):
-        return {}  # a user's own task: its loss is not known
+        return {}  # the loss of a user's own task is unknown
     constant = constant_prediction(target, plain).float()
     majority: dict[str, float] = {}
     for split in ("valid", "test"):
@@ -62,7 +63,7 @@ def compute_baselines(router: Router, split_set: int, task: Task, seed: int, see
 
 
 def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
-    """[out_dim]: the best constant prediction, from the training targets alone."""
+    """[out_dim]: the constant prediction with the least loss on the training targets."""
     if isinstance(task, Regression):
         return torch.zeros(task.out_dim)
     if isinstance(task, Classification):
@@ -72,13 +73,13 @@ def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
 
 
 def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[str, float]:
-    """The metric under the name `split`; with several targets also the metric of each, under `split_metric_NAME`."""
+    """Scores by name: the metric under the name `split`; with several targets also the metric of each target, as `split_metric_NAME`."""
     prefix = f"{metric_of_one(metric)}_"
     return {split: scores[metric], **{f"{split}_{k}": score for k, score in scores.items() if k.startswith(prefix)}}
 
 
 def _plain(manifest: Manifest, task: Task) -> Plain:
-    """The graph's task with the run's metric, without weights and smoothing."""
+    """The graph's task with the run's metric, without class weights and label smoothing."""
     if isinstance(task, Regression):
         return replace(task, kind="mse", own_loss="")
     metric: dict[str, Any] = {"metric": task.metric, "own_metric": getattr(task, "own_metric", "")}
@@ -88,7 +89,7 @@ def _plain(manifest: Manifest, task: Task) -> Plain:
 
 
 def _target(label: np.ndarray | None) -> torch.Tensor:
-    """Labels as a task takes them."""
+    """Labels in the form that a task takes."""
     assert label is not None
     target = torch.tensor(label)
     return target if target.dtype == torch.int64 else answers(target.reshape(len(target), -1))
@@ -139,7 +140,7 @@ def _fit_linear(x: torch.Tensor, y: torch.Tensor, task: Plain, penalty: float) -
 
 
 def zero_linear(in_dim: int, out_dim: int, dtype: torch.dtype) -> nn.Linear:
-    """A linear model whose weights are all 0."""
+    """Creates a linear model whose weights are all 0."""
     linear = skip_init(nn.Linear, in_dim, out_dim, dtype=dtype)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -160,7 +161,8 @@ def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) 
 
 
 class _Perceptron(nn.Module):
-    """Two layers with dropout. It draws from its own generator, since it may run in a thread and other threads draw from PyTorch's global one."""
+    """A two-layer perceptron with dropout. Dropout draws from a separate generator: the model may run in a thread while other threads draw from PyTorch's
+    global generator."""
 
     def __init__(self, in_dim: int, out_dim: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -182,9 +184,9 @@ class _Perceptron(nn.Module):
 def _fit_perceptron(
     x: torch.Tensor, y: torch.Tensor, task: Plain, seed: int, score_of: Callable[[nn.Module], float]
 ) -> nn.Module:
-    """A perceptron trained by AdamW and stopped early by its validation score."""
+    """Trains a perceptron by AdamW, with early stopping on the validation score."""
     generator = torch.Generator().manual_seed(seed)
-    # Skip the numbers that the linear models once drew, so that scores stay equal to those of earlier versions.
+    # Skip the random numbers that earlier versions drew for the linear models: scores stay equal to the scores of earlier versions.
     torch.empty(len(_PENALTIES) * (x.shape[1] + 1) * task.out_dim).uniform_(generator=generator)
     network = _Perceptron(x.shape[1], task.out_dim, generator)
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
@@ -208,7 +210,7 @@ def _fit_perceptron(
 
 
 def _scores(router: Router, node: np.ndarray, model: Any, task: Task, *, blind: bool = False) -> dict[str, float]:
-    """Scores over `node`, computed in blocks of rows. `blind`: the model sees no features."""
+    """Scores over the ids `node`, computed in blocks of rows. `blind`: the model sees no features."""
     scores = task.scores(torch.device("cpu"))
     for start in range(0, len(node), _BLOCK_ROWS):
         rows = router.fetch(node[start : start + _BLOCK_ROWS], feature=not blind)

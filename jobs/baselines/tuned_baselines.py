@@ -1,10 +1,10 @@
-"""Classic models as baselines of a run: trained by frozen recipes on the run's graph, splits and seed, through the same code.
+"""Trains classic models as baselines of a run. They use frozen recipes, the same code, and the run's graph, splits and seed.
 
     recipes/baselines/gcn.yaml, gat.yaml, sage.yaml     models and their training
     recipes/baselines/search.yaml                       the configurations to try, in order
 
-Each configuration is a separate run in RUN/baselines. The best validation score counts. A typed graph is one plain graph to them, after a linear layer for
-each type of nodes.
+Each configuration is a separate run in RUN/baselines. The configuration with the best validation score counts. On a typed graph, a linear layer for each
+type of nodes comes first, and the classic model then reads the graph without types.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Try:
 def search() -> tuple[Mapping[str, Any], ...]:
     """All configurations of the frozen search, in order."""
     axes = yaml.safe_load((RECIPES / "baselines" / "search.yaml").read_text())
-    # The first list varies fastest.
+    # The first option of the search varies fastest.
     return tuple(
         {path: value for options in reversed(chosen) for path, value in options.items()}
         for chosen in itertools.product(*reversed(axes))
@@ -64,7 +64,7 @@ def search() -> tuple[Mapping[str, Any], ...]:
 
 
 def tries(config: RunConfig, run: RunStore, *, is_typed: bool = False) -> list[Try]:
-    """The tries that `config.baseline` asks for, with the run's data, splits, seed, metric and machine, and the recipe's model."""
+    """The trials that `config.baseline` asks for: the model of the recipe, with the run's data, splits, seed, metric and machine options."""
     return [
         Try(model, options, _config_of(config, model, options, run.child(BASELINES, f"{model}-{number}"), is_typed))
         for model in config.baseline.models
@@ -95,7 +95,7 @@ def _config_of(config: RunConfig, name: str, options: Mapping[str, Any], place: 
 def train_classic(
     job: str, config: RunConfig, run_dir: RunStore, train: Train, *, is_typed: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Scores by classic model and split. Trains those tries of the run that have not finished yet."""
+    """Scores by classic model and split. Trains all trials of the run that have not finished yet."""
     scores: dict[str, dict[str, float]] = {}
     planned = tries(config, run_dir, is_typed=is_typed)
     started_s = time.monotonic()
@@ -116,7 +116,7 @@ def train_classic(
 
 
 def best_of(attempts: Sequence[Try]) -> tuple[Try, dict[str, float]]:
-    """The finished try with the best validation score (the first of equals), and its scores by split."""
+    """The finished trial with the best validation score (the first if scores are equal), and the trial's scores by split."""
     ranked = []
     for attempt in attempts:
         summary = json.loads(attempt.place.read("summary.json") or b"{}")
@@ -128,7 +128,7 @@ def best_of(attempts: Sequence[Try]) -> tuple[Try, dict[str, float]]:
 
 
 def _train(job: str, attempt: Try, train: Train) -> None:
-    """Trains a try, or resumes it, unless it has finished."""
+    """Trains or resumes a trial; does nothing if the trial has finished."""
     config, place = attempt.config, attempt.place
     if place.holds_run:
         saved = load_config(place)
@@ -138,5 +138,5 @@ def _train(job: str, attempt: Try, train: Train) -> None:
             )
         config = replace(config, run=replace(config.run, dir=None, resume=place.url))
     if place.read("summary.json") is None:
-        with contextlib.redirect_stdout(io.StringIO()):  # the run's folder holds its output
+        with contextlib.redirect_stdout(io.StringIO()):  # the folder of the trial's run keeps its output
             train(job, config)

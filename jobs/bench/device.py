@@ -1,4 +1,4 @@
-"""Time and memory of a piece of work on the CPU or on a GPU."""
+"""Measures the time and memory of a function on the CPU or on a GPU."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def seconds_of(call: Callable[[], object], device: str, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of one `call`, until the device has finished. On a GPU `clock` should be the wall clock."""
+    """Seconds of one `call`, measured until the device has finished. On a GPU, `clock` should be the wall clock."""
     wait_for(device)
     began = clock()
     call()
@@ -29,8 +29,8 @@ def wait_for(device: str) -> None:
 
 
 def free_bytes(device: str, at_most_gb: float) -> int:
-    """Free bytes of the device, at most `at_most_gb` (0: no bound)."""
-    trim_heap()  # after a pass over a million nodes the heap kept 9 GB
+    """Free bytes of the device, limited to `at_most_gb` (0: no limit)."""
+    trim_heap()  # after a pass over a million nodes the heap kept 9 GB of freed memory
     if device == "cpu":
         free = available_bytes()
     else:
@@ -42,7 +42,7 @@ def free_bytes(device: str, at_most_gb: float) -> int:
 
 
 def peak_bytes(step: "Callable[[], Tensor]", device: str) -> int | None:
-    """Growth of memory over one forward and backward pass; None if the system does not tell (Linux and CUDA do)."""
+    """Growth of memory over one forward and backward pass. None if the system does not report it (Linux and CUDA do)."""
     if device == "cpu":
         return growth_bytes(lambda: step().backward())
     import torch
@@ -58,7 +58,7 @@ def peak_bytes(step: "Callable[[], Tensor]", device: str) -> int | None:
 def unless_too_large(
     work: Callable[[], Result], needed: int, device: str, at_most_gb: float, less: str
 ) -> tuple[Result | None, str]:
-    """(result of `work`, ""), or (None, reason) if the device has less than `needed` bytes or runs out. `less`: advice in the reason."""
+    """(result of `work`, ""), or (None, reason) if the device has less than `needed` bytes or runs out of memory. `less`: advice for the reason."""
     import torch
 
     free = free_bytes(device, at_most_gb)

@@ -1,17 +1,17 @@
-"""All checks and measurements of a GPU in one command: `graphmill bench gpu`.
+"""Runs all checks and measurements of a GPU in one command: `graphmill bench gpu`.
 
-    graphmill bench gpu                                      all of it, on one GPU with 80 GB: about 45 minutes
-    graphmill bench gpu --rows checks                        only the models' results: two minutes
+    graphmill bench gpu                                      all parts, on one GPU with 80 GB: about 45 minutes
+    graphmill bench gpu --rows checks                        only the checks of the models' results: two minutes
     graphmill bench gpu --device cpu --rows checks waits --wait-nodes 2000 --wait-steps 2      the same code, on a CPU
 
-    checks     every model, float32 and bfloat16, outputs and gradients, against the CPU in float64; dropout's masks bit for bit
+    checks     every model in float32 and bfloat16: outputs and gradients against the CPU in float64; dropout masks must be equal bit for bit
     speed      GECO against flash attention on up to 2^21 nodes (`jobs/bench/speed.py`)
     training   an epoch or a step at the published sizes (`jobs/bench/training.py`)
-    waits      share of its steps that the GPU waits for batches (`jobs/bench/waits.py`)
+    waits      share of the training time in which the GPU waits for batches (`jobs/bench/waits.py`)
 
-Prints a table of predicted and measured values; the table and the files of the parts go to --out. The exit status is 1 if a check is missed
-or the device does not exist. Needs torch, numpy, pyarrow, fsspec, numba and psutil, but no Ray (if the package is not installed: `python -m
-graphmill.jobs.bench.gpu` in its root).
+Prints a table of predicted and measured values. The table and the files of the parts go to --out. The exit status is 1 if a check exceeds its limit or
+the device does not exist. Requires torch, numpy, pyarrow, fsspec, numba and psutil, but not Ray. If the package is not installed, run `python -m
+graphmill.jobs.bench.gpu` in the root of the repository.
 """
 
 import copy
@@ -32,7 +32,8 @@ from graphmill.jobs.resolve.checks import check_device
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Limits of ‖seen - exact‖ / ‖exact‖: (outputs, all gradients). bfloat16 has 8 bits, and means over many nodes cancel (0.2 was seen).
+# Limits of the relative error ‖measured - exact‖ / ‖exact‖ for (outputs, all gradients). bfloat16 has 8 significant bits, and means over many nodes
+# cancel: an error of 0.2 was measured.
 LIMITS = {"float32": (1e-3, 1e-3), "bfloat16": (1e-1, 4e-1)}
 MAX_WAIT_SHARE = 0.05
 
@@ -46,17 +47,17 @@ class GpuConfig:
     device: str = "cuda"
     """cuda, cuda:1 or cpu."""
     log2_to: Count = 21
-    """Speed: largest graph has 2 to this power nodes."""
+    """Speed: the largest graph has 2 to this power nodes."""
     budget_s: float = 900.0
-    """Speed: longest time, in seconds."""
+    """Speed: longest time of this part, in seconds."""
     nodes: Count = 2_449_029
-    """Training: nodes of the graph."""
+    """Training: number of nodes of the graph."""
     wait_nodes: Count = 500_000
-    """Waits: nodes of the graph."""
+    """Waits: number of nodes of the graph."""
     wait_steps: Count = 40
-    """Waits: counted steps."""
+    """Waits: number of counted steps."""
     threads: Count = 8
-    """Waits: threads of the loader."""
+    """Waits: number of loader threads."""
     out: Path = Path("runs/bench-gpu")
     """Directory for the tables."""
 
@@ -65,16 +66,16 @@ class GpuConfig:
 
 
 class Result(NamedTuple):
-    """One line of the table."""
+    """One row of the table."""
 
     what: str
     predicted: str
     measured: str
-    missed: bool = False  # a check whose limit is exceeded
+    missed: bool = False  # a check that exceeds its limit
 
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
-    """Small versions of all models of molecules. TokenGT has no eigenvectors, which the solver chooses if eigenvalues are equal."""
+    """Small versions of all models of molecules. TokenGT runs without eigenvectors: for equal eigenvalues, the solver chooses the eigenvectors."""
     from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.geco.graphs import GECOGraphs
     from graphmill.models.gps.options import GPSOptions
@@ -100,7 +101,7 @@ def models() -> "dict[str, Callable[[], nn.Module]]":
 
 
 def check_models(device: str) -> list[Result]:
-    """Outputs and gradients on the device against the CPU in float64."""
+    """Compares outputs and gradients on the device with the CPU in float64."""
     import torch
 
     from graphmill.jobs.bench.training import molecules
@@ -108,14 +109,14 @@ def check_models(device: str) -> list[Result]:
     graphs, results = molecules(8), []
     for name, build in models().items():
         torch.manual_seed(0)
-        model = build().eval()  # without random signs and masks, but with gradients
+        model = build().eval()  # no random signs or masks, but gradients
         results += compare(name, model, device, lambda m, d: m(graphs.to(d)))
     torch.manual_seed(0)
     return [*results, *compare("GECO of one graph", *node_model(device)), check_masks(device)]
 
 
 def node_model(device: str) -> "tuple[nn.Module, str, Callable[[Any, str], Tensor]]":
-    """GECO on 2,000 nodes."""
+    """Builds GECO on 2,000 nodes."""
     import torch
 
     from graphmill.jobs.bench.speed_subjects import RegularGraph
@@ -133,11 +134,11 @@ def node_model(device: str) -> "tuple[nn.Module, str, Callable[[Any, str], Tenso
 
 
 def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any, str], Tensor]") -> list[Result]:
-    """The model on the device, in float32 and under bfloat16's autocast, against the CPU in float64."""
+    """Compares the model on the device, in float32 and under bfloat16 autocast, with the CPU in float64."""
     import torch
 
     def outcome(of: "nn.Module", where: str, half: bool) -> "tuple[Tensor, Tensor]":
-        """Predictions, and all gradients of a fixed weighted mean of the predictions."""
+        """Predictions of the model, and all gradients of a fixed weighted mean of the predictions."""
         with torch.autocast(torch.device(where).type, torch.bfloat16, enabled=half):
             out = forward(of, where)
         probe = torch.linspace(0.5, 1.5, out.numel(), dtype=torch.float64).view(out.shape)
@@ -157,7 +158,7 @@ def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any,
 
 
 def check_masks(device: str) -> Result:
-    """Dropout's masks on the device and on the CPU."""
+    """Compares dropout masks on the device and on the CPU."""
     import torch
 
     from graphmill.models.primitives.dropout import Dropout
@@ -171,7 +172,7 @@ def check_masks(device: str) -> Result:
 
 
 def speed_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
-    """GECO against flash attention. The prediction is the ratio that the paper measured on its GPU."""
+    """Measures GECO against flash attention. The predicted ratio is the ratio that the paper measured on its GPU."""
     from graphmill.jobs.bench.speed import SpeedConfig, bench, ratios
 
     subset = SpeedConfig(
@@ -194,7 +195,7 @@ def speed_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
 
 
 def training_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
-    """Training at the published sizes."""
+    """Measures training at the published sizes."""
     from graphmill.jobs.bench.training import TrainingConfig, bench
 
     bf16, out = config.device != "cpu", config.out / "training"
@@ -207,7 +208,7 @@ def training_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]
 
 
 def wait_rows(config: GpuConfig) -> list[Result]:
-    """Waits of the GPU for its batches: neighbor batches of 1,024 roots, Node2Subgraph batches of 64."""
+    """Measures how long the GPU waits for batches: neighbor batches of 1,024 roots, and Node2Subgraph batches of 64."""
     from graphmill.jobs.bench.waits import Setting, measure_waits
     from graphmill.storage.graph import StoredGraph, open_graph
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest

@@ -1,4 +1,4 @@
-"""Shared by both sampling benchmarks: checks of their options, and peers, each timed in an interpreter that has it installed."""
+"""Code that both sampling benchmarks share: checks of options, and runs of peers (DGL, PyG), each in an interpreter that has the peer installed."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _TIMEOUT_S = 1800.0
 
 
 class PeerOptions(Protocol):
-    """Options of a benchmark that the peers follow too."""
+    """Options of a benchmark that the peers use too."""
 
     @property
     def fanouts(self) -> tuple[int, ...]: ...
@@ -34,7 +34,7 @@ class PeerOptions(Protocol):
 
 
 def check_peer_options(config: PeerOptions) -> None:
-    """Raises ConfigError for fan-outs that draw nothing, and for an interpreter that does not exist."""
+    """Raises ConfigError for fan-outs that draw nothing, or if an interpreter does not exist."""
     if not config.fanouts or not all(fanout > 0 or fanout == -1 for fanout in config.fanouts):
         raise ConfigError(f"fanouts: expected at least 1 per hop, or -1 for all, got {config.fanouts}; set --fanouts")
     for python in (config.dgl_python, config.pyg_python):
@@ -43,10 +43,10 @@ def check_peer_options(config: PeerOptions) -> None:
 
 
 def peer_rows(config: PeerOptions, size: str, write_inputs: Callable[[], Mapping[str, Any]]) -> Iterator[Row]:
-    """DGL's and PyG's rows of the table; a peer without an interpreter gets a row without a value.
+    """Rows of DGL and PyG for the table. A peer without an interpreter gets a row without a value.
 
-    `write_inputs` writes the graph and the roots to files and returns what `jobs/bench/peers.py` must know of them. Raises ConfigError with the
-    peer's last line if it fails, or if it takes too long: then `size` is the option to lower.
+    `write_inputs` writes the graph and the roots to files and returns the job for `jobs/bench/peers.py`. Raises ConfigError with the peer's last line
+    of output if the peer fails, or if it takes too long. The message then names `size`, the option to lower.
     """
     for peer, what, python in (
         ("dgl", "DGL 1.1.3 NeighborSampler", config.dgl_python),

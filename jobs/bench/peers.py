@@ -1,9 +1,11 @@
-"""Times DGL's and PyG's samplers on a CSC (or one per relation) in .npy files. `jobs/bench/peer_process.py` runs it with an interpreter that has the peer.
+"""Times the samplers of DGL and PyG on a graph in .npy files: one CSC matrix, or one for each relation.
+
+`jobs/bench/peer_process.py` runs this file with an interpreter that has the peer.
 
     DGL_BACKEND=pytorch <python with dgl 1.1.3> jobs/bench/peers.py dgl '{"folder": "…", "fanouts": [15, 10, 5], …}'
     <python with torch-geometric and torch-sparse, or pyg-lib for relations> jobs/bench/peers.py pyg '{…}'
 
-Prints the table's rows as one line of JSON. Imports nothing of ours, so any environment with the peer can run it.
+Prints the table's rows as one line of JSON. Imports no module of Graphmill: any environment with the peer can run it.
 """
 
 import json
@@ -14,17 +16,17 @@ from typing import Any, NamedTuple
 
 
 class Rates(NamedTuple):
-    """Rates of the best round."""
+    """Rates of the fastest round."""
 
     batches_per_s: float
     edges_per_s: float  # millions
     edges_per_batch: float
     nodes_per_batch: float
-    cpu_ms: float  # of this process per batch, in the round with the least CPU time
+    cpu_ms: float  # CPU time of this process per batch, in the round with the least
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One row of the table."""
 
     what: str
     value: float | Rates | None  # None: not measured
@@ -33,7 +35,7 @@ class Row(NamedTuple):
 
 
 def best_round(work: dict[str, Any], batches: Callable[[], Iterable[tuple[int, int]]]) -> Rates:
-    """Times `batches`, which yields (edges, nodes) of each batch. The first `warmup` batches of a round do not count."""
+    """Times `batches`, an iterator of (edges, nodes) for each batch. The first `warmup` batches of a round do not count."""
     rounds, cpu_s = [], []
     for _ in range(work["rounds"]):
         start, cpu_start, num_batches, num_edges, num_nodes = time.perf_counter(), time.process_time(), 0, 0, 0
@@ -57,7 +59,7 @@ def load(work: dict[str, Any], name: str) -> Any:
 
 
 def load_relations(work: dict[str, Any]) -> Iterator[tuple[tuple[str, str, str], Any, Any]]:
-    """Each relation with its indptr and indices."""
+    """Yields each relation with its indptr and indices."""
     for relation in map(tuple, work["relations"]):
         name = "--".join(relation)
         yield relation, load(work, f"{name}.indptr"), load(work, f"{name}.indices").long()
@@ -74,7 +76,7 @@ def dgl_rows(work: dict[str, Any]) -> Iterator[Row]:
     else:
         graph = dgl.graph(("csc", (load(work, "indptr"), load(work, "indices"), edge_ids)))
     roots, root_type = load(work, "roots"), work.get("root_type", graph.ntypes[0])
-    # DGL lists fan-outs from the widest layer in; its edge ids (edata[dgl.EID]) and relabelled blocks come with every batch.
+    # DGL lists fan-outs from the widest layer inwards. Edge ids (edata[dgl.EID]) and relabelled blocks come with every DGL batch.
     sampler = dgl.dataloading.NeighborSampler(list(reversed(work["fanouts"])))
     for feature in ({}, {name: load(work, name) for name in work["features"]}) if work.get("features") else ({},):
 
@@ -111,17 +113,17 @@ def pyg_rows(work: dict[str, Any]) -> Iterator[Row]:
                 if with_features and node_type in work["features"]:
                     data[node_type].x = load(work, node_type)
             for relation, indptr, indices in load_relations(work):
-                # Ascending in the target: the loader sorts nothing.
+                # Edges ascend by target: the loader has nothing to sort.
                 data[relation].edge_index = torch.stack([indices, torch.repeat_interleave(indptr.diff())])
         else:
             from torch_sparse import SparseTensor
 
             indptr, indices = load(work, "indptr"), load(work, "indices")
             sizes, options = (len(indptr) - 1, len(indptr) - 1), {"input_nodes": roots.flatten()}
-            # Rows list in-neighbors, which is PyG's adj_t. Nothing is sorted or copied.
+            # A row lists in-neighbors, like PyG's adj_t. Nothing is sorted or copied.
             adj_t = SparseTensor(rowptr=indptr, col=indices, sparse_sizes=sizes, is_sorted=True, trust_data=True)
             data = Data(adj_t=adj_t, num_nodes=sizes[0])
-        for workers in (0, 2):  # in this process with one thread; in two other processes
+        for workers in (0, 2):  # 0: in this process, with one thread; 2: in two other processes
             options |= {"batch_size": roots.shape[1], "num_workers": workers, "persistent_workers": workers > 0}
             loader = NeighborLoader(data, work["fanouts"], **options)
             rates = best_round(work, sizes_of(loader))

@@ -1,4 +1,4 @@
-"""Shared by all measurements: models from recipes, Markdown tables, the line on the machine, and the two result files."""
+"""Code that all measurements share: models from recipes, Markdown tables, the line that describes the machine, and the two result files."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 if TYPE_CHECKING:
     import fsspec
 
-_RESULTS, _FORMAT = "results.json", "graphmill-results"  # the format marks a folder as ours
+_RESULTS, _FORMAT = "results.json", "graphmill-results"  # this format marks a folder of results as written by Graphmill
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[object] | Mapping[str, object]]) -> list[str]:
-    """Lines of a Markdown table. `columns`: name -> format. None leaves its cell empty."""
+    """Lines of a Markdown table. `columns`: name -> format. A value None leaves the cell empty."""
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
         values = [row[name] for name in columns] if isinstance(row, Mapping) else row
@@ -32,7 +32,7 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[object] | Mapping[
 
 
 def machine(device: str = "cpu") -> str:
-    """One line: the GPU, or the processor with its cores and load; versions of Python and packages; date."""
+    """One line that describes the machine: the GPU, or the processor with its cores and load; versions of Python and packages; date."""
     chip = f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     if device != "cpu":
         import torch
@@ -43,14 +43,14 @@ def machine(device: str = "cpu") -> str:
 
 
 def check_results(out: Path) -> None:
-    """Raises ConfigError if `out` exists and holds anything else than results of ours."""
+    """Raises ConfigError if `out` exists and holds anything except results of Graphmill."""
     from graphmill.storage.filesystem.outputs import check_output
 
     check_output(out, "results", _strangers)
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
-    """Names in the folder that are not ours. A folder may also hold a folder of results for each part of a measurement."""
+    """Names of files in the folder that Graphmill did not write. A folder may also have a subfolder of results for each part of a measurement."""
     from graphmill.storage.filesystem.outputs import names_there
 
     names = names_there(filesystem, path)
@@ -65,7 +65,7 @@ def _is_ours(folder: str) -> bool:
 
 
 def check_arrays(folder: Path) -> None:
-    """Raises ConfigError if the folder for the peers' arrays holds anything else."""
+    """Raises ConfigError if the folder for the peers' arrays holds any other file."""
     from graphmill.storage.filesystem.outputs import check_output, names_there
 
     def strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
@@ -75,7 +75,7 @@ def check_arrays(folder: Path) -> None:
 
 
 def keep(out: Path, config: Any, text: str, **measured: Any) -> None:
-    """Writes the text to `results.md`, and command, commit, config and measurements to `results.json`."""
+    """Writes the text to `results.md`, and the command, commit, config and measurements to `results.json`."""
     from graphmill.storage.filesystem.fsync import write_durably
 
     body = {"format": _FORMAT, **describe_command(), "config": config, **measured}
@@ -90,7 +90,7 @@ def _plain(value: Any) -> Any:
 
 
 def recipe_options(path: str, **changes: Any) -> Any:
-    """The model's options in one of our recipes, with `changes`, such as those that the data gives (node, edge, out_dim, task)."""
+    """The options of the model in a recipe of Graphmill, with `changes`, for example the options that depend on the data (node, edge, out_dim, task)."""
     from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 
     return replace(read_config(config_tree("nodes", read_recipe(path))).model.options, **changes)

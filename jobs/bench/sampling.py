@@ -1,13 +1,19 @@
-"""Speed of neighbor sampling on this machine, compared with the machine's limit and with peers: `graphmill bench sampling`.
+"""Measures the speed of neighbor sampling on this machine, against the machine's limit and against peers: `graphmill bench sampling`.
 
-    graphmill bench sampling --nodes 50000 --batches 5          # a look, about a minute
-    graphmill bench sampling --dgl-python ~/dgl/bin/python      # products' size: prepared once in 3 minutes, then about 5
+    graphmill bench sampling --nodes 50000 --batches 5          # a quick look, about a minute
+    graphmill bench sampling --dgl-python ~/dgl/bin/python      # size of ogbn-products: 3 minutes to prepare once, then about 5
 
-Makes (once, under --data-dir) a synthetic graph of ogbn-products' size in one and in --partitions partitions. On the same batches of roots it
-times: our sampler with edge ids, relabelling and fresh arrays; a loop that does only the same dependent reads; the gather of feature rows; DGL
-1.1.3 if --dgl-python names an interpreter that has it; PyG if --pyg-python names one with torch-sparse; and our sampler over partition servers,
-in process, and with every answer from a server. You should see a table, kept as results.md and results.json under --out. Every figure is the
-best of --rounds rounds. Nothing else should run meanwhile.
+Makes a synthetic graph of the size of ogbn-products once under --data-dir, in one partition and in --partitions partitions. All measurements use the
+same batches of roots:
+
+- Graphmill's sampler with edge ids, relabelling and fresh arrays
+- a loop that does only the same dependent reads
+- the gather of feature rows
+- DGL 1.1.3, if --dgl-python names an interpreter that has it
+- PyG, if --pyg-python names an interpreter that has torch-sparse
+- Graphmill's sampler over partition servers, in process and with every answer from a server
+
+Prints a table and writes it to results.md and results.json under --out. Every figure is the best of --rounds rounds. Run nothing else at the same time.
 """
 
 from collections.abc import Iterator
@@ -37,7 +43,7 @@ class BenchConfig:
     """Time neighbor sampling."""
 
     nodes: int = 2_449_029
-    """Nodes of the synthetic graph; its mean degree is 50, as in ogbn-products."""
+    """Nodes of the synthetic graph. The mean degree is 50, as in ogbn-products."""
     fanouts: tuple[int, ...] = (15, 10, 5)
     """Neighbors per hop."""
     batch_size: Count = 1024
@@ -49,19 +55,19 @@ class BenchConfig:
     warmup: Size = 3
     """Batches before the first round."""
     rounds: Count = 3
-    """Rounds; the best counts."""
+    """Number of rounds; the best round counts."""
     partitions: Count = 4
-    """Partitions of the remote measures."""
+    """Number of partitions for the measurements with partition servers."""
     wait_steps: Size = 5
-    """Training steps in which waiting for batches is counted; 0 leaves this out."""
+    """Number of training steps in which waiting for batches is measured; 0 skips this measurement."""
     remote: bool = True
     """Also time partition servers (starts a local Ray)."""
     dgl_python: str | None = None
-    """An interpreter with dgl 1.1.3."""
+    """Python interpreter that has dgl 1.1.3."""
     pyg_python: str | None = None
-    """An interpreter with torch-geometric and torch-sparse."""
+    """Python interpreter that has torch-geometric and torch-sparse."""
     sizes: tuple[int, ...] = ()
-    """More graph sizes, to see how a batch's cost grows."""
+    """More graph sizes, to measure how the cost of a batch grows."""
     data_dir: Path = Path("data/bench")
     """Directory of the graphs."""
     out: Path = Path("runs/bench-sampling")
@@ -77,7 +83,7 @@ class BenchConfig:
 
 
 def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
-    """The synthetic graph in `partitions` partitions, which is made if it does not exist."""
+    """The synthetic graph in `partitions` partitions. Makes the graph if it does not exist."""
     from graphmill.jobs.config.config import NodeDataOptions
     from graphmill.jobs.data.prepare_graph import prepare_graph
     from graphmill.storage.graph import StoredGraph
@@ -89,7 +95,7 @@ def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
 
 
 def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
-    """Our sampler, the loop of the same reads, and Node2Subgraph."""
+    """Measures Graphmill's sampler, the loop of the same reads, and Node2Subgraph."""
     from graphmill.jobs.bench.sampling_measures import batch_roots, time_reads, time_sampler, time_subgraphs
     from graphmill.samplers.access.router import local_router
     from graphmill.samplers.vocabulary.options import Node2SubgraphOptions
@@ -111,7 +117,7 @@ def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", option
 
 
 def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
-    """Feature rows from the warm map, as float32 and float16."""
+    """Measures the gather of feature rows from the mapped file in memory, as float32 and float16."""
     import numpy as np
     import torch
 
@@ -135,7 +141,7 @@ def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
 
 
 def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptions") -> Iterator[Row]:
-    """DGL and PyG on the same topology and batches, each in its interpreter. Raises ConfigError with a peer's last line if it fails."""
+    """Measures DGL and PyG on the same topology and batches, each in its interpreter. Raises ConfigError with a peer's last line of output if it fails."""
     import numpy as np
 
     from graphmill.jobs.bench.sampling_measures import batch_roots
@@ -158,7 +164,7 @@ def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptio
 
 
 def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
-    """Several partitions: in process, through servers that read locally, and with every answer from a server."""
+    """Measures several partitions: in process, through servers whose partitions are read locally, and with every answer from a server."""
     from graphmill.cluster.options import ServerOptions, SessionOptions
     from graphmill.cluster.ray.session import ray_session
     from graphmill.cluster.serving.partition_server import connect, partition_servers
@@ -188,7 +194,7 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
 
 
 def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
-    """Our sampler on other sizes at the same degree, each in a separate process to measure its memory."""
+    """Measures Graphmill's sampler on other sizes at the same degree. Each size runs in a separate process, to measure its memory."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
@@ -209,7 +215,7 @@ def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions")
 
 
 def wait_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
-    """Shares of the training time spent waiting for batches."""
+    """Measures the share of the training time spent waiting for batches."""
     from graphmill.jobs.bench.waits import Setting, measure_waits
 
     for wait in measure_waits(graph, Setting(config.wait_steps, config.fanouts)) if config.wait_steps else ():
@@ -218,7 +224,7 @@ def wait_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
 
 
 def measure(config: BenchConfig) -> Iterator[Row]:
-    """All rows, one after another."""
+    """Runs all measurements, one at a time."""
     from graphmill.jobs.bench.sampling_measures import Effort
     from graphmill.samplers.vocabulary.options import NeighborOptions
 

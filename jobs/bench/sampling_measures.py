@@ -1,6 +1,6 @@
-"""Measurements of `jobs/bench/sampling.py`: our sampler, a loop of the same reads, feature rows, and owners behind Ray.
+"""Measurements of `jobs/bench/sampling.py`: Graphmill's sampler, a loop of the same reads, feature rows, and partition owners behind Ray.
 
-Every rate is the best of `rounds` rounds over the same batches, after a warm-up: noise can only slow a round down.
+Every rate is the best of `rounds` rounds over the same batches, after a warm-up: disturbance only makes a round slower.
 """
 
 import time
@@ -33,7 +33,7 @@ from graphmill.storage.graph import Partition, StoredGraph, open_graph
 
 @dataclass(frozen=True)
 class Effort:
-    """Numbers of batches and rounds."""
+    """How many batches and rounds to time."""
 
     batches: int
     warmup: int
@@ -43,7 +43,7 @@ class Effort:
 class SamplerRate(NamedTuple):
     """Edges per second of a sampler."""
 
-    whole: float  # by wall clock, all of `sample`
+    whole: float  # by wall clock, for the whole of `sample`
     sampling: float  # drawing and relabelling, without fetching rows (permanent ids, labels, splits)
     edges_per_batch: float
     nodes_per_batch: float
@@ -64,13 +64,13 @@ def rounds_of(
 
 
 def _numbers(effort: Effort, threads: int, num_batches: int) -> tuple[list[int], list[int]]:
-    """(numbers of the batches to time, numbers of the batches to warm up with)."""
+    """(ids of the batches to time, ids of the batches to warm up with)."""
     numbers = [i % num_batches for i in range(effort.warmup + effort.batches)]
     return numbers[effort.warmup :], numbers[: max(effort.warmup, threads)]
 
 
 def time_sampler(router: Router, options: NeighborOptions, threads: int, effort: Effort) -> SamplerRate:
-    """Batches of epoch 0 by `threads` threads; every output array is fresh."""
+    """Samples the batches of epoch 0 with `threads` threads. Every output array is fresh."""
     sampler = NeighborSampler(router, options)
 
     def sample(number: int) -> tuple[int, int, float]:
@@ -87,19 +87,19 @@ def time_sampler(router: Router, options: NeighborOptions, threads: int, effort:
 
 
 def batch_roots(graph: StoredGraph, options: NeighborOptions, count: int) -> list[np.ndarray]:
-    """Stored ids of the roots of our first batches of epoch 0, in order. Peers sample around the same roots."""
+    """Stored ids of the roots of the first batches of epoch 0, in order. Peers sample around the same roots."""
     router = local_router(graph)
     sampler = NeighborSampler(router, options)
     return [router.find_nodes(sampler.roots_of(0, i % sampler.num_batches)) for i in range(count)]
 
 
 class SizeCost(NamedTuple):
-    """Cost of batches of one graph."""
+    """Cost of the batches of one graph."""
 
     rate: SamplerRate
-    limit: float  # edges per second of the loop that only reads
-    before: int  # private bytes after a first round
-    grown: int  # further private bytes after the last round
+    limit: float  # edges per second of `time_reads`
+    before: int  # private bytes of the process after a first round
+    grown: int  # growth of the private bytes until the end of the last round
 
 
 def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost:
@@ -108,7 +108,7 @@ def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost
     graph = open_graph(url, kind=StoredGraph)
     router = local_router(graph)
     time_sampler(router, options, 1, Effort(effort.batches, effort.warmup, 1))
-    before = own_bytes("RssAnon")  # not the mapped graph, which the system may drop and share
+    before = own_bytes("RssAnon")  # excludes the mapped graph, whose pages the system may drop and share
     rate = time_sampler(router, options, 1, effort)
     grown = own_bytes("RssAnon") - before
     limit = time_reads(graph, batch_roots(graph, options, effort.batches), options.fanouts, 1, effort.rounds)
@@ -116,20 +116,20 @@ def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost
 
 
 class _Reads(NamedTuple):
-    """Reads of one hop of a batch: rows of `indptr`, and the number and the offsets of the entries read of each row."""
+    """Reads of one hop of a batch: rows of `indptr`; for each row, how many entries are read, and the offsets of these entries."""
 
     row: np.ndarray
     num_entries: np.ndarray
     offset: np.ndarray
 
 
-_BLOCK = 4096  # edges whose ends are read before their map entries
+_BLOCK = 4096  # edges of a block: all their ends are read first, then all their map entries
 _AHEAD = 32
 
 
 @compiled
 def _only_read(indptr, indices, position_of_id, row, count, offset):
-    """Does the reads of sampling, block by block and prefetched. It draws nothing and writes only the block."""
+    """Does the reads of sampling, block by block, with prefetching. Draws nothing and writes only the block."""
     total, edge, i, drawn = np.int64(0), 0, 0, 0
     place, neighbor = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, indices.dtype)
     while edge < len(offset):
@@ -156,7 +156,7 @@ def _only_read(indptr, indices, position_of_id, row, count, offset):
 def time_reads(
     graph: StoredGraph, roots: Sequence[np.ndarray], fanouts: tuple[int, ...], threads: int, rounds: int
 ) -> float:
-    """Edges per second of a loop that only does the reads of sampling (list bounds, entries, relabel map), in the same order."""
+    """Edges per second of a loop that does only the reads of sampling (list bounds, entries, relabel map), in the same order."""
     partition = next(iter(graph.partitions()))
     recorded = [_record(partition, some, fanouts, batch) for batch, some in enumerate(roots)]
     num_edges = sum(len(reads.offset) for hops in recorded for reads in hops)
@@ -182,7 +182,7 @@ def _record(partition: Partition, roots: np.ndarray, fanouts: tuple[int, ...], b
 
 
 def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rounds: int) -> dict[str, float]:
-    """GB/s of feature rows: ours from the map into an array of a pool and into a fresh one, against torch's index_select(out=)."""
+    """GB/s of feature rows. Graphmill gathers from the mapped file into an array of a pool and into a fresh array; torch runs index_select(out=)."""
     shape = (len(node), ours.shape[1])
     pool, out_torch, index = ArrayPool(), torch.empty(shape, dtype=in_memory.dtype), torch.from_numpy(node)
     work: dict[str, Callable[[], Any]] = {
@@ -191,7 +191,7 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
         "torch_out": lambda: torch.index_select(in_memory, 0, index, out=out_torch),
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(max(rounds, 10) + 1):  # in turn, so that a slow moment hits all of them; the first round warms up
+    for _ in range(max(rounds, 10) + 1):  # in turns: a slow moment affects all; the first round warms up
         for name, gather in work.items():
             start = time.perf_counter()
             gather()
@@ -202,7 +202,7 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
 def time_subgraphs(
     router: Router, options: Node2SubgraphOptions, threads: int, effort: Effort
 ) -> tuple[float, float, float]:
-    """(subgraphs per second by wall clock, nodes of a subgraph, its edges) over batches of epoch 0."""
+    """(subgraphs per second by wall clock, nodes of a subgraph, edges of a subgraph) over batches of epoch 0."""
     sampler = Node2SubgraphSampler(router, options)
 
     def sizes(number: int) -> tuple[int, int, int]:
@@ -215,7 +215,7 @@ def time_subgraphs(
 
 
 def batch_traffic(router: Router, traffic: Traffic, options: NeighborOptions) -> dict[str, int]:
-    """Requests and bytes of one batch, by `graphmill.samplers.access.traffic.COLUMNS`. Its roots are already listed."""
+    """Requests and bytes of one batch, by `graphmill.samplers.access.traffic.COLUMNS`. The requests that list the roots do not count."""
     sampler = NeighborSampler(router, options)
     sampler.sample(0, 0)
     before = traffic.by_partition()
